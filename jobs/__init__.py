@@ -1,0 +1,1 @@
+"""What runs: the gate and the data plane, the coordinator, the command line, the spark-submit jobs."""

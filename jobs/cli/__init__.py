@@ -1,0 +1,1 @@
+"""The `epochlake` command line."""

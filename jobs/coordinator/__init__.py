@@ -1,0 +1,1 @@
+"""The elected process that moves operations and tablets forward."""

@@ -1,0 +1,1 @@
+"""Replica tables, fences and sessions, staging, reading, streaming."""

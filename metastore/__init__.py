@@ -1,0 +1,1 @@
+"""The epoch log, the immutable cluster metadata, and what commits to and follows them."""

@@ -1,0 +1,1 @@
+"""ZooKeeper: it serialises, notifies and elects; the Delta log decides."""

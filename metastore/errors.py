@@ -1,0 +1,88 @@
+"""Errors of the log and of committing. The four outcomes of a commit are distinct (design, section 5)."""
+
+from __future__ import annotations
+
+from epochlake.placement.errors import EpochlakeError
+
+
+class Rejected(EpochlakeError):
+    """The metadata does not allow the event. Nothing was logged.
+
+    `code` is stable and meant for programs (`node-exists`, `unknown-table`, …), `reason` for people.
+    """
+
+    exit_code = 3
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"rejected ({code}): {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class CommitTimeout(EpochlakeError):
+    """The time given was used up before anything was proposed. Nothing was logged; trying again is safe."""
+
+    exit_code = 75
+
+
+class CommitUnknown(EpochlakeError):
+    """The change may have landed. Retrying with the same `request_id` is safe and tells."""
+
+    exit_code = 75
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        super().__init__(
+            f"the outcome of request {request_id} is unknown: {reason}. "
+            f"Submit it again with the same request id: it is committed at most once."
+        )
+        self.request_id = request_id
+
+
+class LogUnreadable(EpochlakeError):
+    """The log, or a part of it, cannot be read or trusted; the message names the epoch."""
+
+
+class LogGap(LogUnreadable):
+    """An epoch is missing between two that are there."""
+
+
+class HashMismatch(LogUnreadable):
+    """An entry does not chain to the one before it, or its content is not what its hash says."""
+
+    exit_code = 4
+
+
+class UnknownFormat(LogUnreadable):
+    """An entry was written in a format that this version does not know."""
+
+
+class NotInitialised(EpochlakeError):
+    """There is no cluster at this root."""
+
+
+class WrongCluster(EpochlakeError):
+    """The root, a volume or ZooKeeper belongs to another cluster."""
+
+
+class StorageUnavailable(EpochlakeError):
+    """A root or a volume cannot be read or written now."""
+
+    exit_code = 75
+
+
+class WaitTimeout(EpochlakeError):
+    """What was waited for did not happen in time."""
+
+    exit_code = 75
+
+
+class ConfigurationError(EpochlakeError):
+    """The configuration does not say what it should; the message names file, key and the nearest valid key."""
+
+    exit_code = 2
+
+
+class CoordinationUnavailable(EpochlakeError):
+    """ZooKeeper does not answer."""
+
+    exit_code = 75

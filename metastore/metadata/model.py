@@ -1,0 +1,170 @@
+"""What the cluster metadata is made of: frozen structs, each carrying the epoch that last changed it.
+
+A *replica* is a volume number. Volumes are numbered once, cluster wide, and never reused, so that a tablet map is a
+plain integer array and a moved node or a renamed host changes no map.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from epochlake.placement.transitions import Kind, Stage
+
+NodeId = int
+VolumeId = int
+TableId = str
+TabletKey = tuple[TableId, int]
+
+
+class NodeState(StrEnum):
+    """States of a node, by the names of seed 000, "Topology state machine"."""
+
+    NONE = "none"
+    BOOTSTRAPPING = "bootstrapping"
+    DECOMMISSIONING = "decommissioning"
+    REMOVING = "removing"
+    REPLACING = "replacing"
+    REBUILDING = "rebuilding"
+    NORMAL = "normal"
+    LEFT = "left"
+
+
+class RequestKind(StrEnum):
+    """Topology requests, by the names of seed 000."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    REPLACE = "replace"
+    REMOVE = "remove"
+    REBUILD = "rebuild"
+
+
+class RequestState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class PlacementKind(StrEnum):
+    TABLETS = "tablets"
+    RING = "ring"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The cluster tag of seed 004 (a name for people, an id that is unique) and the incarnation of seed 003."""
+
+    name: str
+    cluster_id: str
+    incarnation: int = 1
+    epoch: int = 1
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """A place on a node that replicas are stored in: `capacity` in bytes."""
+
+    volume_id: VolumeId
+    name: str
+    uri: str
+    capacity: int
+
+
+class Node(msgspec.Struct, frozen=True):
+    node_id: NodeId
+    name: str
+    host_id: str
+    datacenter: str
+    rack: str
+    volumes: tuple[Volume, ...]
+    state: NodeState = NodeState.NONE
+    tokens: tuple[int, ...] = ()
+    replaces: NodeId | None = None
+    replaced_by: NodeId | None = None
+    epoch: int = 0
+
+
+class Keyspace(msgspec.Struct, frozen=True):
+    """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy)."""
+
+    name: str
+    placement: PlacementKind
+    strategy: str
+    replication: dict[str, int]
+    epoch: int = 0
+
+
+class Column(msgspec.Struct, frozen=True):
+    """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table. `version` is the state id of the last change of its schema, assigned by the committer (seed 001)."""
+
+    table_id: TableId
+    keyspace: str
+    name: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    append_only: bool = False
+    version: str = ""
+    epoch: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.keyspace}.{self.name}"
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """A tablet on its way from `replicas` to `new_replicas` (seed 000, "Tablet transitions").
+
+    `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. `session` is the open
+    session of the current stage's side effects, None where the stage has none.
+    """
+
+    table_id: TableId
+    tablet: int
+    kind: Kind
+    stage: Stage
+    replicas: tuple[VolumeId, ...]
+    new_replicas: tuple[VolumeId, ...]
+    leaving: VolumeId | None
+    pending: VolumeId
+    session: str | None = None
+    reason: str = ""
+    error: str | None = None
+    started_epoch: int = 0
+    epoch: int = 0
+
+    @property
+    def key(self) -> TabletKey:
+        return (self.table_id, self.tablet)
+
+
+class TopologyRequest(msgspec.Struct, frozen=True):
+    """A request for a change of the topology; kept after its end, as the history of what was asked and what became."""
+
+    request_id: str
+    kind: RequestKind
+    node_id: NodeId
+    state: RequestState = RequestState.PENDING
+    reason: str = ""
+    detail: str | None = None
+    requested_epoch: int = 0
+    started_epoch: int | None = None
+    epoch: int = 0
+
+
+class Switches(msgspec.Struct, frozen=True):
+    """What is allowed now. `changes` off: nothing may be committed but what switches it on again, and snapshots."""
+
+    changes: bool = True
+    changes_reason: str = ""
+    balancing: bool = True
+    balancing_reason: str = ""
+    epoch: int = 0

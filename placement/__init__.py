@@ -1,0 +1,1 @@
+"""Where data belongs: tokens, tablets, rings, transitions, balancing. No I/O but DataFrames."""
