@@ -1,0 +1,119 @@
+"""How many acknowledgements are enough: consistency levels of requests, and majorities of progress barriers.
+
+Two rules carry the safety of everything above. A request counts its acknowledgements in **each** replica set that its
+stage writes to. A step is acknowledged when a majority of the old replicas, a majority of the new ones and a majority
+of both together have been fenced at its epoch: the union alone would leave, of six replicas with four fenced, two of
+the three old ones free to form a quorum (design, section 10).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+
+from epochlake.placement.errors import InvalidRequest
+
+DatacenterOf = Callable[[int], str]
+
+
+class ConsistencyLevel(StrEnum):
+    ONE = "ONE"
+    TWO = "TWO"
+    QUORUM = "QUORUM"
+    LOCAL_QUORUM = "LOCAL_QUORUM"
+    EACH_QUORUM = "EACH_QUORUM"
+    ALL = "ALL"
+
+    @classmethod
+    def parse(cls, text: str) -> ConsistencyLevel:
+        """Read a level in any case; an unknown one is an InvalidRequest that lists the known ones."""
+        try:
+            return cls(text.upper().replace("-", "_"))
+        except ValueError:
+            raise InvalidRequest(
+                f"unknown consistency level {text!r}: use one of {', '.join(level.value for level in cls)}"
+            ) from None
+
+
+def majority(count: int) -> int:
+    """The least number of `count` replicas of which any two sets overlap."""
+    return count // 2 + 1
+
+
+def required(
+    level: ConsistencyLevel, replicas: Sequence[int], datacenter_of: DatacenterOf, local: str | None = None
+) -> dict[str | None, int]:
+    """How many of `replicas` must acknowledge: per datacenter, or under None for all of them together.
+
+    TWO of a table with a single replica cannot be reached and is left so: the level is a promise, not a wish.
+    LOCAL_QUORUM needs `local`, the datacenter that the request runs in.
+    """
+    match level:
+        case ConsistencyLevel.ONE:
+            return {None: 1}
+        case ConsistencyLevel.TWO:
+            return {None: 2}
+        case ConsistencyLevel.QUORUM:
+            return {None: majority(len(replicas))}
+        case ConsistencyLevel.ALL:
+            return {None: len(replicas)}
+        case ConsistencyLevel.EACH_QUORUM:
+            return {dc: majority(n) for dc, n in Counter(map(datacenter_of, replicas)).items()}
+        case ConsistencyLevel.LOCAL_QUORUM:
+            if local is None:
+                raise InvalidRequest(
+                    "LOCAL_QUORUM needs the datacenter that the pipeline runs in: open it with datacenter=…"
+                )
+            here = sum(datacenter_of(replica) == local for replica in replicas)
+            if not here:
+                raise InvalidRequest(f"LOCAL_QUORUM in datacenter {local!r}: the table has no replica there")
+            return {local: majority(here)}
+
+
+def missing(
+    level: ConsistencyLevel,
+    replicas: Sequence[int],
+    acknowledged: Collection[int],
+    datacenter_of: DatacenterOf,
+    local: str | None = None,
+) -> dict[str | None, int]:
+    """How many acknowledgements are still missing, per datacenter (None: anywhere); empty when the level is reached."""
+    have = Counter(datacenter_of(replica) for replica in replicas if replica in acknowledged)
+    total = sum(have.values())
+    short = {}
+    for datacenter, need in required(level, replicas, datacenter_of, local).items():
+        got = total if datacenter is None else have[datacenter]
+        if got < need:
+            short[datacenter] = need - got
+    return short
+
+
+def is_satisfied(
+    level: ConsistencyLevel,
+    replica_sets: Sequence[Sequence[int]],
+    acknowledged: Collection[int],
+    datacenter_of: DatacenterOf,
+    local: str | None = None,
+) -> bool:
+    """Whether `acknowledged` reaches the level in each of the replica sets."""
+    return not any(missing(level, replicas, acknowledged, datacenter_of, local) for replicas in replica_sets)
+
+
+def barrier_passed(old: Sequence[int], new: Sequence[int], fenced: Collection[int]) -> bool:
+    """Whether the replicas in `fenced` acknowledge a step from `old` to `new`: majorities of old, new and both."""
+    both = tuple(dict.fromkeys((*old, *new)))
+    return all(
+        sum(replica in fenced for replica in replicas) >= majority(len(replicas))
+        for replicas in (old, new, both)
+        if replicas
+    )
+
+
+def majorities_meet(read: Sequence[int], write: Sequence[int]) -> bool:
+    """Whether every majority of `read` shares a replica with every majority of `write`."""
+    # The worst case picks as many replicas outside the other set as it can; the shared part must still overlap.
+    shared = len(set(read) & set(write))
+    read_inside = max(0, majority(len(read)) - (len(read) - shared))
+    write_inside = max(0, majority(len(write)) - (len(write) - shared))
+    return read_inside + write_inside > shared
