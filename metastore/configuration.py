@@ -1,0 +1,392 @@
+"""What can be configured, with what type, meaning and default; and where a value is taken from.
+
+The structs below are the only list of keys there is: defaults, checks, the file in `conf/` and the reference in
+`docs/configuration.md` all follow from them. A value comes from, weakest first: the default here, the file, the
+environment (`EPOCHLAKE__LOG__COMPACT_EVERY=64`). Whatever cannot be understood is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from epochlake.metastore.errors import ConfigurationError
+from epochlake.placement.consistency import ConsistencyLevel
+from msgspec import Meta
+
+DEFAULT_FILE = Path("conf") / "epochlake.toml"
+FILE_VARIABLE = "EPOCHLAKE_CONF"
+PREFIX = "EPOCHLAKE__"
+EMBEDDED = "embedded"
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """Who the cluster is."""
+
+    name: Annotated[
+        str, Meta(min_length=1, description="Name that `init` gives a new cluster; an existing one keeps its own.")
+    ] = "epochlake"
+
+
+class ZooKeeperSettings(msgspec.Struct, frozen=True):
+    """The ensemble that serialises commits, announces them and elects the coordinator."""
+
+    connect: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="`embedded` (a server from PySpark's jars, shared by the processes that use the same root), "
+            "or the connect string of an ensemble: `host:port,host:port`.",
+        ),
+    ] = EMBEDDED
+    path: Annotated[
+        str, Meta(pattern="^/", description="The znode under which everything is kept; one for each cluster.")
+    ] = "/epochlake"
+    session_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="After so long without a sign of life ZooKeeper frees a process's locks.")
+    ] = 10.0
+    embedded_linger_seconds: Annotated[
+        float, Meta(ge=0, description="How long the embedded server outlives the last process that used it.")
+    ] = 5.0
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """The epoch log and committing to it."""
+
+    compact_every: Annotated[
+        int, Meta(ge=2, description="The log is compacted when this many files have come since the last time.")
+    ] = 32
+    checkpoint_every: Annotated[
+        int, Meta(ge=1, description="Delta versions of the log between two Delta checkpoints.")
+    ] = 100
+    snapshot_every: Annotated[
+        int, Meta(ge=1, description="Epochs between two snapshots of the metadata: what catching up replays at most.")
+    ] = 500
+    commit_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="How long a commit may wait, unless its caller says otherwise.")
+    ] = 120.0
+    poll_seconds: Annotated[
+        float, Meta(gt=0, description="How often a follower looks at the log in case a watch was lost.")
+    ] = 5.0
+
+
+class PipelineSettings(msgspec.Struct, frozen=True):
+    """Reading and writing through the gate."""
+
+    consistency: Annotated[
+        ConsistencyLevel, Meta(description="Level of a read or write that does not name its own.")
+    ] = ConsistencyLevel.QUORUM
+    attempts: Annotated[
+        int, Meta(ge=1, description="How often a pipeline plans again before it fails with `ConsistencyNotReached`.")
+    ] = 5
+    target_file_bytes: Annotated[
+        int, Meta(ge=1024 * 1024, description="Size in bytes that a tablet's data files are cut at.")
+    ] = 128 * 1024 * 1024
+
+
+class CoordinatorSettings(msgspec.Struct, frozen=True):
+    """Moving operations and tablets forward."""
+
+    barrier_timeout_seconds: Annotated[
+        float, Meta(ge=0, description="After so long a progress barrier relaxes to the majorities, never below them.")
+    ] = 3600.0
+    barrier_level: Annotated[
+        Literal["QUORUM", "EACH_QUORUM", "ALL"],
+        Meta(
+            description="Replicas that a progress barrier waits for; `QUORUM` means the majorities it cannot go below."
+        ),
+    ] = "QUORUM"
+    backoff_seconds: Annotated[
+        float, Meta(ge=0, description="Pause before a step that could not be made is tried again.")
+    ] = 1.0
+    streams_per_volume: Annotated[
+        int, Meta(ge=1, description="Tablets that are streamed from or to one volume at the same time.")
+    ] = 2
+    streaming: Annotated[
+        Literal["threads", "spark"],
+        Meta(description="Who copies files: threads of the coordinator, or executors in a Spark job."),
+    ] = "threads"
+
+
+class TabletSettings(msgspec.Struct, frozen=True):
+    """Tables that are placed by tablets."""
+
+    initial_count: Annotated[
+        int, Meta(ge=1, description="Tablets of a new table that does not name its own number; a power of two.")
+    ] = 16
+    target_bytes: Annotated[
+        int, Meta(ge=1, description="Size in bytes of one replica of a tablet that splitting and merging aim at.")
+    ] = 5 * 1024**3
+
+    def __post_init__(self) -> None:
+        if self.initial_count & (self.initial_count - 1):
+            raise ValueError(f"initial_count is {self.initial_count}, expected a power of two (1, 2, 4, 8, …)")
+
+
+class StorageSettings(msgspec.Struct, frozen=True):
+    """Access to roots and volumes."""
+
+    options: Annotated[
+        dict[str, str],
+        Meta(description="Storage options by delta-rs's names (`aws_region`, …), for every root and volume."),
+    ] = msgspec.field(default_factory=dict)
+
+
+class LoggingSettings(msgspec.Struct, frozen=True):
+    """What is said on stderr."""
+
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="Least level of Epochlake's own messages.")
+    ] = "WARNING"
+    file: Annotated[
+        str,
+        Meta(description="A file like `conf/logging.toml`, for `logging.config.dictConfig`, in place of `level`."),
+    ] = ""
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """All settings of a process."""
+
+    root: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Directory or URI of the log and snapshots; a relative one counts from the working directory.",
+        ),
+    ] = ".epochlake"
+    cluster: ClusterSettings = ClusterSettings()
+    zookeeper: ZooKeeperSettings = ZooKeeperSettings()
+    log: LogSettings = LogSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+    tablets: TabletSettings = TabletSettings()
+    storage: StorageSettings = StorageSettings()
+    logging: LoggingSettings = LoggingSettings()
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    name: kind
+    for name, kind in get_type_hints(Configuration).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+# Keys by section; the keys that stand before the first section are under "".
+KEYS: dict[str, dict[str, Any]] = {
+    "": {k: t for k, t in get_type_hints(Configuration, include_extras=True).items() if k not in SECTIONS},
+    **{name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()},
+}
+
+
+def load(
+    path: str | Path | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Configuration:
+    """The configuration of this process.
+
+    `path` or else `EPOCHLAKE_CONF` names the file; without either, `conf/epochlake.toml` is taken where there is one.
+    Then every `EPOCHLAKE__KEY` and `EPOCHLAKE__SECTION__KEY` of `environ` counts. `directory` is the working directory
+    that relative paths count from. Raises `ConfigurationError` for a file that cannot be read, an unknown key, and
+    a value of the wrong type.
+    """
+    environ = os.environ if environ is None else environ
+    directory = Path.cwd() if directory is None else directory
+    file = locate(path, environ, directory)
+    values: dict[str, dict[str, Any]] = {section: {} for section in KEYS}
+    origin = "the defaults"
+    if file is not None:
+        origin = str(file)
+        for section, key, value in _in_file(file):
+            values[section][key] = _converted(origin, section, key, value, strict=True)
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX):
+            _override(values, variable, environ[variable])
+    sections: dict[str, Any] = {name: _built(origin, name, SECTIONS[name], values[name]) for name in SECTIONS}
+    configuration = Configuration(**values[""], **sections)
+    return msgspec.structs.replace(configuration, root=resolved(configuration.root, directory))
+
+
+def locate(path: str | Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
+    """The file that `load` reads, None when there is none and the defaults count."""
+    named = path or environ.get(FILE_VARIABLE)
+    if named:
+        return directory / Path(named).expanduser()
+    default = directory / DEFAULT_FILE
+    return default if default.is_file() else None
+
+
+def resolved(root: str, directory: Path) -> str:
+    """`root` as an absolute path, unless it is a URI, which stays as it is."""
+    if "://" in root:
+        return root
+    return os.path.normpath(directory / Path(root).expanduser())
+
+
+def reference() -> str:
+    """All keys as Markdown, the text of `docs/configuration.md`."""
+    lines = [
+        "# Configuration",
+        "",
+        "Written by `python -m epochlake.metastore.configuration`; the source is `metastore/configuration.py`.",
+        "",
+        "A value is taken from, strongest first: the environment (`EPOCHLAKE__SECTION__KEY`), the file (the one",
+        "that `--conf` or else `EPOCHLAKE_CONF` names, or else `conf/epochlake.toml`), the default.",
+        "An unknown key is an error.",
+    ]
+    for section, keys in KEYS.items():
+        title = f"[{section}]" if section else "Before the first section"
+        purpose = SECTIONS[section].__doc__ if section else "Where the cluster lives."
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            str(purpose),
+            "",
+            "| key | expected | default | meaning |",
+            "|---|---|---|---|",
+        ]
+        defaults = _default_values(section)
+        for key, kind in keys.items():
+            lines.append(f"| `{key}` | {expected(kind)} | `{_as_toml(defaults[key])}` | {_meta(kind).description} |")
+    return "\n".join(lines) + "\n"
+
+
+def expected(kind: Any) -> str:
+    """A key's type in words."""
+    base, meta = get_args(kind)[0], _meta(kind)
+    if get_origin(base) is dict:
+        return "a table of texts"
+    if get_origin(base) is Literal:
+        return _one_of(get_args(base))
+    if issubclass(base, enum.Enum):
+        return _one_of([choice.value for choice in base])
+    words = {int: "a whole number", float: "a number", str: "a text"}[base]
+    if meta.ge is not None:
+        words += f", at least {meta.ge}"
+    if meta.gt is not None:
+        words += f", above {meta.gt}"
+    if meta.min_length:
+        words += ", not empty"
+    if meta.pattern:
+        words += f' that starts with "{meta.pattern.removeprefix("^")}"'
+    return words
+
+
+def _in_file(file: Path) -> Iterator[tuple[str, str, Any]]:
+    """(section, key, value) of everything in `file`; section is "" before the first one."""
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the configuration {file} cannot be read: {error.strerror}. Name another with --conf or {FILE_VARIABLE}."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}.") from error
+    for name, value in document.items():
+        if name in SECTIONS:
+            if not isinstance(value, dict):
+                raise ConfigurationError(f"{file}: {name} is {_as_toml(value)}, expected a section [{name}].")
+            for key, inner in value.items():
+                if key not in KEYS[name]:
+                    raise ConfigurationError(f"{file}: unknown key {key} in [{name}]{_suggestion(name, key)}.")
+                yield name, key, inner
+        elif name in KEYS[""]:
+            yield "", name, value
+        elif isinstance(value, dict):
+            raise ConfigurationError(f"{file}: unknown section [{name}]{_suggested_section(name)}.")
+        else:
+            raise ConfigurationError(f"{file}: unknown key {name}{_suggestion('', name)}.")
+
+
+def _override(values: dict[str, dict[str, Any]], variable: str, text: str) -> None:
+    """Put one environment variable over what `values` has so far."""
+    head, *rest = variable.removeprefix(PREFIX).split("__")
+    name = head.lower()
+    if name in KEYS[""] and not rest:
+        values[""][name] = _converted(f"the environment ({variable})", "", name, text, strict=False)
+        return
+    if name not in SECTIONS or not rest:
+        raise ConfigurationError(
+            f"environment: {variable} names no section or key{_suggested_section(name)}; "
+            f"expected {PREFIX}ROOT or {PREFIX}SECTION__KEY."
+        )
+    key, entry = rest[0].lower(), "__".join(rest[1:])
+    if key not in KEYS[name]:
+        raise ConfigurationError(f"environment: {variable}: unknown key {key} in [{name}]{_suggestion(name, key)}.")
+    is_table = get_origin(get_args(KEYS[name][key])[0]) is dict
+    if is_table != bool(entry):
+        form = f"{PREFIX}{name}__{key}".upper() + ("__<name>" if is_table else "")
+        raise ConfigurationError(f"environment: {variable} does not name a single value; expected {form}.")
+    if is_table:
+        # delta-rs takes its options in either case: the environment's spelling must replace the file's, not join it.
+        others = {k: v for k, v in values[name].get(key, {}).items() if k.lower() != entry.lower()}
+        values[name][key] = {**others, entry: text}
+    else:
+        values[name][key] = _converted(f"the environment ({variable})", name, key, text, strict=False)
+
+
+def _converted(origin: str, section: str, key: str, value: Any, *, strict: bool) -> Any:
+    kind = KEYS[section][key]
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(
+            f"{origin}: {_label(section, key)} is {_as_toml(value)}, expected {expected(kind)}."
+        ) from error
+
+
+def _built(origin: str, name: str, kind: type[msgspec.Struct], values: dict[str, Any]) -> msgspec.Struct:
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigurationError(f"{origin} or the environment: [{name}] {error}.") from error
+
+
+def _suggestion(section: str, key: str) -> str:
+    """`; did you mean …?` for the nearest valid key: of the same section first, of another one next."""
+    if near := difflib.get_close_matches(key, KEYS[section], n=1):
+        return f"; did you mean {near[0]}"
+    for other, keys in KEYS.items():
+        if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.8):
+            return f"; did you mean {_label(other, near[0])}"
+    return f"; it has {', '.join(KEYS[section])}"
+
+
+def _suggested_section(name: str) -> str:
+    if near := difflib.get_close_matches(name, [*SECTIONS, *KEYS[""]], n=1):
+        return f"; did you mean {near[0] if near[0] in KEYS[''] else f'[{near[0]}]'}"
+    return f"; there are {', '.join(SECTIONS)}"
+
+
+def _label(section: str, key: str) -> str:
+    return f"[{section}] {key}" if section else key
+
+
+def _meta(kind: Any) -> Meta:
+    return next(part for part in get_args(kind)[1:] if isinstance(part, Meta))
+
+
+def _default_values(section: str) -> dict[str, Any]:
+    return msgspec.structs.asdict(SECTIONS[section]() if section else Configuration())
+
+
+def _one_of(choices: Iterable[str]) -> str:
+    return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        # Storage options hold keys of object stores: names may be shown, values never.
+        return "{" + ", ".join(f"{name} = …" for name in value) + "}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
