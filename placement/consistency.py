@@ -1,9 +1,8 @@
 """How many acknowledgements are enough: consistency levels of requests, and majorities of progress barriers.
 
 Two rules carry the safety of everything above. A request counts its acknowledgements in **each** replica set that its
-stage writes to. A step is acknowledged when a majority of the old replicas, a majority of the new ones and a majority
-of both together have been fenced at its epoch: the union alone would leave, of six replicas with four fenced, two of
-the three old ones free to form a quorum (design, section 10).
+stage writes to. A step is acknowledged when so many of the old replicas and so many of the new ones are fenced at its
+epoch that no quorum of either is left without a fenced one (docs/decisions/0002-barriers.md).
 """
 
 from __future__ import annotations
@@ -100,14 +99,49 @@ def is_satisfied(
     return not any(missing(level, replicas, acknowledged, datacenter_of, local) for replicas in replica_sets)
 
 
-def barrier_passed(old: Sequence[int], new: Sequence[int], fenced: Collection[int]) -> bool:
-    """Whether the replicas in `fenced` acknowledge a step from `old` to `new`: majorities of old, new and both."""
-    both = tuple(dict.fromkeys((*old, *new)))
-    return all(
-        sum(replica in fenced for replica in replicas) >= majority(len(replicas))
-        for replicas in (old, new, both)
-        if replicas
-    )
+class BarrierLevel(StrEnum):
+    """What a progress barrier waits for, weakest first. `BLOCKING` is what no barrier goes below.
+
+    BLOCKING: of the old and of the new replicas so many that no quorum is left without one of them.
+    EACH_DATACENTER: the same within every datacenter, which LOCAL_QUORUM and EACH_QUORUM pipelines need.
+    ALL: every old and every new replica.
+    """
+
+    BLOCKING = "BLOCKING"
+    EACH_DATACENTER = "EACH_DATACENTER"
+    ALL = "ALL"
+
+
+def blocking(count: int) -> int:
+    """The least number of `count` replicas that meets every majority of them.
+
+    For an odd count it is the majority itself; for an even one it is one less, which lets a table with two replicas
+    replace a dead one: a quorum of two replicas is both of them, so fencing the live one stops every stale quorum.
+    """
+    return count - majority(count) + 1 if count else 0
+
+
+def barrier_passed(
+    level: BarrierLevel,
+    old: Sequence[int],
+    new: Sequence[int],
+    fenced: Collection[int],
+    datacenter_of: DatacenterOf,
+) -> bool:
+    """Whether the replicas in `fenced` acknowledge a step between `old` and `new`.
+
+    Old and new are counted apart. Counting both together instead would not do: of six replicas with four fenced, two
+    of the three old ones are free to form a quorum (design, section 10).
+    """
+    for replicas in (old, new):
+        groups: list[Sequence[int]] = [replicas]
+        if level is BarrierLevel.EACH_DATACENTER:
+            groups += [[r for r in replicas if datacenter_of(r) == dc] for dc in set(map(datacenter_of, replicas))]
+        for group in groups:
+            need = len(group) if level is BarrierLevel.ALL else blocking(len(group))
+            if sum(replica in fenced for replica in group) < need:
+                return False
+    return True
 
 
 def majorities_meet(read: Sequence[int], write: Sequence[int]) -> bool:

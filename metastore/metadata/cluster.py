@@ -1,0 +1,208 @@
+"""`ClusterMetadata`: everything that the cluster agrees on, as of one epoch.
+
+It is immutable. `apply` is the only way to the next one, and a pure function of the event, so that replaying a log
+gives the same metadata everywhere. Components that an event does not touch are shared between epochs; each knows the
+epoch that last changed it. Look-ups by name are built on first use and live as long as the component does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import (
+    Identity,
+    Keyspace,
+    Node,
+    NodeId,
+    NodeState,
+    RequestState,
+    Switches,
+    Table,
+    TableId,
+    TabletKey,
+    TopologyRequest,
+    Transition,
+    Volume,
+    VolumeId,
+)
+from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.transitions import read_replicas, write_replicas, write_sets
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.events import Event
+
+
+class Directory(msgspec.Struct, frozen=True, dict=True):
+    """The nodes and their volumes. Nodes that left stay: replicas may still name their volumes (seed 000)."""
+
+    nodes: Mapping[NodeId, Node]
+    epoch: int = 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes by name; a name belongs to the last node that took it, so that one that left can come back anew."""
+        return {node.name: node for node in self.nodes.values()}
+
+    @cached_property
+    def node_of_volume(self) -> dict[VolumeId, Node]:
+        return {volume.volume_id: node for node in self.nodes.values() for volume in node.volumes}
+
+    @cached_property
+    def volumes(self) -> dict[VolumeId, Volume]:
+        return {volume.volume_id: volume for node in self.nodes.values() for volume in node.volumes}
+
+    def datacenter_of(self, volume: VolumeId) -> str:
+        return self.node_of_volume[volume].datacenter
+
+    def members(self) -> list[Node]:
+        """Nodes that have joined and have not left."""
+        return [node for node in self.nodes.values() if node.state not in (NodeState.NONE, NodeState.LEFT)]
+
+    def with_nodes(self, *changed: Node, epoch: int) -> Directory:
+        nodes = dict(self.nodes)
+        for node in changed:
+            nodes[node.node_id] = msgspec.structs.replace(node, epoch=epoch)
+        return Directory(nodes, epoch)
+
+
+class Schema(msgspec.Struct, frozen=True, dict=True):
+    """Keyspaces and tables."""
+
+    keyspaces: Mapping[str, Keyspace]
+    tables: Mapping[TableId, Table]
+    epoch: int = 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Table]:
+        return {table.full_name: table for table in self.tables.values()}
+
+
+class Tablets(msgspec.Struct, frozen=True):
+    """Tablet maps, and the transitions in flight: at most one for each tablet (INV-TABL-2)."""
+
+    maps: Mapping[TableId, TabletMap]
+    transitions: Mapping[TabletKey, Transition]
+    epoch: int = 0
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where the rows of one tablet are read and written at an epoch.
+
+    `write_sets`: the sets in each of which a write must reach its level; `writes` all of their replicas.
+    """
+
+    reads: tuple[VolumeId, ...]
+    writes: tuple[VolumeId, ...]
+    write_sets: tuple[tuple[VolumeId, ...], ...]
+
+
+class ClusterMetadata(msgspec.Struct, frozen=True):
+    """The state of the cluster after `epoch`."""
+
+    epoch: int
+    state_id: str
+    identity: Identity
+    directory: Directory
+    schema: Schema
+    tablets: Tablets
+    requests: Mapping[str, TopologyRequest]
+    switches: Switches
+    last_snapshot_epoch: int = 0
+
+    @staticmethod
+    def empty() -> ClusterMetadata:
+        """The metadata before the first epoch: no cluster yet."""
+        return ClusterMetadata(
+            epoch=0,
+            state_id="",
+            identity=Identity("", "", 1, 0),
+            directory=Directory({}),
+            schema=Schema({}, {}),
+            tablets=Tablets({}, {}),
+            requests={},
+            switches=Switches(),
+        )
+
+    def check(self, event: Event) -> None:
+        """Raise `Rejected` when the event is not valid on top of this metadata."""
+        if self.epoch == 0 and not event.may_be_first:
+            raise Rejected("not-initialised", "there is no cluster yet: run `epochlake init` first")
+        if not self.switches.changes and not event.allowed_while_paused:
+            raise Rejected(
+                "changes-paused",
+                f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'}): "
+                "run `epochlake changes resume` first",
+            )
+        event.check(self)
+
+    def apply(self, event: Event, state_id: str) -> ClusterMetadata:
+        """The metadata after the next epoch, in which `event` happened. The event must have passed `check`."""
+        epoch = self.epoch + 1
+        changed = event.apply(self, epoch, state_id)
+        return msgspec.structs.replace(changed, epoch=epoch, state_id=state_id)
+
+    # --- looking things up, with errors that say what there is -------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        node = self.directory.by_name.get(name)
+        if node is None:
+            known = ", ".join(sorted(self.directory.by_name)) or "none"
+            raise Rejected("unknown-node", f"there is no node {name!r} (nodes: {known})")
+        return node
+
+    def keyspace(self, name: str) -> Keyspace:
+        keyspace = self.schema.keyspaces.get(name)
+        if keyspace is None:
+            known = ", ".join(sorted(self.schema.keyspaces)) or "none"
+            raise Rejected("unknown-keyspace", f"there is no keyspace {name!r} (keyspaces: {known})")
+        return keyspace
+
+    def table(self, full_name: str) -> Table:
+        table = self.schema.by_name.get(full_name)
+        if table is None:
+            known = ", ".join(sorted(self.schema.by_name)) or "none"
+            hint = "" if "." in full_name else "; a table is named keyspace.table"
+            raise Rejected("unknown-table", f"there is no table {full_name!r} (tables: {known}{hint})")
+        return table
+
+    def request(self, request_id: str) -> TopologyRequest:
+        request = self.requests.get(request_id)
+        if request is None:
+            raise Rejected("unknown-request", f"there is no topology request {request_id!r}")
+        return request
+
+    def open_requests(self) -> Iterator[TopologyRequest]:
+        """Requests that have not ended, oldest first."""
+        return (r for r in self.requests.values() if r.state in (RequestState.PENDING, RequestState.RUNNING))
+
+    def placement(self, table_id: TableId, tablet: int) -> Placement:
+        """Where a tablet is read and written now."""
+        transition = self.tablets.transitions.get((table_id, tablet))
+        if transition is None:
+            replicas = self.tablets.maps[table_id].replicas(tablet)
+            return Placement(replicas, replicas, (replicas,))
+        stage, old, new = transition.stage, transition.replicas, transition.new_replicas
+        return Placement(read_replicas(stage, old, new), write_replicas(stage, old, new), write_sets(stage, old, new))
+
+    def replicas_in_use(self, volumes: set[VolumeId]) -> list[TabletKey]:
+        """Tablets that have, or are getting, a replica on any of `volumes`."""
+        keys = [
+            (table_id, int(tablet))
+            for table_id, tablet_map in self.tablets.maps.items()
+            for tablet in tablet_map.tablets_on(volumes)
+        ]
+        known = set(keys)
+        keys += [
+            key
+            for key, transition in self.tablets.transitions.items()
+            if key not in known and volumes & {*transition.replicas, *transition.new_replicas}
+        ]
+        return keys
+
+    def open_sessions(self) -> frozenset[str]:
+        """Sessions that work with side effects may go on under (seed 000, "Topology guards")."""
+        return frozenset(t.session for t in self.tablets.transitions.values() if t.session is not None)

@@ -1,0 +1,74 @@
+"""Every kind of event, by the name that the log keeps. The table only grows."""
+
+from __future__ import annotations
+
+from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.cluster import (
+    Initialise,
+    PauseChanges,
+    ResumeChanges,
+    SwitchBalancing,
+    TakeSnapshot,
+)
+from epochlake.metastore.metadata.events.nodes import (
+    CancelRequest,
+    FinishRequest,
+    RegisterNode,
+    RequestTopology,
+    StartRequest,
+)
+from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from epochlake.metastore.metadata.events.tablets import (
+    AdvanceTransitions,
+    FinishTransitions,
+    NewTransition,
+    StageChange,
+    StartTransitions,
+)
+
+KINDS: dict[str, type[Event]] = {
+    kind.kind(): kind
+    for kind in (
+        Initialise,
+        PauseChanges,
+        ResumeChanges,
+        SwitchBalancing,
+        TakeSnapshot,
+        RegisterNode,
+        RequestTopology,
+        StartRequest,
+        FinishRequest,
+        CancelRequest,
+        CreateKeyspace,
+        DropKeyspace,
+        CreateTable,
+        DropTable,
+        StartTransitions,
+        AdvanceTransitions,
+        FinishTransitions,
+    )
+}
+
+__all__ = [
+    "KINDS",
+    "AdvanceTransitions",
+    "CancelRequest",
+    "CreateKeyspace",
+    "CreateTable",
+    "DropKeyspace",
+    "DropTable",
+    "Event",
+    "FinishRequest",
+    "FinishTransitions",
+    "Initialise",
+    "NewTransition",
+    "PauseChanges",
+    "RegisterNode",
+    "RequestTopology",
+    "ResumeChanges",
+    "StageChange",
+    "StartRequest",
+    "StartTransitions",
+    "SwitchBalancing",
+    "TakeSnapshot",
+]

@@ -1,0 +1,56 @@
+"""What every event is: a frozen struct of decisions, with `check` (is it valid now?) and `apply` (what changes)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from epochlake.metastore.errors import Rejected
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}\Z")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change of the cluster metadata.
+
+    An event carries decisions, never recipes: ids, replicas and sessions are chosen by who plans it and written down
+    here, so that replaying it never depends on the version of a planning algorithm.
+    """
+
+    may_be_first: ClassVar[bool] = False
+    allowed_while_paused: ClassVar[bool] = False
+
+    @classmethod
+    def kind(cls) -> str:
+        """The stable name of this kind of event, kept in the log."""
+        return cls.__name__
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        """Raise `Rejected(code, reason)` when the event is not valid on top of `metadata`."""
+        raise TypeError(f"{type(self).__name__} does not say when it is valid")
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        """The metadata with this change in it. Epoch and state id of the whole are set by the caller."""
+        raise TypeError(f"{type(self).__name__} does not say what it changes")
+
+    def summary(self) -> str:
+        """A line for people."""
+        return self.kind()
+
+
+def require_name(what: str, name: str) -> None:
+    """Reject names that could not be a directory and a SQL identifier alike."""
+    if not NAME.match(name):
+        raise Rejected(
+            "invalid-name",
+            f"{what} name {name!r}: use a letter, then letters, digits, '_' or '-', 63 at most",
+        )
+
+
+def require(condition: bool, code: str, reason: str) -> None:
+    if not condition:
+        raise Rejected(code, reason)

@@ -1,0 +1,103 @@
+"""Events of the cluster as a whole: its beginning, its switches, its snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from epochlake.metastore.metadata.events.base import Event, require, require_name
+from epochlake.metastore.metadata.model import Identity
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+
+class Initialise(Event, frozen=True):
+    """The first event of every log: the cluster tag of seed 004, a name for people and an id that is unique."""
+
+    may_be_first: ClassVar[bool] = True
+
+    name: str
+    cluster_id: str
+    product_version: str
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(
+            metadata.epoch == 0,
+            "already-initialised",
+            f"there is already a cluster {metadata.identity.name!r} (id {metadata.identity.cluster_id}) at this root",
+        )
+        require_name("cluster", self.name)
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        return msgspec.structs.replace(metadata, identity=Identity(self.name, self.cluster_id, 1, epoch))
+
+    def summary(self) -> str:
+        return f"cluster {self.name} begins"
+
+
+class PauseChanges(Event, frozen=True):
+    """Switch off everything that modifies the metadata (seed 002, "Migration Plan"), but for what switches it on again."""
+
+    why: str
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        """Always valid; that changes are not paused already is checked for every event."""
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        switches = msgspec.structs.replace(metadata.switches, changes=False, changes_reason=self.why, epoch=epoch)
+        return msgspec.structs.replace(metadata, switches=switches)
+
+    def summary(self) -> str:
+        return f"changes paused: {self.why}" if self.why else "changes paused"
+
+
+class ResumeChanges(Event, frozen=True):
+    allowed_while_paused: ClassVar[bool] = True
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(not metadata.switches.changes, "not-paused", "changes are not paused: there is nothing to resume")
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        switches = msgspec.structs.replace(metadata.switches, changes=True, changes_reason="", epoch=epoch)
+        return msgspec.structs.replace(metadata, switches=switches)
+
+    def summary(self) -> str:
+        return "changes resumed"
+
+
+class SwitchBalancing(Event, frozen=True):
+    """Let the coordinator balance tablets, or not. Draining and rebuilding go on either way."""
+
+    on: bool
+    why: str = ""
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        word = "on" if self.on else "off"
+        require(metadata.switches.balancing != self.on, "nothing-to-do", f"balancing is already {word}")
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        switches = msgspec.structs.replace(metadata.switches, balancing=self.on, balancing_reason=self.why, epoch=epoch)
+        return msgspec.structs.replace(metadata, switches=switches)
+
+    def summary(self) -> str:
+        return f"balancing {'on' if self.on else 'off'}"
+
+
+class TakeSnapshot(Event, frozen=True):
+    """Every follower may write, or check, a snapshot of the metadata as of this epoch (seed 002, "Snapshotting")."""
+
+    allowed_while_paused: ClassVar[bool] = True
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(
+            metadata.last_snapshot_epoch != metadata.epoch,
+            "nothing-to-do",
+            f"epoch {metadata.epoch} is a snapshot already",
+        )
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        return msgspec.structs.replace(metadata, last_snapshot_epoch=epoch)
+
+    def summary(self) -> str:
+        return "snapshot of the metadata"

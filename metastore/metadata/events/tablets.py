@@ -1,0 +1,213 @@
+"""Events of tablets: beginning, advancing and ending transitions, many tablets in one epoch.
+
+INV-TABL-2 (at most one transition for each tablet) is the condition of `StartTransitions`; the order of the stages and
+their way back are those of `placement/transitions.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.metastore.metadata.events.base import Event, require
+from epochlake.metastore.metadata.model import NodeState, TableId, TabletKey, Transition, VolumeId
+from epochlake.placement.transitions import (
+    OUTCOME_NEW,
+    OUTCOME_OLD,
+    SESSION_STAGES,
+    Kind,
+    Stage,
+    may_follow,
+)
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+
+class NewTransition(msgspec.Struct, frozen=True):
+    """A replica of a tablet that is to be replaced: `leaving` by `pending`."""
+
+    table_id: TableId
+    tablet: int
+    kind: Kind
+    leaving: VolumeId
+    pending: VolumeId
+    reason: str = ""
+
+
+class StartTransitions(Event, frozen=True):
+    """Tablets begin to move, in the stage `allow_write_both_read_old`."""
+
+    transitions: tuple[NewTransition, ...]
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(bool(self.transitions), "nothing-to-do", "no transition was given")
+        keys = [(new.table_id, new.tablet) for new in self.transitions]
+        require(len(set(keys)) == len(keys), "transition-in-the-way", "a tablet is named twice")
+        for new in self.transitions:
+            self._check_one(metadata, new)
+
+    def _check_one(self, metadata: ClusterMetadata, new: NewTransition) -> None:
+        tablet_map = metadata.tablets.maps.get(new.table_id)
+        require(tablet_map is not None, "unknown-table", f"there is no table with id {new.table_id}")
+        assert tablet_map is not None
+        name = f"tablet {new.tablet} of {metadata.schema.tables[new.table_id].full_name}"
+        require(0 <= new.tablet < tablet_map.count, "unknown-tablet", f"there is no {name}")
+        current = metadata.tablets.transitions.get((new.table_id, new.tablet))
+        require(
+            current is None,
+            "transition-in-the-way",
+            f"{name} is in transition already ({current.kind if current else ''}, {current.stage if current else ''})",
+        )
+        replicas = tablet_map.replicas(new.tablet)
+        directory = metadata.directory
+        require(new.leaving in replicas, "not-a-replica", f"volume {new.leaving} is no replica of {name}")
+        require(new.pending not in replicas, "is-a-replica", f"volume {new.pending} is a replica of {name} already")
+        target = directory.node_of_volume.get(new.pending)
+        require(target is not None, "unknown-volume", f"there is no volume {new.pending}")
+        assert target is not None
+        require(
+            target.state is NodeState.NORMAL,
+            "wrong-state",
+            f"{name} cannot go to node {target.name!r}, which is {target.state}",
+        )
+        source = directory.node_of_volume[new.leaving]
+        staying = {directory.node_of_volume[r].node_id for r in replicas if r != new.leaving}
+        require(
+            target.node_id not in staying,
+            "replica-on-node",
+            f"{name} has a replica on node {target.name!r} already",
+        )
+        require(
+            target.datacenter == source.datacenter,
+            "wrong-datacenter",
+            f"{name} cannot go from datacenter {source.datacenter} to {target.datacenter}",
+        )
+        require(
+            (new.kind is Kind.INTRANODE_MIGRATION) == (source.node_id == target.node_id),
+            "wrong-kind",
+            f"{name}: a {new.kind} from node {source.name!r} to node {target.name!r} cannot be",
+        )
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        transitions = dict(metadata.tablets.transitions)
+        for new in self.transitions:
+            old = metadata.tablets.maps[new.table_id].replicas(new.tablet)
+            transition = Transition(
+                table_id=new.table_id,
+                tablet=new.tablet,
+                kind=new.kind,
+                stage=Stage.ALLOW_WRITE_BOTH_READ_OLD,
+                replicas=old,
+                new_replicas=tuple(new.pending if replica == new.leaving else replica for replica in old),
+                leaving=new.leaving,
+                pending=new.pending,
+                reason=new.reason,
+                started_epoch=epoch,
+                epoch=epoch,
+            )
+            transitions[transition.key] = transition
+        tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
+        return msgspec.structs.replace(metadata, tablets=tablets)
+
+    def summary(self) -> str:
+        first = self.transitions[0]
+        return f"{len(self.transitions)} tablet(s) begin to move ({first.kind}{': ' + first.reason if first.reason else ''})"
+
+
+class StageChange(msgspec.Struct, frozen=True):
+    """A tablet goes from a stage to another. `session` is given where the stage has one, `error` on the way back."""
+
+    table_id: TableId
+    tablet: int
+    from_stage: Stage
+    to_stage: Stage
+    session: str | None = None
+    error: str | None = None
+
+
+class AdvanceTransitions(Event, frozen=True):
+    """Tablets go to their next stages. Leaving a stage closes its session."""
+
+    changes: tuple[StageChange, ...]
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(bool(self.changes), "nothing-to-do", "no stage change was given")
+        keys = [(change.table_id, change.tablet) for change in self.changes]
+        require(len(set(keys)) == len(keys), "transition-in-the-way", "a tablet is named twice")
+        for change in self.changes:
+            stage = _stage_of(metadata, (change.table_id, change.tablet))
+            require(
+                stage is change.from_stage,
+                "stale-plan",
+                f"tablet {change.tablet} of {change.table_id} is in stage {stage}, not {change.from_stage}",
+            )
+            require(
+                may_follow(change.from_stage, change.to_stage),
+                "wrong-stage",
+                f"stage {change.to_stage} cannot follow {change.from_stage}",
+            )
+            require(
+                (change.session is not None) == (change.to_stage in SESSION_STAGES),
+                "wrong-session",
+                f"stage {change.to_stage} {'needs' if change.to_stage in SESSION_STAGES else 'has no'} session",
+            )
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        transitions = dict(metadata.tablets.transitions)
+        for change in self.changes:
+            key = (change.table_id, change.tablet)
+            transitions[key] = msgspec.structs.replace(
+                transitions[key],
+                stage=change.to_stage,
+                session=change.session,
+                error=change.error or transitions[key].error,
+                epoch=epoch,
+            )
+        tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
+        return msgspec.structs.replace(metadata, tablets=tablets)
+
+    def summary(self) -> str:
+        first = self.changes[0]
+        why = f" because {first.error}" if first.error else ""
+        return f"{len(self.changes)} tablet(s): {first.from_stage} → {first.to_stage}{why}"
+
+
+class FinishTransitions(Event, frozen=True):
+    """Transitions end: from `end_migration` with the new replicas, from `revert_migration` with the old ones."""
+
+    tablets: tuple[TabletKey, ...]
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(bool(self.tablets), "nothing-to-do", "no tablet was given")
+        for key in self.tablets:
+            stage = _stage_of(metadata, key)
+            require(
+                stage in OUTCOME_NEW | OUTCOME_OLD,
+                "wrong-stage",
+                f"tablet {key[1]} of {key[0]} is in stage {stage}: its transition cannot end there",
+            )
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        transitions = dict(metadata.tablets.transitions)
+        moved: dict[TableId, dict[int, tuple[VolumeId, ...]]] = defaultdict(dict)
+        for key in self.tablets:
+            transition = transitions.pop(key)
+            if transition.stage in OUTCOME_NEW:
+                moved[transition.table_id][transition.tablet] = transition.new_replicas
+        maps = dict(metadata.tablets.maps)
+        for table_id, replicas in moved.items():
+            maps[table_id] = maps[table_id].with_replicas(replicas, epoch)
+        tablets = msgspec.structs.replace(metadata.tablets, maps=maps, transitions=transitions, epoch=epoch)
+        return msgspec.structs.replace(metadata, tablets=tablets)
+
+    def summary(self) -> str:
+        return f"{len(self.tablets)} tablet(s) end their transition"
+
+
+def _stage_of(metadata: ClusterMetadata, key: TabletKey) -> Stage:
+    transition = metadata.tablets.transitions.get(key)
+    require(transition is not None, "no-transition", f"tablet {key[1]} of {key[0]} is not in transition")
+    assert transition is not None
+    return transition.stage
