@@ -1,0 +1,158 @@
+"""A fair queue of contenders, from which the commit lock and the election are made.
+
+The one idea: kazoo's `Lock` keeps the queue (an ephemeral sequential znode per contender, each watching the one
+before it), and this module takes away what makes it unsafe to wait with:
+
+- its requests wait for ever when no server answers: here each has a deadline;
+- it waits for the whole timeout anew whenever the contender before it changes: here the wait ends at the deadline;
+- it says "not acquired" by `LockTimeout` or by `False`: here it is always False;
+- a contender can be left behind when the connection breaks at the wrong moment, and then blocks everybody for as long
+  as its process lives: here it is removed in the background as soon as ZooKeeper answers;
+- an object that is used again searches for its old znode first: here each attempt has a `Lock` of its own, which
+  costs two round trips to get and none to give back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
+from epochlake.metastore.errors import CoordinationUnavailable
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    KazooException,
+    LockTimeout,
+    NoNodeError,
+    OperationTimeoutError,
+)
+from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
+from kazoo.recipe.lock import Lock  # type: ignore[import-untyped]
+
+# Even an attempt that may not wait in the queue has to wait for answers.
+_SHORTEST_REQUEST_SECONDS = 0.5
+
+
+class Contention:
+    """One contender at a time in the queue at `name`; `identifier` is what others read about it.
+
+    Use it from one thread at a time, as often as wanted.
+    """
+
+    def __init__(self, coordination: Coordination, name: str, identifier: str = "") -> None:
+        self._coordination = coordination
+        self._name = name
+        self._identifier = identifier
+        self._held: Lock | None = None
+
+    def acquire(self, timeout: float) -> bool:
+        """Wait in the queue for at most `timeout` seconds. Are we first now?
+
+        False: no, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
+        `CoordinationUnavailable`: the time passed without an answer from ZooKeeper; outages that are shorter than
+        the timeout are waited out.
+        """
+        coordination = self._coordination
+        deadline = time.monotonic() + timeout
+        requests = _BoundedRequests(coordination, deadline)
+        directory = coordination.ensure(self._name, requests.seconds_left())
+        lock = Lock(requests, directory, self._identifier)
+        lock.assured_path = True
+        lock.wake_event = _EventUntil(deadline)
+        try:
+            if lock.acquire(timeout=max(0.0, timeout)):
+                self._held = lock
+                return True
+        except LockTimeout:
+            pass
+        except KazooException as error:
+            coordination.remove_later(directory, lock.prefix)
+            raise CoordinationUnavailable(
+                f"could not queue up at {directory} in ZooKeeper at {coordination.connect_string}: "
+                f"{type(error).__name__} {error}. Try again when the server is up."
+            ) from error
+        if not requests.all_answered:
+            coordination.remove_later(directory, lock.prefix)
+        if not requests.last_answered:
+            raise CoordinationUnavailable(
+                f"could not queue up at {directory} within {timeout:.3g} s: ZooKeeper at "
+                f"{coordination.connect_string} does not answer. Try again when the server is up."
+            )
+        return False
+
+    def release(self) -> None:
+        """Leave the queue. Never raises and does not wait: without an answer the znode is removed in the background."""
+        lock, self._held = self._held, None
+        if lock is None or self._coordination.closed:
+            return
+        directory, prefix = lock.path, lock.prefix
+
+        def check(result: Any) -> None:
+            if not result.successful() and not isinstance(result.exception, NoNodeError):
+                self._coordination.remove_later(directory, prefix)
+
+        self._coordination.client.delete_async(f"{directory}/{lock.node}").rawlink(check)
+
+    def is_in_queue(self, timeout: float | None = None) -> bool:
+        """Is the znode of what was acquired still there, and of the present session? (A session can have expired.)"""
+        lock = self._held
+        if lock is None:
+            return False
+        owner = self._coordination.owner(f"{lock.path}/{lock.node}", timeout)
+        return owner is not None and owner == self._coordination.session_id
+
+
+class _BoundedRequests:
+    """As much of a `KazooClient` as kazoo's `Lock` uses, where each request is answered before a deadline or fails."""
+
+    def __init__(self, coordination: Coordination, deadline: float) -> None:
+        self._coordination = coordination
+        self._client = coordination.client
+        self._deadline = deadline
+        self.handler = self._client.handler
+        self.add_listener = self._client.add_listener
+        self.remove_listener = self._client.remove_listener
+        self.all_answered = True
+        self.last_answered = True
+
+    def seconds_left(self) -> float:
+        return max(_SHORTEST_REQUEST_SECONDS, self._deadline - time.monotonic())
+
+    def create(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> Any:
+        return self._answer(self._client.create_async(path, value, ephemeral=ephemeral, sequence=sequence))
+
+    def get(self, path: str, watch: Any) -> Any:
+        return self._answer(self._client.get_async(path, watch=watch))
+
+    def get_children(self, path: str) -> Any:
+        return self._answer(self._client.get_children_async(path))
+
+    def delete(self, path: str) -> Any:
+        return self._answer(self._client.delete_async(path))
+
+    def _answer(self, result: Any) -> Any:
+        self.last_answered = False
+        try:
+            answer = result.get(timeout=self.seconds_left())
+        except NO_ANSWER as error:
+            self.all_answered = False
+            if isinstance(error, KazooTimeoutError):
+                # Not a `KazooException`, so kazoo's own clean-up would let it through.
+                raise OperationTimeoutError("no answer before the deadline") from error
+            raise
+        except KazooException:
+            self.last_answered = True
+            raise
+        self.last_answered = True
+        return answer
+
+
+class _EventUntil(threading.Event):
+    """An event whose waits end at one deadline, however often it is waited for."""
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(max(0.0, self._deadline - time.monotonic()))

@@ -1,0 +1,164 @@
+"""The head: the newest epoch that somebody published, a hint where the log's tail is.
+
+The one idea: the head notifies, the log decides. It is published after the commit point, so it can lag behind the log
+(a committer died in between) and it can be lost; whoever reads it goes on to the log in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from epochlake.metastore.coordination.client import NO_ANSWER, Coordination, Value
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+)
+
+logger = logging.getLogger(__name__)
+
+HEAD = "head"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The entry at the tail of the log, as its committer published it."""
+
+    epoch: int
+    state_id: str
+    hash: str
+
+
+def read_head(coordination: Coordination, timeout: float | None = None) -> Head | None:
+    """The head behind a read barrier; None when nobody published one, or when what is there cannot be read.
+
+    Raises `CoordinationUnavailable` within `timeout` seconds (default: the request timeout).
+    """
+    value = coordination.barrier(coordination.path(HEAD), timeout)
+    return None if value is None else _decode(value.data)
+
+
+def publish_head(coordination: Coordination, head: Head, timeout: float | None = None) -> bool:
+    """Raise the head to `head`; False when it already is there or further on. It is never lowered.
+
+    Written with a version check, again and again until it is written or overtaken, so that of any number of racing
+    publishers the highest epoch stays. Raises `CoordinationUnavailable` within `timeout` seconds; then it may or may
+    not have been published, and the next committer repairs it from the log.
+    """
+    return _write(coordination, head, lambda there: there.epoch < head.epoch, timeout)
+
+
+def correct_head(coordination: Coordination, head: Head, timeout: float | None = None) -> bool:
+    """Set the head to what the log says, also downwards; False when it says that already.
+
+    For a head that the log contradicts (an epoch beyond the tail, another hash): a restored root, a ZooKeeper that
+    somebody else used. Call it with the commit lock held and the log just read: otherwise a committer can have moved
+    on in between, which costs the others a slow poll.
+    """
+    return _write(coordination, head, lambda there: there != head, timeout)
+
+
+def watch_head(coordination: Coordination, callback: Callable[[Head], None]) -> Callable[[], None]:
+    """Call `callback` with the head now and after every change; returns the function that stops it.
+
+    The callback runs in a thread of kazoo and must only set flags or put the head somewhere: while it blocks, no
+    answer and no watch gets through. It sees the newest head, not every one of them. After a reconnect, also with a
+    new session, the watch is set again and a change that happened meanwhile is reported. A watch can still be late
+    or, when ZooKeeper is away, silent: poll the log slowly as well (design, section 7).
+    """
+    watch = _HeadWatch(coordination, callback)
+    watch.look()
+    return watch.stop
+
+
+class _HeadWatch:
+    """All asynchronous: look (and leave a watch), read the answer, look again when the watch fires."""
+
+    def __init__(self, coordination: Coordination, callback: Callable[[Head], None]) -> None:
+        self._client: KazooClient = coordination.client
+        self._path = coordination.path(HEAD)
+        self._callback = callback
+        self._delivered: Head | None = None
+        self._stopped = False
+        self._unsubscribe = coordination.on_connected(self.look)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._unsubscribe()
+
+    def look(self) -> None:
+        if not self._stopped:
+            self._client.get_async(self._path, watch=self._changed).rawlink(self._read)
+
+    def _changed(self, _event: Any) -> None:
+        self.look()
+
+    def _read(self, result: Any) -> None:
+        try:
+            data, _stat = result.get_nowait()
+        except NoNodeError:
+            # Not there yet: a watch on its creation.
+            self._client.exists_async(self._path, watch=self._changed).rawlink(self._appeared)
+            return
+        except (KazooException, *NO_ANSWER):
+            return  # the reconnect looks again
+        head = _decode(data)
+        if head is None or head == self._delivered or self._stopped:
+            return
+        self._delivered = head
+        try:
+            self._callback(head)
+        except Exception:
+            logger.exception("the callback of a watch on the head failed")
+
+    def _appeared(self, result: Any) -> None:
+        if result.successful() and result.value is not None:
+            self.look()
+
+
+def _write(coordination: Coordination, head: Head, is_wanted: Callable[[Head], bool], timeout: float | None) -> bool:
+    path = coordination.path(HEAD)
+    data = msgspec.json.encode(head)
+    deadline = time.monotonic() + (coordination.request_timeout if timeout is None else timeout)
+
+    def left() -> float:
+        return deadline - time.monotonic()
+
+    while True:
+        # No `sync`: a stale answer only makes the conditional write fail, and then we look again.
+        value = _read(coordination, path, left())
+        there = None if value is None else _decode(value.data)
+        if there is not None and not is_wanted(there):
+            return False
+        try:
+            if value is None:
+                coordination.answer(
+                    f"create {path}", coordination.client.create_async(path, data, makepath=True), left()
+                )
+            else:
+                coordination.answer(
+                    f"publish epoch {head.epoch}", coordination.client.set_async(path, data, value.version), left()
+                )
+            return True
+        except (BadVersionError, NoNodeError, NodeExistsError):
+            continue
+
+
+def _read(coordination: Coordination, path: str, timeout: float) -> Value | None:
+    try:
+        data, stat = coordination.call(f"read {path}", lambda client: client.get_async(path), timeout)
+    except NoNodeError:
+        return None
+    return Value(data, stat.version)
+
+
+def _decode(data: bytes) -> Head | None:
+    try:
+        return msgspec.json.decode(data, type=Head)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,35 @@
+"""The commit lock: who may propose the next epochs.
+
+The one idea: the lock keeps committers from wasting their work on each other; it does not keep the log safe. A holder
+that was paused, or whose session expired, goes on believing that it holds the lock (kazoo's `is_acquired` stays true).
+Then there are two holders, and only the conditional append of the log decides between them (design, section 5, step 6).
+So there is deliberately no way here to ask whether the lock is held.
+"""
+
+from __future__ import annotations
+
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.contention import Contention
+
+
+class CommitLock:
+    """A fair lock: those who wait get it in the order in which they came.
+
+    Use it from one thread at a time, as often as wanted. Without contention it takes two round trips to get and none
+    that is waited for to give back. It is lost, without a sign, when the session expires.
+    """
+
+    def __init__(self, coordination: Coordination, name: str = "lock") -> None:
+        self._contention = Contention(coordination, name)
+
+    def acquire(self, timeout: float) -> bool:
+        """Wait for the lock for at most `timeout` seconds; False when others had it all that time.
+
+        After False, and after `CoordinationUnavailable` (ZooKeeper did not answer in that time), no contender of ours
+        stays in the queue.
+        """
+        return self._contention.acquire(timeout)
+
+    def release(self) -> None:
+        """Give the lock back; does nothing if it was not acquired. Never raises."""
+        self._contention.release()
