@@ -1,0 +1,183 @@
+"""Replication strategies for a whole ring at once.
+
+The one idea: a strategy asks for the *first k distinct* nodes, or racks, met when walking the ring from a token. For all
+tokens together that is computed by doubling: what the window of 2w tokens shows is what its first half shows, then what is
+new in its second half. Most tokens are done after a few rounds, and no ring needs more than log2(tokens) of them.
+
+Rules: those of Apache Cassandra as the oracle cases show them (`tests/data/oracles`), see `NetworkTopologyStrategy` below.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring
+
+SIMPLE = "SimpleStrategy"
+NETWORK_TOPOLOGY = "NetworkTopologyStrategy"
+SIMPLE_OPTION = "replication_factor"
+
+Offsets = NDArray[np.int32]
+_NEVER = np.iinfo(np.int32).max
+
+
+class Replication(msgspec.Struct, frozen=True, order=True):
+    """A replication setting: what decides a placement, shared by all keyspaces that have it.
+
+    `factors`: pairs of datacenter and replicas (NetworkTopologyStrategy), or `(("replication_factor", n),)`
+    (SimpleStrategy). `changing` names the keyspace whose replication is being changed: it has a placement of its own then.
+    """
+
+    strategy: str
+    factors: tuple[tuple[str, int], ...]
+    changing: str = ""
+
+    def factor(self, datacenter: str) -> int:
+        """Replicas wanted in a datacenter; for SimpleStrategy, in the whole ring whatever the datacenter."""
+        key = SIMPLE_OPTION if self.strategy == SIMPLE else datacenter
+        return dict(self.factors).get(key, 0)
+
+    @property
+    def total(self) -> int:
+        """Replicas wanted in all datacenters together."""
+        return sum(factor for _, factor in self.factors)
+
+
+def replication_of(strategy: str, options: dict[str, int]) -> Replication:
+    """A checked replication setting; raises `InvalidRequest` on an unknown strategy, option or factor."""
+    if strategy not in (SIMPLE, NETWORK_TOPOLOGY):
+        raise InvalidRequest(f"strategy {strategy!r} is not known: use {SIMPLE} or {NETWORK_TOPOLOGY}.")
+    if strategy == SIMPLE and set(options) != {SIMPLE_OPTION}:
+        raise InvalidRequest(f"{SIMPLE} takes {SIMPLE_OPTION!r} and nothing else, not {sorted(options)}.")
+    for name, factor in options.items():
+        if factor < 0:
+            raise InvalidRequest(f"{strategy}: {name!r} asks for {factor} replicas. Give 0 or more.")
+    return Replication(strategy, tuple(sorted(options.items())))
+
+
+def natural_replicas(ring: Ring, replication: Replication) -> NodeIds:
+    """Replicas of every range of the ring: node ids (ranges, widest), in ring order, padded with -1.
+
+    Row i belongs to range i of `ring.starts`. The order is that in which walking the ring from the range's end meets the
+    replicas, over all datacenters.
+    """
+    if len(ring.tokens) == 0:
+        return np.empty((0, 0), dtype=np.int32)
+    if replication.strategy == SIMPLE:
+        by_token = _simple(ring, replication.factor(""))
+    else:
+        by_token = _network_topology(ring, replication)
+    return _by_range(ring, by_token)
+
+
+def first_distinct(keys: NDArray[np.int32], count: int) -> Offsets:
+    """For each position of a circle, how far ahead the first `count` distinct keys stand: (positions, count), ascending.
+
+    `count` must not exceed the number of distinct keys. Time is O(positions · count² · log(longest walk)).
+    """
+    size = len(keys)
+    seen = np.full((count, size), -1, dtype=np.int32)
+    offsets = np.zeros((count, size), dtype=np.int32)
+    if count < 2:
+        seen[:count] = keys
+        return offsets.T
+    # Each position knows the distinct keys of a window that starts there; `reach` is the window's length. The first
+    # window ends with the first key that differs, so that long runs of one rack cost nothing.
+    step = _to_next_other(keys)
+    seen[0], seen[1], offsets[1] = keys, keys[(np.arange(size, dtype=np.int32) + step) % size], step
+    filled, reach = np.full(size, 2, dtype=np.int32), step + 1
+    rows = np.arange(size if count > 2 else 0)
+    while len(rows):
+        ahead = (rows + reach[rows]) % size
+        mine, mine_at, mine_filled = seen[:, rows], offsets[:, rows], filled[rows]
+        for column in range(count):
+            key = seen[column, ahead]
+            new = (key >= 0) & (mine_filled < count)
+            for other in mine:
+                new &= other != key
+            place = np.flatnonzero(new)
+            columns = mine_filled[place]
+            mine[columns, place] = key[place]
+            mine_at[columns, place] = offsets[column, ahead[place]] + reach[rows[place]]
+            mine_filled[place] += 1
+        reach[rows] = np.minimum(reach[rows] + reach[ahead], size)
+        seen[:, rows], offsets[:, rows], filled[rows] = mine, mine_at, mine_filled
+        rows = rows[mine_filled < count]
+    return offsets.T
+
+
+def _to_next_other(keys: NDArray[np.int32]) -> Offsets:
+    """For each position of a circle with two keys or more, how far ahead the first different key stands."""
+    last_of_run = np.flatnonzero(keys != np.roll(keys, -1)).astype(np.int32)
+    ends = np.append(last_of_run, last_of_run[0] + np.int32(len(keys)))
+    lengths = np.diff(np.concatenate([[-1], last_of_run, [len(keys) - 1]]))
+    return np.repeat(ends, lengths) - np.arange(len(keys), dtype=np.int32) + np.int32(1)
+
+
+def _simple(ring: Ring, factor: int) -> NodeIds:
+    """The first `factor` distinct nodes from each token, whatever their datacenter or rack."""
+    offsets = first_distinct(ring.owners, min(factor, len(ring.node_ids)))
+    positions = (np.arange(len(ring.tokens), dtype=np.int32)[:, None] + offsets) % len(ring.tokens)
+    return ring.node_ids[ring.owners[positions]]
+
+
+def _network_topology(ring: Ring, replication: Replication) -> NodeIds:
+    """Each datacenter chooses by itself; the choices of all of them are then put into ring order.
+
+    Sorted are numbers that hold the distance walked in the high half and the node in the low one.
+    """
+    size = len(ring.tokens)
+    choices: list[NDArray[np.int64]] = []
+    for index, name in enumerate(ring.datacenter_names):
+        factor = replication.factor(name)
+        if factor == 0:
+            continue
+        positions = np.flatnonzero(ring.datacenters[ring.owners] == index)
+        owners = ring.owners[positions]
+        ahead = np.arange(len(positions), dtype=np.int32)[:, None] + _one_datacenter(owners, ring.racks, factor)
+        wrapped = ahead >= len(positions)
+        ahead[wrapped] -= len(positions)
+        walked = positions[ahead] + np.where(wrapped, size, 0)
+        choice = (walked << 32) | owners[ahead]
+        # A walk from any token of the ring meets this datacenter at its first token at or after that one; the walks
+        # from beyond its last token meet the first one a turn later.
+        choice = np.concatenate([choice, choice[:1] + (size << 32)])
+        choices.append(np.repeat(choice, np.diff(positions, prepend=-1, append=size - 1), axis=0))
+    if not choices:
+        return np.empty((size, 0), dtype=np.int32)
+    ordered = np.concatenate(choices, axis=1)
+    if len(choices) > 1:
+        ordered.sort(axis=1)
+    return ring.node_ids[ordered.astype(np.int32)]
+
+
+def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
+    """Offsets of the replicas that one datacenter chooses from each of its tokens, ascending.
+
+    At most min(factor, nodes) replicas. The first node met of each rack is taken; a node of a rack already met is taken
+    at once while fewer than `factor - racks` such repeats were taken, even before racks not yet met. A node that was
+    passed over stays passed over, so only first meetings of nodes matter.
+    """
+    nodes = len(np.unique(owners))
+    rack_count = len(np.unique(racks[owners]))
+    if factor >= nodes or rack_count == 1:
+        return first_distinct(owners, min(factor, nodes))
+    first_of_rack = first_distinct(racks[owners], min(factor, rack_count))
+    if factor <= rack_count:
+        return first_of_rack
+    # Among the first `factor` distinct nodes at most `rack_count` are the first of their rack: enough repeats are there.
+    distinct = first_distinct(owners, factor)
+    repeats = ~(distinct[:, :, None] == first_of_rack[:, None, :]).any(axis=2)
+    taken = repeats & (np.cumsum(repeats, axis=1) <= factor - rack_count)
+    both = np.concatenate([first_of_rack, np.where(taken, distinct, _NEVER)], axis=1)
+    return np.sort(both, axis=1)[:, :factor]
+
+
+def _by_range(ring: Ring, by_token: NodeIds) -> NodeIds:
+    """From rows by token to rows by range: the range that ends at the top belongs to the owner of the first token."""
+    if ring.tokens[0] == MIN_TOKEN:
+        return np.roll(by_token, -1, axis=0)
+    return np.concatenate([by_token, by_token[:1]])
