@@ -82,7 +82,7 @@ def session(
     """The Spark session of this process: the one that is there, or else a new one.
 
     `master` is a Spark master (default: what `spark-submit` says, else `local[*]`). `remote` is a Spark Connect URL
-    (`sc://host:port`), or `local` or `local[n]` for a Connect server in this process; default is `SPARK_REMOTE`. `extra`
+    (`sc://host:port`), or `local` or `local[n]` for a Connect server in this process; default `SPARK_REMOTE`. `extra`
     settings go before the ones here. With a session that is there already all four are ignored.
 
     Raises `JavaUnsuitable` and `SparkUnavailable`, each with one line.
