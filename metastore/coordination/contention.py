@@ -156,3 +156,18 @@ class _EventUntil(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         return super().wait(max(0.0, self._deadline - time.monotonic()))
+
+
+def first_in_queue(coordination: Coordination, name: str, timeout: float | None = None) -> str | None:
+    """What the first contender at `name` says about itself; None when nobody is there. No older than the call."""
+    directory = coordination.path(name)
+    deadline = time.monotonic() + (coordination.request_timeout if timeout is None else timeout)
+    while True:
+        contenders = coordination.children(directory, deadline - time.monotonic())
+        if not contenders:
+            return None
+        first = min(contenders, key=lambda contender: contender.rpartition("__")[2])
+        [found] = coordination.read_all([f"{directory}/{first}"], deadline - time.monotonic())
+        if found is not None:
+            data: bytes = found[0]
+            return data.decode()

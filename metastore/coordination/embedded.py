@@ -1,0 +1,195 @@
+"""The embedded ZooKeeper, as those see it who use it: there while they need it, shared by all who use the same root.
+
+The one idea: whoever comes first starts it, whoever goes last lets it stop, and nobody has to know which of the two he
+is. A user holds a shared lock on a file; the supervisor (`embedded_server`) does the rest.
+
+Guarantees: one server for a root at a time, reachable on loopback only; it outlives the process that started it while
+others use it; a user that was killed does not keep it alive. Failure modes: when Java or the supervisor die, users see
+their connection break for a second or two, and the server comes back on the same port (the supervisor restarts Java,
+any user restarts the supervisor). Sessions survive that if they are longer than the outage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from epochlake.metastore.coordination.embedded_files import (
+    EmbeddedFiles,
+    files_of,
+    is_serving,
+    is_supervised,
+    lock_within,
+    open_lock,
+    read_endpoint,
+    try_lock,
+)
+from epochlake.metastore.coordination.embedded_server import LINGER_SECONDS
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.preflight import require_java
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+_WATCH_SECONDS = 0.5
+
+
+class EmbeddedZooKeeper:
+    """One use of the embedded server of `root`, a local directory: `start`, then `release`.
+
+    Several uses in one process are fine; each counts. After the last use of all processes ended, the server goes on
+    for `linger_seconds` (as told to the supervisor by the use that started it) and then stops.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        linger_seconds: float = LINGER_SECONDS,
+        start_timeout: float = START_TIMEOUT_SECONDS,
+    ) -> None:
+        self._files = files_of(_local_directory(root))
+        self._linger_seconds = linger_seconds
+        self._start_timeout = start_timeout
+        self._use: int | None = None
+        self._released = threading.Event()
+
+    def start(self) -> str:
+        """The connect string of the server, which serves now.
+
+        Raises `JavaUnsuitable` without a usable Java, `CoordinationUnavailable` when the server does not start (with
+        the end of its log), `StorageUnavailable` when the root cannot be written.
+        """
+        deadline = time.monotonic() + self._start_timeout
+        files = self._files
+        try:
+            files.directory.mkdir(parents=True, exist_ok=True)
+            use = open_lock(files.users)
+        except OSError as error:
+            raise StorageUnavailable(
+                f"could not start the embedded ZooKeeper in {files.directory}: {error}. "
+                f"Make the directory writable, or name an ensemble in `zookeeper.connect`."
+            ) from error
+        try:
+            # The lock is not to be had while a supervisor without users stops its server.
+            if not lock_within(use, fcntl.LOCK_SH, deadline):
+                raise self._not_started("a supervisor that is about to stop does not end")
+            # A supervisor looks every now and then: let it see that somebody came, even if we are gone by then.
+            os.utime(use)
+            host, port = self._serving(deadline)
+        except BaseException:
+            os.close(use)
+            raise
+        self._use = use
+        threading.Thread(target=self._watch, name="epochlake-embedded-zookeeper", daemon=True).start()
+        return f"{host}:{port}"
+
+    def release(self) -> None:
+        """End this use. Never raises; the process's end does the same."""
+        self._released.set()
+        use, self._use = self._use, None
+        if use is not None:
+            os.close(use)
+
+    def _serving(self, deadline: float) -> tuple[str, int]:
+        """Where the server serves; started if necessary, by one process at a time."""
+        files = self._files
+        starting = open_lock(files.starting)
+        try:
+            if not lock_within(starting, fcntl.LOCK_EX, deadline):
+                raise self._not_started("another process that is starting it does not get on")
+            started = False
+            while True:
+                if is_supervised(files):
+                    endpoint = read_endpoint(files)
+                    if endpoint is not None and is_serving(*endpoint, files.data):
+                        return endpoint
+                elif started:
+                    raise self._not_started(_reason(files))
+                else:
+                    _start_supervisor(files, self._linger_seconds)
+                    started = True
+                if time.monotonic() >= deadline:
+                    raise self._not_started(f"it does not serve within {self._start_timeout:g} s")
+                time.sleep(_POLL_SECONDS)
+        finally:
+            os.close(starting)
+
+    def _watch(self) -> None:
+        """Start a new supervisor if the one there was got killed: those who are connected wait for their server."""
+        while not self._released.wait(_WATCH_SECONDS):
+            starting = open_lock(self._files.starting)
+            try:
+                if not is_supervised(self._files) and try_lock(starting, fcntl.LOCK_EX) and not self._released.is_set():
+                    logger.info("the supervisor of the embedded ZooKeeper is gone; starting another one")
+                    _start_supervisor(self._files, self._linger_seconds)
+            except Exception as error:
+                logger.warning("could not start the embedded ZooKeeper again: %s", error)
+                return
+            finally:
+                os.close(starting)
+
+    def _not_started(self, reason: str) -> CoordinationUnavailable:
+        return CoordinationUnavailable(
+            f"could not start the embedded ZooKeeper in {self._files.directory}: {reason}. "
+            f"Its log is {self._files.log}; an ensemble can be named in `zookeeper.connect` instead."
+        )
+
+
+@contextlib.contextmanager
+def embedded_zookeeper(root: Path | str, linger_seconds: float = LINGER_SECONDS) -> Iterator[str]:
+    """The connect string of the embedded ZooKeeper of `root`, which serves until the end of the block at least.
+
+    Raises as `EmbeddedZooKeeper.start` does; `ConfigurationError` when the root is not a local directory.
+    """
+    use = EmbeddedZooKeeper(root, linger_seconds)
+    connect = use.start()
+    try:
+        yield connect
+    finally:
+        use.release()
+
+
+def _local_directory(root: Path | str) -> Path:
+    # A URI that went through `Path` has lost one of its slashes.
+    uri = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(root))
+    if uri is None:
+        return Path(root)
+    if uri[1] == "file":
+        return Path("/" + str(root)[len("file:") :].lstrip("/"))
+    raise ConfigurationError(
+        f"the embedded ZooKeeper keeps its files under the root, and {root} is not a local directory. "
+        f"Name an ensemble in `zookeeper.connect` (host:port,host:port), or use a local root."
+    )
+
+
+def _start_supervisor(files: EmbeddedFiles, linger_seconds: float) -> None:
+    java = require_java()
+    command = [sys.executable, "-m", "epochlake.metastore.coordination.embedded_server", str(files.directory.parent)]
+    command += ["--linger", str(linger_seconds), "--java", str(java)]
+    # Where this process finds the package (a zip of spark-submit, a notebook's path), the other has to look as well.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    started = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=60
+    )
+    if started.returncode != 0:
+        raise CoordinationUnavailable(
+            f"could not start the supervisor of the embedded ZooKeeper in {files.directory}: "
+            f"{started.stderr.strip() or started.returncode}."
+        )
+
+
+def _reason(files: EmbeddedFiles) -> str:
+    try:
+        return files.failure.read_text().strip()
+    except OSError:
+        return "its supervisor ended"
