@@ -1,8 +1,8 @@
 """Where the replicas of a new table's tablets go: distinct nodes, spread over racks, by free capacity.
 
 The one idea: decide *how many* replicas every rack, node and volume gets first (apportionment by free capacity), and
-only then *which*. Laid out on a line, a node's share is one run no longer than the number of tablets, and the replicas of
-one tablet stand that number apart: so no tablet meets a node twice, whatever the shares are. Shuffling keeps that true.
+only then *which*. Laid out on a line, a node's share is one run no longer than the number of tablets, and the replicas
+of one tablet stand that number apart: so no tablet meets a node twice, whatever the shares are. Shuffling keeps that.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _require_enough_nodes(replication: Mapping[str, int], volumes: VolumeTable) 
 def apportion(total: int, weights: NDArray[np.float64], limit: int, present: IntArray) -> IntArray:
     """Split `total` into whole shares in proportion to `weights`, none above `limit`.
 
-    Shares that hit the limit are fixed there and the rest is split again. What rounding leaves goes, one each, to those
-    that would then have the fewest (`present` ones included) relative to their weight. `limit * len(weights)` must reach
-    `total`.
+    Shares that hit the limit are fixed there and the rest is split again. What rounding leaves goes, one each, to
+    those that would then have the fewest (`present` ones included) relative to their weight. `limit * len(weights)`
+    must reach `total`.
     """
     floor_weight = max(float(weights.max(initial=0.0)), 1.0) * 1e-12
     weights = np.maximum(weights, floor_weight)
