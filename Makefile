@@ -1,0 +1,70 @@
+# Everything a developer needs. What a target needs it makes: in a fresh clone `make demo` and `make test` are enough.
+
+PYTHON ?= python3.11
+VENV   ?= .venv
+ARGS   ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LINKS := build/types/epochlake
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv demo test test-unit test-connect lint format types bench clean python java links
+
+help: ## Show this list
+	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON (python3.11), VENV (.venv), ARGS (more arguments for pytest, the demo, the benchmarks)."
+
+venv: $(STAMP) ## Make the virtual environment; again only when setup.cfg or pyproject.toml changed
+
+demo: java venv ## Run the main job: real data, a cluster that grows under it, a node that is lost
+	@$(BIN)/epochlake demo $(ARGS)
+
+test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+test-connect: java venv ## Run the tests of DataFrames on a Spark Connect session
+	@EPOCHLAKE_TEST_SPARK=connect $(BIN)/python -m pytest -m connect $(ARGS)
+
+lint: venv ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: venv ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+types: venv links ## Check types, across the three packages
+	@$(BIN)/mypy
+
+bench: java venv ## Run the benchmarks, each beside its floor or peer
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove what was made here; clusters (.epochlake) stay
+	@rm -rf $(VENV) build dist epochlake.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): setup.cfg pyproject.toml | python
+	@echo "Installing into $(VENV); the first time takes some minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# One line each when something is missing, before anything is downloaded.
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Epochlake needs Python 3.11, but $(PYTHON) is not there or is older: install it, or name one: make PYTHON=…" >&2; \
+	  exit 1; }
+
+java: python links
+	@PYTHONPATH=build/types $(PYTHON) -m epochlake.metastore.preflight >/dev/null
+
+# The package's name as folders: for mypy, and for what must run before the package is installed.
+links:
+	@mkdir -p $(LINKS)
+	@for folder in placement metastore jobs; do ln -sfn ../../../$$folder $(LINKS)/$$folder; done

@@ -1,0 +1,60 @@
+"""What all tests share: one lazy Spark session, seeds that can be run again, and an environment of their own.
+
+`EPOCHLAKE_TEST_SPARK=connect` gives the same tests a Connect session; `EPOCHLAKE_TEST_SEED` repeats a random test.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TESTS = Path(__file__).parent
+SEED = "EPOCHLAKE_TEST_SEED"
+SPARK = "EPOCHLAKE_TEST_SPARK"
+
+# Two shared cores: a slow example is no failure. A failing one prints what repeats it.
+hypothesis.settings.register_profile("epochlake", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("epochlake")
+
+
+def pytest_configure() -> None:
+    """A developer's own configuration must not change what is tested."""
+    for variable in [name for name in os.environ if name.startswith(("EPOCHLAKE__", "EPOCHLAKE_CONF"))]:
+        del os.environ[variable]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`."""
+    for item in items:
+        if item.path.is_relative_to(TESTS):
+            folder = item.path.relative_to(TESTS).parts[0]
+            if folder in ("spark", "protocol"):
+                item.add_marker(folder)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of all tests that need one, started by the first of them."""
+    from epochlake.jobs.spark_session import session
+
+    where = {"remote": "local[2]"} if os.environ.get(SPARK) == "connect" else {"master": "local[2]"}
+    started = session("epochlake-tests", **where)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def seed() -> int:
+    """A new random seed in each run, shown when the test fails; the same one again by EPOCHLAKE_TEST_SEED."""
+    chosen = int(os.environ.get(SEED) or random.SystemRandom().randrange(2**32))
+    print(f"run again with {SEED}={chosen}")
+    return chosen

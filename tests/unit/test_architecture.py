@@ -1,0 +1,165 @@
+"""The rules of the house that a reader of one module cannot see: who may import whom, and what must stay pure."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("placement", "metastore", "jobs")
+MAY_IMPORT = {"placement": {"placement"}, "metastore": {"metastore", "placement"}, "jobs": set(PACKAGES)}
+STARTS_SESSIONS = ROOT / "jobs" / "spark_session.py"
+LONGEST = 700
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=named(path))
+
+
+def dotted_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("epochlake", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Names of imported modules; `from a import b` gives `a` and `a.b`, since b may be a module."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def all_imports(path: Path) -> set[str]:
+    return set(imported(ast.walk(tree_of(path))))
+
+
+def run_at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Statements that run when a module is imported: not functions' insides, nor what is only for type checkers."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+            continue
+        yield statement
+        for part in ("body", "orelse", "finalbody", "handlers"):
+            yield from run_at_import(getattr(statement, part, []))
+
+
+def forbidden_imports(path: Path, forbidden: set[str]) -> set[str]:
+    return {name for name in all_imports(path) if name.split(".")[0] in forbidden}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way_from_jobs_over_metastore_to_placement(package: str) -> None:
+    wrong = [
+        f"{named(path)} imports {name}"
+        for path in modules(package)
+        for name in sorted(all_imports(path))
+        if name.startswith("epochlake.") and name.split(".")[1] not in MAY_IMPORT[package]
+    ]
+    assert not wrong
+
+
+def test_the_three_folders_are_imported_by_the_package_name_only() -> None:
+    wrong = [
+        f"{named(path)} imports {name}"
+        for path in modules(*PACKAGES, "tests", "benchmarks", "notebooks")
+        for name in sorted(all_imports(path))
+        if name.split(".")[0] in PACKAGES
+    ]
+    assert not wrong
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    names = {dotted_name(path): path for path in modules(*PACKAGES)}
+    edges = {
+        name: {other for other in imported(run_at_import(tree_of(path).body)) if other in names and other != name}
+        for name, path in names.items()
+    }
+    # Take away what imports nothing that is left; what remains is on a cycle or leads to one.
+    while free := {name for name, others in edges.items() if not others & edges.keys()}:
+        edges = {name: others for name, others in edges.items() if name not in free}
+    assert not {name: sorted(others & edges.keys()) for name, others in edges.items()}
+
+
+def test_only_the_module_that_starts_sessions_reaches_below_dataframes() -> None:
+    below = {"_jvm", "_jsparkSession", "sparkContext", "rdd", "SparkContext"}
+    wrong = [
+        f"{named(path)}:{node.lineno} {name}"
+        for path in modules(*PACKAGES, "benchmarks", "notebooks")
+        if path != STARTS_SESSIONS
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute | ast.Name)
+        if (name := node.attr if isinstance(node, ast.Attribute) else node.id) in below
+    ]
+    assert not wrong
+
+
+def test_no_module_is_longer_than_a_missed_seam() -> None:
+    lengths = {
+        named(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in modules(*PACKAGES, "tests", "benchmarks", "notebooks")
+    }
+    assert not {name: length for name, length in lengths.items() if length > LONGEST}
+
+
+def test_placement_does_no_input_or_output() -> None:
+    forbidden = {"deltalake", "kazoo", "os", "pathlib", "socket", "subprocess", "tempfile", "time", "uuid"}
+    assert not {named(path): wrong for path in modules("placement") if (wrong := forbidden_imports(path, forbidden))}
+
+
+def test_the_metadata_touches_no_file_no_clock_no_chance_and_no_spark() -> None:
+    forbidden = {"datetime", "deltalake", "kazoo", "os", "pathlib", "pyspark", "random", "secrets", "time", "uuid"}
+    wrong = {
+        named(path): found for path in modules("metastore/metadata") if (found := forbidden_imports(path, forbidden))
+    }
+    assert not wrong
+
+
+def test_names_say_what_a_thing_is() -> None:
+    vague_modules = [
+        named(path) for path in modules(*PACKAGES) if path.stem in {"utils", "util", "helpers", "common", "misc"}
+    ]
+    vague_classes = [
+        f"{named(path)}: {node.name}"
+        for path in modules(*PACKAGES)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Manager", "Helper", "Handler", "Utils"))
+    ]
+    assert not vague_modules + vague_classes
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [named(path) for path in modules(*PACKAGES) if not ast.get_docstring(tree_of(path))]
+
+
+def test_every_folder_with_modules_is_in_the_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    listed = set(setup["options"]["packages"].split())
+    assert listed == {dotted_name(path.parent / "__init__.py") for path in modules(*PACKAGES)}
+
+
+def test_unit_tests_start_neither_a_jvm_nor_zookeeper() -> None:
+    wrong = [
+        f"{named(path)}: {node.name}"
+        for path in modules("tests/unit")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef) and "spark" in {argument.arg for argument in node.args.args}
+    ]
+    assert not wrong
