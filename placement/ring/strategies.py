@@ -1,20 +1,21 @@
 """Replication strategies for a whole ring at once.
 
-The one idea: a strategy asks for the *first k distinct* nodes, or racks, met when walking the ring from a token. For all
-tokens together that is computed by doubling: what the window of 2w tokens shows is what its first half shows, then what is
-new in its second half. Most tokens are done after a few rounds, and no ring needs more than log2(tokens) of them.
+The one idea: a strategy asks for the *first k distinct* nodes, or racks, met when walking the ring from a token. For
+all tokens together that is computed by doubling: what the window of 2w tokens shows is what its first half shows,
+then what is new in its second half. Most tokens are done after a few rounds, and no ring needs more than log2(tokens)
+of them.
 
-Rules: those of Apache Cassandra as the oracle cases show them (`tests/data/oracles`), see `NetworkTopologyStrategy` below.
+Rules: those of Apache Cassandra as the oracle cases show them (`tests/data/oracles`), see `NetworkTopologyStrategy`
+below.
 """
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
-
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring
+from numpy.typing import NDArray
 
 SIMPLE = "SimpleStrategy"
 NETWORK_TOPOLOGY = "NetworkTopologyStrategy"
@@ -28,7 +29,8 @@ class Replication(msgspec.Struct, frozen=True, order=True):
     """A replication setting: what decides a placement, shared by all keyspaces that have it.
 
     `factors`: pairs of datacenter and replicas (NetworkTopologyStrategy), or `(("replication_factor", n),)`
-    (SimpleStrategy). `changing` names the keyspace whose replication is being changed: it has a placement of its own then.
+    (SimpleStrategy). `changing` names the keyspace whose replication is being changed: it has a placement of its own
+    then.
     """
 
     strategy: str
@@ -61,8 +63,8 @@ def replication_of(strategy: str, options: dict[str, int]) -> Replication:
 def natural_replicas(ring: Ring, replication: Replication) -> NodeIds:
     """Replicas of every range of the ring: node ids (ranges, widest), in ring order, padded with -1.
 
-    Row i belongs to range i of `ring.starts`. The order is that in which walking the ring from the range's end meets the
-    replicas, over all datacenters.
+    Row i belongs to range i of `ring.starts`. The order is that in which walking the ring from the range's end meets
+    the replicas, over all datacenters.
     """
     if len(ring.tokens) == 0:
         return np.empty((0, 0), dtype=np.int32)
@@ -74,7 +76,8 @@ def natural_replicas(ring: Ring, replication: Replication) -> NodeIds:
 
 
 def first_distinct(keys: NDArray[np.int32], count: int) -> Offsets:
-    """For each position of a circle, how far ahead the first `count` distinct keys stand: (positions, count), ascending.
+    """For each position of a circle, how far ahead the first `count` distinct keys stand: (positions, count),
+    ascending.
 
     `count` must not exceed the number of distinct keys. Time is O(positions · count² · log(longest walk)).
     """
@@ -157,9 +160,9 @@ def _network_topology(ring: Ring, replication: Replication) -> NodeIds:
 def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
     """Offsets of the replicas that one datacenter chooses from each of its tokens, ascending.
 
-    At most min(factor, nodes) replicas. The first node met of each rack is taken; a node of a rack already met is taken
-    at once while fewer than `factor - racks` such repeats were taken, even before racks not yet met. A node that was
-    passed over stays passed over, so only first meetings of nodes matter.
+    At most min(factor, nodes) replicas. The first node met of each rack is taken; a node of a rack already met is
+    taken at once while fewer than `factor - racks` such repeats were taken, even before racks not yet met. A node
+    that was passed over stays passed over, so only first meetings of nodes matter.
     """
     nodes = len(np.unique(owners))
     rack_count = len(np.unique(racks[owners]))
@@ -168,7 +171,8 @@ def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
     first_of_rack = first_distinct(racks[owners], min(factor, rack_count))
     if factor <= rack_count:
         return first_of_rack
-    # Among the first `factor` distinct nodes at most `rack_count` are the first of their rack: enough repeats are there.
+    # Among the first `factor` distinct nodes at most `rack_count` are the first of their rack: enough repeats are
+    # there.
     distinct = first_distinct(owners, factor)
     repeats = ~(distinct[:, :, None] == first_of_rack[:, None, :]).any(axis=2)
     taken = repeats & (np.cumsum(repeats, axis=1) <= factor - rack_count)

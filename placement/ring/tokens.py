@@ -1,8 +1,9 @@
 """The ring: who owns which token, as arrays.
 
-Tokens are signed 64-bit numbers. Ranges are `(start, end]` and never wrap: `(MIN, t0], (t0, t1], …, (tn, MIN]`. An end of
-`MIN` means the top of the ring, and both pieces around the top belong to the owner of `t0`. So one sorted array of starts
-says everything about a cover of the ring: a range ends where the next one starts, the last one at `MIN`.
+Tokens are signed 64-bit numbers. Ranges are `(start, end]` and never wrap: `(MIN, t0], (t0, t1], …, (tn, MIN]`. An
+end of `MIN` means the top of the ring, and both pieces around the top belong to the owner of `t0`. So one sorted
+array of starts says everything about a cover of the ring: a range ends where the next one starts, the last one at
+`MIN`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
-
 from epochlake.placement.errors import InvalidRequest
+from numpy.typing import NDArray
 
 MIN_TOKEN = -(2**63)
 MAX_TOKEN = 2**63 - 1
@@ -32,8 +32,8 @@ class Place(msgspec.Struct, frozen=True, order=True):
 class Ring(msgspec.Struct, frozen=True, eq=False):
     """Token ownership as arrays.
 
-    `tokens` (n) ascending; `owners` (n) index the node arrays; `node_ids`, `racks`, `datacenters` (k) describe the nodes
-    that own tokens, and only those: a node without tokens counts neither as a node nor as a rack.
+    `tokens` (n) ascending; `owners` (n) index the node arrays; `node_ids`, `racks`, `datacenters` (k) describe the
+    nodes that own tokens, and only those: a node without tokens counts neither as a node nor as a rack.
     """
 
     tokens: Tokens
@@ -65,7 +65,8 @@ def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Pl
     if len(twice):
         first, second = node_ids[owners[twice[0]]], node_ids[owners[twice[0] + 1]]
         raise InvalidRequest(
-            f"token {tokens[twice[0]]} is given to node {first} and to node {second}: a token has one owner. Change one of them."
+            f"token {tokens[twice[0]]} is given to node {first} and to node {second}. "
+            "A token has one owner: change one of them."
         )
     names = sorted({places[node].datacenter for node, _ in owned})
     rack_names = sorted({places[node] for node, _ in owned})

@@ -1,0 +1,202 @@
+"""Why an operation may not start: every rejection of a plan, one function each.
+
+They say what was asked, name the node or the operation in the way, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from epochlake.placement.ring.errors import PlanRejected
+from epochlake.placement.ring.locks import NOTHING, first_conflict
+from epochlake.placement.ring.movement import Movement
+from epochlake.placement.ring.placements import Change, calculated, same
+from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
+from epochlake.placement.ring.steps import settled_placements, settled_tokens, tokens_after, with_deltas
+from epochlake.placement.ring.strategies import SIMPLE, Replication
+from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from msgspec.structs import replace
+
+_GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
+
+
+def node_in_state(state: RingState, node_id: int, wanted: MemberState, what: str) -> None:
+    if node_id not in state.nodes:
+        raise PlanRejected("unknown-node", f"node {node_id} is to {what}, but is not known. Register it first.")
+    current = state.nodes[node_id].state
+    if current is not wanted:
+        busy = next((operation for operation in state.operations.values() if node_id in operation.nodes), None)
+        if busy is not None:
+            raise _busy(node_id, busy)
+        raise PlanRejected(
+            "node-state", f"node {node_id} is to {what}, which takes a node that is {wanted}: it is {current}."
+        )
+
+
+def operation_new(state: RingState, operation_id: str) -> None:
+    if operation_id in state.operations:
+        raise PlanRejected(
+            "operation-exists", f"{state.operations[operation_id]} has this name already. Choose another."
+        )
+
+
+def nodes_free(state: RingState, asked: Operation) -> None:
+    for operation in state.operations.values():
+        for node_id in sorted(asked.nodes & operation.nodes):
+            raise _busy(node_id, operation)
+
+
+def tokens_free(state: RingState, tokens: Collection[int], exempt: Collection[int]) -> None:
+    """No token is owned by a node, or is to be owned by the node of an operation in flight."""
+    wanted = set(tokens)
+    for token in wanted:
+        if not MIN_TOKEN <= token <= MAX_TOKEN:
+            raise PlanRejected("tokens-taken", f"token {token} is no signed 64-bit number, so nobody can own it.")
+    for node in state.nodes.values():
+        taken = wanted.intersection(node.tokens)
+        if taken and node.node_id not in exempt:
+            raise PlanRejected("tokens-taken", f"tokens {sorted(taken)} belong to node {node.node_id}. Choose others.")
+    for operation in state.operations.values():
+        taken = wanted.intersection(operation.tokens)
+        if taken and operation.node_id not in exempt:
+            reason = (
+                f"tokens {sorted(taken)} are about to belong to node {operation.node_id}: {operation}. Choose others."
+            )
+            raise PlanRejected("tokens-taken", reason, operation.operation_id)
+
+
+def not_last(state: RingState, node_id: int) -> None:
+    if set(settled_tokens(state)) <= {node_id}:
+        raise PlanRejected("last-node", f"node {node_id} is the last one with tokens: nobody could take its ranges.")
+
+
+def replication_kept(state: RingState, node_id: int) -> None:
+    """Enough nodes and racks stay for every replication setting, those that are leaving already not counted."""
+    leaver = state.nodes[node_id]
+    going = {operation.node_id for operation in state.operations.values() if operation.kind in _GOING}
+    staying = [node for node in state.nodes.values() if node.tokens and node.node_id not in going]
+    for keyspace, replication in sorted(state.keyspaces.items()):
+        factor = replication.factor(leaver.datacenter)
+        if factor == 0:
+            continue
+        everywhere = replication.strategy == SIMPLE
+        fellows = [node for node in staying if everywhere or node.datacenter == leaver.datacenter]
+        where = "the cluster" if everywhere else f"datacenter {leaver.datacenter}"
+        if len(fellows) <= factor:
+            raise PlanRejected(
+                "below-replication",
+                f"node {node_id} cannot go: {where} has {len(fellows)} nodes that stay, it among them, and keyspace "
+                f"{keyspace} keeps {factor} replicas there. Add a node first, lower the replication, or force it.",
+                _first(going, state),
+            )
+        if not everywhere:
+            _rack_kept(leaver, fellows, factor, keyspace)
+
+
+def _rack_kept(leaver: RingNode, fellows: list[RingNode], factor: int, keyspace: str) -> None:
+    racks = {node.rack for node in fellows}
+    alone = [node.node_id for node in fellows if node.rack == leaver.rack] == [leaver.node_id]
+    if alone and 1 < len(racks) <= factor:
+        raise PlanRejected(
+            "rack-needed",
+            f"node {leaver.node_id} cannot go: it is the last of rack {leaver.datacenter}/{leaver.rack}, and keyspace "
+            f"{keyspace} keeps {factor} replicas in {len(racks)} racks. Add a node to the rack first, or force it.",
+        )
+
+
+def others_hold(state: RingState, node_id: int) -> None:
+    for keyspace, replication in sorted(state.keyspaces.items()):
+        reads = state.placements[replication].reads
+        alone = np.flatnonzero((reads.replicas == node_id).any(axis=1) & ((reads.replicas >= 0).sum(axis=1) == 1))
+        if len(alone):
+            start, end = reads.starts[alone[0]], reads.ends[alone[0]]
+            raise PlanRejected(
+                "only-replica",
+                f"node {node_id} cannot be removed: it holds the only replica of {len(alone)} ranges of keyspace "
+                f"{keyspace}, ({start}, {end}] first. Their rows would be lost: bring it back, or force it.",
+            )
+
+
+def ranges_free(state: RingState, asked: Operation) -> None:
+    """No range that the plan touches is locked by an operation in flight."""
+    for operation in state.operations.values():
+        for replication, ranges in asked.locks.items():
+            hit = first_conflict(ranges, operation.locks.get(replication, NOTHING))
+            if hit is not None:
+                names = ", ".join(name for name, key in sorted(state.keyspaces.items()) if key == replication)
+                reason = f"{asked} needs range ({hit[0]}, {hit[1]}] of {names}, which is locked by {operation}."
+                reason += " Wait for it or cancel it."
+                raise PlanRejected("ranges-locked", reason, operation.operation_id)
+
+
+def hands_nothing_to_departing(state: RingState, asked: Operation) -> None:
+    """No plan gives ranges to a node that another one takes out.
+
+    Locks alone do not see it: what such a node gains lies outside the ranges that its own going away touches, and
+    then nobody would take them from it. (Cassandra accepts both plans and fails at the second FINISH.)
+    """
+    for operation in state.operations.values():
+        for giver, going in ((operation, asked), (asked, operation)):
+            for node_id in sorted(gaining(giver) & going.departing):
+                how = "replaced" if going.kind is OperationKind.REPLACE else "taken out"
+                raise PlanRejected(
+                    "hands-to-departing",
+                    f"{asked} cannot go on beside {operation}: {giver} hands ranges to node {node_id}, which is itself "
+                    f"being {how} by {going}. Wait for {operation} or cancel it.",
+                    operation.operation_id,
+                )
+
+
+def settles(state: RingState, asked: Operation) -> None:
+    """All plans together lead to what the strategy gives to the ring after all of them."""
+    if not state.operations:
+        return
+    predicted = with_deltas(settled_placements(state), asked, 0)
+    ring = state.ring_with(tokens_after(settled_tokens(state), asked))
+    targets = {key: key for key in state.placements}
+    for operation in state.operations.values():
+        if operation.replication is not None:
+            targets.update(dict.fromkeys(operation.deltas, operation.replication))
+    for replication, target in targets.items():
+        if not same(predicted[replication].reads, calculated(ring, target)):
+            others = ", ".join(map(str, state.operations.values()))
+            raise PlanRejected(
+                "would-not-settle",
+                f"{asked} together with {others} would not reach the placement that {target.strategy} gives to the "
+                "ring after all of them: one shifts racks or nodes that another counts on. Wait for them or cancel them.",
+                next(iter(state.operations)),
+            )
+
+
+def gaining(operation: Operation) -> frozenset[int]:
+    """Nodes that become replicas of a range."""
+    nodes: set[int] = set()
+    for deltas in operation.deltas.values():
+        for delta in deltas:
+            nodes.update(_new_nodes(delta.reads))
+    return frozenset(nodes)
+
+
+def with_movements(outline: Operation, movements: Mapping[Replication, Movement]) -> Operation:
+    return replace(
+        outline,
+        deltas={replication: plan.deltas for replication, plan in movements.items()},
+        locks={replication: plan.locks for replication, plan in movements.items()},
+    )
+
+
+def _new_nodes(change: Change) -> set[int]:
+    if not len(change.starts) or not change.after.shape[1]:
+        return set()
+    new = ~(change.after[:, :, None] == change.before[:, None, :]).any(axis=2) & (change.after >= 0)
+    return set(np.unique(change.after[new]).tolist())
+
+
+def _busy(node_id: int, operation: Operation) -> PlanRejected:
+    reason = f"node {node_id} takes part in {operation}. Wait for it or cancel it."
+    return PlanRejected("node-busy", reason, operation.operation_id)
+
+
+def _first(nodes: set[int], state: RingState) -> str | None:
+    return next((name for name, operation in state.operations.items() if operation.node_id in nodes), None)

@@ -1,0 +1,193 @@
+"""Read and write placements of one replication setting, and the deltas that change them.
+
+The one idea: a cover of the ring is a sorted array of starts, so splitting inserts a start, merging takes one out,
+and a change replaces rows. A delta says what it expects to find (`before`) as well as what it puts there (`after`):
+it can be turned round exactly, and applied to anything else than what it was computed for it fails instead of
+corrupting.
+
+Replicas of a range are compared as sets; their order is ring order when they were calculated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from epochlake.placement.errors import InvariantViolated
+from epochlake.placement.ring.strategies import Replication, natural_replicas
+from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring, Tokens, ends_of
+from numpy.typing import NDArray
+
+
+class Assignment(msgspec.Struct, frozen=True, eq=False):
+    """Replicas of every range of a cover: `starts` (n) ascending from `MIN`, `replicas` (n, width) padded with -1.
+
+    An empty ring is one range, all of it, without replicas.
+    """
+
+    starts: Tokens
+    replicas: NodeIds
+
+    @property
+    def ends(self) -> Tokens:
+        return ends_of(self.starts)
+
+    def ranges(self) -> list[tuple[int, int, list[int]]]:
+        """(start, end, replicas) of each range, for people and documents; not for whole big rings."""
+        rows = zip(self.starts.tolist(), self.ends.tolist(), self.replicas.tolist(), strict=True)
+        return [(start, end, [node for node in row if node >= 0]) for start, end, row in rows]
+
+
+class Placements(msgspec.Struct, frozen=True, eq=False):
+    """Which replicas serve reads, and which must get writes. One and the same object when they do not differ."""
+
+    reads: Assignment
+    writes: Assignment
+
+
+class Change(msgspec.Struct, frozen=True, eq=False):
+    """New replicas for some ranges: `starts`, `ends` (k), `before` and `after` (k, width) padded with -1."""
+
+    starts: Tokens
+    ends: Tokens
+    before: NodeIds
+    after: NodeIds
+
+
+class Delta(msgspec.Struct, frozen=True, eq=False):
+    """One step: starts to insert, then changes of reads and of writes, then starts to take out."""
+
+    split: Tokens
+    reads: Change
+    writes: Change
+    merge: Tokens
+
+
+NO_TOKENS: Tokens = np.empty(0, dtype=np.int64)
+NO_CHANGE = Change(NO_TOKENS, NO_TOKENS, np.empty((0, 0), dtype=np.int32), np.empty((0, 0), dtype=np.int32))
+NO_DELTA = Delta(NO_TOKENS, NO_CHANGE, NO_CHANGE, NO_TOKENS)
+
+
+def calculated(ring: Ring, replication: Replication) -> Assignment:
+    """The placement that the strategy gives to this ring."""
+    if len(ring.tokens) == 0:
+        return Assignment(np.array([MIN_TOKEN], dtype=np.int64), np.empty((1, 0), dtype=np.int32))
+    return Assignment(ring.starts, natural_replicas(ring, replication))
+
+
+def settled(assignment: Assignment) -> Placements:
+    """Placements that read and write the same replicas."""
+    return Placements(assignment, assignment)
+
+
+def applied(placements: Placements, delta: Delta) -> Placements:
+    """The placements after a delta; raises `InvariantViolated` when they are not what the delta was computed for."""
+    reads = _applied(placements.reads, delta.split, delta.reads, delta.merge)
+    if placements.writes is placements.reads and delta.writes is delta.reads:
+        return Placements(reads, reads)
+    writes = _applied(placements.writes, delta.split, delta.writes, delta.merge)
+    return settled(reads) if same(reads, writes) else Placements(reads, writes)
+
+
+def inverse(delta: Delta) -> Delta:
+    """The delta that leads back."""
+    reads = turned(delta.reads)
+    writes = reads if delta.writes is delta.reads else turned(delta.writes)
+    return Delta(delta.merge, reads, writes, delta.split)
+
+
+def turned(change: Change) -> Change:
+    return Change(change.starts, change.ends, change.after, change.before)
+
+
+def same(left: Assignment, right: Assignment) -> bool:
+    """Whether two assignments have the same ranges with the same sets of replicas."""
+    if left is right:
+        return True
+    return np.array_equal(left.starts, right.starts) and bool(same_sets(left.replicas, right.replicas).all())
+
+
+def same_sets(left: NodeIds, right: NodeIds) -> NDArray[np.bool_]:
+    """Row by row, whether two padded arrays hold the same nodes."""
+    width = max(left.shape[1], right.shape[1])
+    return (np.sort(widened(left, width), axis=1) == np.sort(widened(right, width), axis=1)).all(axis=1)
+
+
+def widened(replicas: NodeIds, width: int) -> NodeIds:
+    """The same rows with padding up to `width`."""
+    if replicas.shape[1] >= width:
+        return replicas
+    padding = np.full((len(replicas), width - replicas.shape[1]), -1, dtype=np.int32)
+    return np.concatenate([replicas, padding], axis=1)
+
+
+def narrowed(replicas: NodeIds) -> NodeIds:
+    """The same rows without columns of nothing but padding."""
+    used = (replicas >= 0).any(axis=0)
+    return replicas[:, : int(np.flatnonzero(used).max(initial=-1)) + 1]
+
+
+def united(left: NodeIds, right: NodeIds) -> NodeIds:
+    """Row by row the nodes of `left`, then those of `right` that are not among them."""
+    known = (right[:, :, None] == left[:, None, :]).any(axis=2)
+    both = np.concatenate([left, np.where(known, np.int32(-1), right)], axis=1)
+    return narrowed(np.take_along_axis(both, np.argsort(both < 0, axis=1, kind="stable"), axis=1))
+
+
+def on_grid(assignment: Assignment, starts: Tokens) -> NodeIds:
+    """Replicas of the ranges of a finer cover."""
+    if starts is assignment.starts:
+        return assignment.replicas
+    return assignment.replicas[np.searchsorted(assignment.starts, starts, side="right") - 1]
+
+
+def _applied(assignment: Assignment, split: Tokens, change: Change, merge: Tokens) -> Assignment:
+    if not (len(split) or len(change.starts) or len(merge)):
+        return assignment
+    return _merged(_changed(_split(assignment, split), change), merge)
+
+
+def _split(assignment: Assignment, tokens: Tokens) -> Assignment:
+    if not len(tokens):
+        return assignment
+    starts = np.union1d(assignment.starts, tokens)
+    if len(starts) != len(assignment.starts) + len(tokens):
+        raise InvariantViolated(
+            "a range is to be split where a range starts already: the plan is for another placement."
+        )
+    return Assignment(starts, on_grid(assignment, starts))
+
+
+def _changed(assignment: Assignment, change: Change) -> Assignment:
+    if not len(change.starts):
+        return assignment
+    rows = np.searchsorted(assignment.starts, change.starts)
+    known = rows < len(assignment.starts)
+    known[known] = assignment.starts[rows[known]] == change.starts[known]
+    known[known] &= assignment.ends[rows[known]] == change.ends[known]
+    known[known] &= same_sets(assignment.replicas[rows[known]], change.before[known])
+    if not known.all():
+        wrong = int(np.flatnonzero(~known)[0])
+        raise InvariantViolated(
+            f"range ({change.starts[wrong]}, {change.ends[wrong]}] is not placed as the plan expects "
+            f"({change.before[wrong].tolist()}): the plan is for another placement."
+        )
+    width = max(assignment.replicas.shape[1], change.after.shape[1])
+    replicas = widened(assignment.replicas, width).copy()
+    replicas[rows] = widened(change.after, width)
+    return Assignment(assignment.starts, narrowed(replicas))
+
+
+def _merged(assignment: Assignment, tokens: Tokens) -> Assignment:
+    if not len(tokens):
+        return assignment
+    gone = np.isin(assignment.starts, tokens)
+    if gone.sum() != len(tokens):
+        raise InvariantViolated("ranges are to be merged where no range starts: the plan is for another placement.")
+    pieces = np.flatnonzero(gone)
+    alike = same_sets(assignment.replicas[pieces], assignment.replicas[pieces - 1])
+    if not alike.all():
+        token = assignment.starts[pieces[np.flatnonzero(~alike)[0]]]
+        raise InvariantViolated(f"the ranges on both sides of {token} have different replicas: they cannot be merged.")
+    # Of the pieces of a merged range the last one stays: its order begins with the owner of the range's end.
+    last = ~np.append(gone[1:], False)
+    return Assignment(assignment.starts[~gone], assignment.replicas[last])

@@ -1,0 +1,174 @@
+"""Going on with a prepared operation, a step at a time, and going back.
+
+Nothing is planned here: a step applies the deltas that were computed when the operation was prepared, and sets the
+state of its nodes. Cancelling applies the inverse deltas in reverse order, then unlocks (seed 002, Cancelling
+Committed Events).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epochlake.placement.ring.errors import PlanRejected
+from epochlake.placement.ring.placements import Placements, applied, inverse
+from epochlake.placement.ring.state import (
+    STEPS,
+    MemberState,
+    Operation,
+    OperationKind,
+    RingNode,
+    RingState,
+    Step,
+)
+from epochlake.placement.ring.strategies import Replication
+from msgspec.structs import replace
+
+_AT_WORK = {
+    OperationKind.JOIN: MemberState.BOOTSTRAPPING,
+    OperationKind.LEAVE: MemberState.DECOMMISSIONING,
+    OperationKind.MOVE: MemberState.MOVING,
+    OperationKind.REPLACE: MemberState.REPLACING,
+    OperationKind.REMOVE: MemberState.REMOVING,
+    OperationKind.REBUILD: MemberState.REBUILDING,
+}
+_NEWCOMERS = (OperationKind.JOIN, OperationKind.REPLACE)
+
+
+def accepted(state: RingState, operation: Operation) -> RingState:
+    """The state after an operation's PREPARE: its ranges are split and locked.
+
+    Raises `InvariantViolated` when the operation was not planned for this state.
+    """
+    return _stepped(_with_own_placement(state, operation), operation)
+
+
+def advanced(state: RingState, operation_id: str) -> RingState:
+    """The state after the next step of an operation in flight; after FINISH it is in flight no more.
+
+    Raises `PlanRejected` (`unknown-operation`) when it is not in flight, `InvariantViolated` when the placements are
+    not those that the plan was made for.
+    """
+    return _stepped(state, in_flight(state, operation_id))
+
+
+def cancelled(state: RingState, operation_id: str) -> RingState:
+    """The state as if the operation had never been prepared; raises like `advanced`."""
+    operation = in_flight(state, operation_id)
+    placements = dict(state.placements)
+    for replication, deltas in operation.deltas.items():
+        for delta in reversed(deltas[: operation.next_step]):
+            placements[replication] = applied(placements[replication], inverse(delta))
+    nodes = dict(state.nodes)
+    if operation.kind is not OperationKind.CHANGE_REPLICATION:
+        idle = MemberState.NONE if operation.kind in _NEWCOMERS else MemberState.NORMAL
+        nodes[operation.node_id] = replace(nodes[operation.node_id], state=idle)
+    back = replace(state, nodes=nodes, placements=placements, operations=_without(state, operation))
+    return back if operation.previous is None else _with_replication(back, operation, operation.previous)
+
+
+def in_flight(state: RingState, operation_id: str) -> Operation:
+    """The operation of that name; raises `PlanRejected` (`unknown-operation`)."""
+    if operation_id not in state.operations:
+        known = ", ".join(map(str, state.operations.values())) or "nothing"
+        raise PlanRejected("unknown-operation", f"operation {operation_id} is not in flight; in flight: {known}.")
+    return state.operations[operation_id]
+
+
+def next_step(operation: Operation) -> Step:
+    """The step that comes next."""
+    return STEPS[operation.next_step]
+
+
+def settled_placements(state: RingState) -> dict[Replication, Placements]:
+    """The placements once every operation in flight has finished: the same however their steps are interleaved."""
+    placements = dict(state.placements)
+    for operation in state.operations.values():
+        placements = with_deltas(placements, operation, operation.next_step)
+    return placements
+
+
+def with_deltas(
+    placements: Mapping[Replication, Placements], operation: Operation, first: int
+) -> dict[Replication, Placements]:
+    """The placements after an operation's deltas from step number `first` on."""
+    result = dict(placements)
+    for replication, deltas in operation.deltas.items():
+        for delta in deltas[first:]:
+            result[replication] = applied(result[replication], delta)
+    return result
+
+
+def settled_tokens(state: RingState) -> dict[int, tuple[int, ...]]:
+    """Who owns which tokens once every operation in flight has finished."""
+    tokens = state.tokens()
+    for operation in state.operations.values():
+        tokens = tokens_after(tokens, operation)
+    return tokens
+
+
+def tokens_after(tokens: Mapping[int, tuple[int, ...]], operation: Operation) -> dict[int, tuple[int, ...]]:
+    """Who owns which tokens once this operation has finished."""
+    result = {node: owned for node, owned in tokens.items() if node not in operation.nodes}
+    if operation.tokens:
+        result[operation.node_id] = operation.tokens
+    return result
+
+
+def _stepped(state: RingState, operation: Operation) -> RingState:
+    """Apply the step that `operation.next_step` points at, and point at the one after it."""
+    step = next_step(operation)
+    placements = dict(state.placements)
+    for replication, deltas in operation.deltas.items():
+        placements[replication] = applied(placements[replication], deltas[operation.next_step])
+    nodes = {**state.nodes, **_members(state, operation, step)}
+    if step is not Step.FINISH:
+        onward = replace(operation, next_step=operation.next_step + 1)
+        operations = {**state.operations, operation.operation_id: onward}
+        return replace(state, nodes=nodes, placements=placements, operations=operations)
+    done = replace(state, nodes=nodes, placements=placements, operations=_without(state, operation))
+    return done if operation.replication is None else _with_replication(done, operation, operation.replication)
+
+
+def _members(state: RingState, operation: Operation, step: Step) -> dict[int, RingNode]:
+    """The nodes whose state or tokens a step changes."""
+    if operation.kind is OperationKind.CHANGE_REPLICATION or step is Step.MID:
+        return {}
+    node = state.nodes[operation.node_id]
+    if step is Step.PREPARE:
+        return {node.node_id: replace(node, state=MemberState.MOVING)} if operation.kind is OperationKind.MOVE else {}
+    if step is Step.START:
+        return {node.node_id: replace(node, state=_AT_WORK[operation.kind])}
+    changed = {gone: replace(state.nodes[gone], state=MemberState.LEFT, tokens=()) for gone in operation.departing}
+    if operation.tokens:
+        changed[node.node_id] = replace(node, state=MemberState.NORMAL, tokens=operation.tokens)
+    if operation.replaced is not None:
+        changed[operation.replaced] = replace(changed[operation.replaced], replaced_by=node.node_id)
+    return changed
+
+
+def _without(state: RingState, operation: Operation) -> dict[str, Operation]:
+    return {name: other for name, other in state.operations.items() if name != operation.operation_id}
+
+
+def _with_own_placement(state: RingState, operation: Operation) -> RingState:
+    """A keyspace whose replication changes gets a placement of its own; its fellows keep theirs."""
+    if operation.previous is None:
+        return state
+    (own,) = operation.deltas
+    placements = {**state.placements, own: state.placements[operation.previous]}
+    return _tidied(replace(state, keyspaces={**state.keyspaces, operation.keyspace: own}, placements=placements))
+
+
+def _with_replication(state: RingState, operation: Operation, replication: Replication) -> RingState:
+    """The keyspace shares the placement of its replication again."""
+    (own,) = operation.deltas
+    placements = {**state.placements, replication: state.placements[own]}
+    return _tidied(
+        replace(state, keyspaces={**state.keyspaces, operation.keyspace: replication}, placements=placements)
+    )
+
+
+def _tidied(state: RingState) -> RingState:
+    """Without the placements that no keyspace uses."""
+    used = set(state.keyspaces.values())
+    return replace(state, placements={key: value for key, value in state.placements.items() if key in used})
