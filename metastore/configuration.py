@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from epochlake.metastore.errors import ConfigurationError
-from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel
 from msgspec import Meta
 
 DEFAULT_FILE = Path("conf") / "epochlake.toml"
@@ -30,8 +30,12 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Who the cluster is."""
 
     name: Annotated[
-        str, Meta(min_length=1, description="Name that `init` gives a new cluster; an existing one keeps its own.")
-    ] = "epochlake"
+        str,
+        Meta(
+            description="Name that `init` gives a new cluster; a root that holds a cluster of another name is refused. "
+            "Empty: `epochlake` for a new one, and any for one that is there."
+        ),
+    ] = ""
 
 
 class ZooKeeperSettings(msgspec.Struct, frozen=True):
@@ -66,7 +70,7 @@ class LogSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=1, description="Delta versions of the log between two Delta checkpoints.")
     ] = 100
     snapshot_every: Annotated[
-        int, Meta(ge=1, description="Epochs between two snapshots of the metadata: what catching up replays at most.")
+        int, Meta(ge=0, description="Epochs between two snapshots of the metadata: what catching up replays; 0: none.")
     ] = 500
     commit_timeout_seconds: Annotated[
         float, Meta(gt=0, description="How long a commit may wait, unless its caller says otherwise.")
@@ -97,11 +101,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
         float, Meta(ge=0, description="After so long a progress barrier relaxes to the majorities, never below them.")
     ] = 3600.0
     barrier_level: Annotated[
-        Literal["QUORUM", "EACH_QUORUM", "ALL"],
+        BarrierLevel,
         Meta(
-            description="Replicas that a progress barrier waits for; `QUORUM` means the majorities it cannot go below."
+            description="Replicas that a progress barrier waits for; `QUORUM` is what it never goes below. "
+            "Pipelines at `LOCAL_QUORUM` need `EACH_QUORUM`."
         ),
-    ] = "QUORUM"
+    ] = BarrierLevel.EACH_QUORUM
     backoff_seconds: Annotated[
         float, Meta(ge=0, description="Pause before a step that could not be made is tried again.")
     ] = 1.0

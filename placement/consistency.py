@@ -100,15 +100,15 @@ def is_satisfied(
 
 
 class BarrierLevel(StrEnum):
-    """What a progress barrier waits for, weakest first. `BLOCKING` is what no barrier goes below.
+    """What a progress barrier waits for, weakest first. `QUORUM` is what no barrier goes below.
 
-    BLOCKING: of the old and of the new replicas so many that no quorum is left without one of them.
-    EACH_DATACENTER: the same within every datacenter, which LOCAL_QUORUM and EACH_QUORUM pipelines need.
+    QUORUM: of the old and of the new replicas so many that no quorum is left without one of them.
+    EACH_QUORUM: the same within every datacenter, which LOCAL_QUORUM and EACH_QUORUM pipelines need.
     ALL: every old and every new replica.
     """
 
-    BLOCKING = "BLOCKING"
-    EACH_DATACENTER = "EACH_DATACENTER"
+    QUORUM = "QUORUM"
+    EACH_QUORUM = "EACH_QUORUM"
     ALL = "ALL"
 
 
@@ -135,7 +135,7 @@ def barrier_passed(
     """
     for replicas in (old, new):
         groups: list[Sequence[int]] = [replicas]
-        if level is BarrierLevel.EACH_DATACENTER:
+        if level is BarrierLevel.EACH_QUORUM:
             groups += [[r for r in replicas if datacenter_of(r) == dc] for dc in set(map(datacenter_of, replicas))]
         for group in groups:
             need = len(group) if level is BarrierLevel.ALL else blocking(len(group))

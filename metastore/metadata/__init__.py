@@ -1,1 +1,1 @@
-"""The immutable cluster metadata and the events that change it. Pure: no file, clock, randomness, ZooKeeper or Spark."""
+"""The immutable cluster metadata and its events. Pure: no file, clock, randomness, ZooKeeper or Spark."""

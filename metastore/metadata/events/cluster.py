@@ -37,7 +37,7 @@ class Initialise(Event, frozen=True):
 
 
 class PauseChanges(Event, frozen=True):
-    """Switch off everything that modifies the metadata (seed 002, "Migration Plan"), but for what switches it on again."""
+    """Switch off everything that modifies the metadata (seed 002, "Migration Plan"), but what switches it on again."""
 
     why: str
 

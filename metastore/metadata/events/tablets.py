@@ -113,7 +113,8 @@ class StartTransitions(Event, frozen=True):
 
     def summary(self) -> str:
         first = self.transitions[0]
-        return f"{len(self.transitions)} tablet(s) begin to move ({first.kind}{': ' + first.reason if first.reason else ''})"
+        why = f": {first.reason}" if first.reason else ""
+        return f"{len(self.transitions)} tablet(s) begin to move ({first.kind}{why})"
 
 
 class StageChange(msgspec.Struct, frozen=True):

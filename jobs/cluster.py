@@ -1,0 +1,195 @@
+"""A cluster as a program uses it: its metadata, committing to it, and pipelines through its gate.
+
+Opening one reads the log and nothing else. ZooKeeper is asked only when something is committed, announced or elected,
+so that looking at a cluster works while its ensemble is away.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from epochlake.metastore import configuration as configurations
+from epochlake.metastore import storage
+from epochlake.metastore.commit import Committed, Committer, Planner
+from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
+from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper
+from epochlake.metastore.errors import ConfigurationError, NotInitialised, WrongCluster
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Event, Initialise
+from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
+from kazoo.exceptions import NodeExistsError  # type: ignore[import-untyped]
+
+PRODUCT_VERSION = "0.1.0"
+DEFAULT_NAME = "epochlake"
+
+
+class Root:
+    """Where things are below the root of a cluster."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.log = storage.join(uri, "log")
+        self.snapshots = storage.join(uri, "snapshots")
+
+
+def author() -> str:
+    """Who commits from this process: user, host and process, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+
+
+def initialise(configuration: Configuration, name: str | None = None, *, reason: str = "") -> Committed:
+    """Begin a cluster at the configuration's root. Of two that try at once one is `Rejected` (already-initialised).
+
+    An `init` that was killed half-way can be run again.
+    """
+    storage.use_options(configuration.storage.options)
+    root = Root(configuration.root)
+    storage.create_directory(root.uri, parents=True)
+    create_log_table(root.log)
+    event = Initialise(
+        name=name or configuration.cluster.name or DEFAULT_NAME,
+        cluster_id=next_state_id(""),
+        product_version=PRODUCT_VERSION,
+    )
+    # There is no cluster id yet to find a lock by: the log alone decides which of two beginnings is the first epoch.
+    committer = Committer(Follower(DeltaLog(root.log)), LocalQueue(), author=author())
+    return committer.commit(event, reason=reason, timeout=configuration.log.commit_timeout_seconds)
+
+
+class Cluster:
+    """An open cluster. Safe for use by several threads; close it, or use it in a `with`.
+
+    `metadata` is the newest metadata known here; `catch_up()` asks the log.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        storage.use_options(configuration.storage.options)
+        self.configuration = configuration
+        self.root = Root(configuration.root)
+        self.snapshots = Snapshots(self.root.snapshots)
+        log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
+        self.follower = Follower(log, self.snapshots)
+        self._connecting = threading.RLock()
+        self._embedded: EmbeddedZooKeeper | None = None
+        self._coordination: Coordination | None = None
+        self._committer = Committer(
+            self.follower,
+            ZooKeeperQueue(self.coordination),
+            author=author(),
+            snapshot_every=configuration.log.snapshot_every,
+        )
+        metadata = self.follower.catch_up()
+        if metadata.epoch == 0:
+            raise NotInitialised(f"{configuration.root} holds a log without an epoch: run `epochlake init` again")
+        expected = configuration.cluster.name
+        if expected and expected != metadata.identity.name:
+            raise WrongCluster(
+                f"{configuration.root} holds cluster {metadata.identity.name!r}, the configuration is for "
+                f"{expected!r}: correct root or [cluster] name"
+            )
+        self.follower.add_listener(SnapshotWriter(self.snapshots))
+
+    @classmethod
+    def open(cls, conf: str | Path | Configuration | None = None) -> Self:
+        """Open the cluster that a configuration (or a file, see `configuration.load`) names."""
+        return cls(conf if isinstance(conf, Configuration) else configurations.load(conf))
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self.follower.metadata
+
+    def catch_up(self) -> ClusterMetadata:
+        return self.follower.catch_up()
+
+    def commit(
+        self,
+        what: Event | Planner,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+    ) -> Committed:
+        """Commit an event or what a planner makes of the newest metadata: see `Committer.commit`."""
+        return self._committer.commit(
+            what,
+            request_id=request_id,
+            reason=reason,
+            timeout=self.configuration.log.commit_timeout_seconds if timeout is None else timeout,
+            expect_epoch=expect_epoch,
+        )
+
+    def coordination(self) -> Coordination:
+        """The ZooKeeper session of this process, opened on first use. Raises CoordinationUnavailable."""
+        with self._connecting:
+            if self._coordination is None:
+                settings = self.configuration.zookeeper
+                self._coordination = Coordination(
+                    self._connect_string(),
+                    f"{settings.path.rstrip('/')}/{self.metadata.identity.cluster_id}",
+                    session_timeout=settings.session_timeout_seconds,
+                )
+                if settings.connect != EMBEDDED:
+                    self._require_same_root(self._coordination)
+            return self._coordination
+
+    def close(self) -> None:
+        with self._connecting:
+            if self._coordination is not None:
+                self._coordination.close()
+                self._coordination = None
+            if self._embedded is not None:
+                self._embedded.release()
+                self._embedded = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connect_string(self) -> str:
+        settings = self.configuration.zookeeper
+        if settings.connect != EMBEDDED:
+            return settings.connect
+        local = storage.local_path(self.root.uri)
+        if local is None:
+            raise ConfigurationError(
+                f"the embedded ZooKeeper needs a local root, {self.root.uri} is not: set [zookeeper] connect"
+            )
+        if self._embedded is None:
+            self._embedded = EmbeddedZooKeeper(Path(local), linger_seconds=settings.embedded_linger_seconds)
+        return self._embedded.start()
+
+    def _require_same_root(self, coordination: Coordination) -> None:
+        """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently."""
+        path = coordination.path("root")
+        try:
+            coordination.call(
+                "register the root", lambda c: c.create_async(path, self.root.uri.encode(), makepath=True)
+            )
+        except NodeExistsError:
+            known = coordination.barrier(path)
+            if known is not None and known.data.decode() != self.root.uri:
+                raise WrongCluster(
+                    f"ZooKeeper knows cluster {self.metadata.identity.name!r} with its root at {known.data.decode()}, "
+                    f"not {self.root.uri}. If it was moved there, delete the znode {path}; a copy must not be used"
+                ) from None

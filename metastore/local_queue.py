@@ -1,0 +1,32 @@
+"""The line in front of a log that only one process uses: a lock of that process, for in-memory logs and tests."""
+
+from __future__ import annotations
+
+import threading
+
+from epochlake.metastore.log.entry import Position
+
+
+class LocalQueue:
+    """Shared by the committers of one process; there is nobody to offer proposals to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self, timeout: float) -> bool:
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def offer(self, proposals: bytes) -> None:
+        return None
+
+    def withdraw(self, ticket: object) -> bool:
+        return True
+
+    def claim(self) -> list[bytes]:
+        return []
+
+    def publish(self, position: Position) -> None:
+        """Nobody else follows."""

@@ -1,0 +1,269 @@
+"""The epoch log as an append-only Delta table, written through delta-rs: a commit needs no JVM.
+
+One row per epoch; a group commit puts many rows in one Delta version. The append is made against exactly the version
+that was read, without retries, and with `txn(appId = "epoch-log", version = epoch)`: two writers of one epoch cannot
+both succeed, whatever the locks above believe. Nothing that is kept depends on a Delta version number: log clean-up
+deletes versions, never rows.
+
+One thing about clean-up matters for safety. A writer that was paused for long enough could find the commit file of the
+next version **deleted**, write it again and believe that it had won. Clean-up only deletes what a checkpoint covers, so
+an append counts only if, after it, the newest checkpoint is still older than the version that it wrote; otherwise the
+log is opened anew and read back (docs/decisions/0003-log-retention.md).
+
+Table properties, set on purpose:
+
+- `delta.appendOnly`: rows are never changed or deleted by accident (the hash chain is the proof, not the property);
+- `delta.checkpointInterval` 50: opening the table reads at most that many commit files;
+- `delta.logRetentionDuration` 20 seconds with `delta.enableExpiredLogCleanup`: where a store lists a directory to find
+  its tail, each commit file that is kept makes every commit slower (measured: 3 ms a commit at 50 files, 13 ms at
+  2,000). A reader that is further behind starts again from its epoch, which needs no version;
+- never `delta.setTransactionRetentionDuration`: it would expire the fence that the `txn` is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from epochlake.metastore import storage
+from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+
+APP_ID = "epoch-log"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("payload", pa.string(), nullable=False),
+        pa.field("attachment", pa.binary()),
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("state_id", pa.string(), nullable=False),
+        pa.field("previous_state_id", pa.string(), nullable=False),
+        pa.field("author", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("incarnation", pa.int32(), nullable=False),
+        pa.field("format", pa.int32(), nullable=False),
+        pa.field("previous_hash", pa.string(), nullable=False),
+        pa.field("hash", pa.string(), nullable=False),
+    ]
+)
+
+PROPERTIES = {
+    "delta.appendOnly": "true",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 20 seconds",
+    "delta.enableExpiredLogCleanup": "true",
+    # The payloads may be large; only the epoch is ever used to skip files.
+    "delta.dataSkippingStatsColumns": "epoch",
+}
+
+COMPACTED_FILE_BYTES = 8 << 20
+"""Compaction leaves files of this size alone, so that what it rewrites does not grow with the log."""
+
+
+REOPEN_SECONDS = 10.0
+"""A handle that was not refreshed for so long is opened anew: half of `delta.logRetentionDuration`."""
+
+
+def create_log_table(uri: str) -> None:
+    """Create the empty table; does nothing when there is one already."""
+    try:
+        DeltaTable.create(
+            uri,
+            SCHEMA,
+            mode="ignore",
+            name="epochlake_log",
+            description="Epochlake: one row per epoch. Append only; do not write by hand.",
+            configuration=PROPERTIES,
+            storage_options=storage.storage_options(uri),
+        )
+    except (OSError, DeltaError) as error:
+        raise storage.unavailable("create the log at", uri, error) from error
+
+
+class DeltaLog:
+    """One handle on the log table at `uri`; opened on first use."""
+
+    def __init__(self, uri: str, *, compact_every: int = 32) -> None:
+        self.uri = uri
+        self._options = storage.storage_options(uri)
+        self._compact_every = compact_every
+        self._table: DeltaTable | None = None
+        self._refreshed_at = 0.0
+        self._appends_since_compaction = 0
+
+    def read(self, after: int) -> list[Entry]:
+        table = self._refresh()
+        try:
+            actions = pa.table(table.get_add_actions(flatten=True))
+            if not actions.num_rows:
+                return []
+            newest = actions["max.epoch"].to_pylist()
+            paths = [
+                path
+                for path, epoch in zip(actions["path"].to_pylist(), newest, strict=True)
+                if epoch is None or epoch > after
+            ]
+            return self._read_files(paths, after)
+        except (OSError, DeltaError, pa.ArrowException, KeyError, StorageUnavailable) as error:
+            raise LogUnreadable(f"the log at {self.uri} cannot be read after epoch {after}: {error}") from error
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        if self._table is None:
+            raise AppendConflict("the log was not read before it was appended to")
+        table, self._table = self._table, None
+        first, last = entries[0].epoch, entries[-1].epoch
+        try:
+            write_deltalake(
+                table,
+                _to_arrow(entries),
+                mode="append",
+                commit_properties=CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, last)]),
+            )
+        except CommitFailedError as error:
+            raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before") from error
+        except (OSError, DeltaError) as error:
+            cause = storage.unavailable("write", self.uri, error)
+            if storage.local_path(self.uri) is not None and not self._version_exists(table.version() + 1):
+                raise AppendFailed(f"epoch {first} was not written: {cause}") from error
+            raise AppendUncertain(f"epoch {first}: {cause}") from error
+        self._require_still_at_the_tail(table, entries)
+        self._table = table
+        self._appends_since_compaction += 1
+
+    def fence(self) -> None:
+        try:
+            DeltaTable(self.uri, storage_options=self._options).create_write_transaction(
+                [], "append", Schema.from_arrow(SCHEMA), commit_properties=CommitProperties(max_commit_retries=10)
+            )
+        except (OSError, DeltaError) as error:
+            raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
+
+    def request_epochs(self, up_to: int) -> dict[str, int]:
+        table = self._refresh()
+        try:
+            paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+            rows = self._read_columns(paths, ["epoch", "request_id"])
+        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
+            raise LogUnreadable(f"the request ids of the log at {self.uri} cannot be read: {error}") from error
+        pairs = zip(rows["request_id"].to_pylist(), rows["epoch"].to_pylist(), strict=True)
+        return {request_id: epoch for request_id, epoch in pairs if epoch <= up_to}
+
+    def compact_if_due(self) -> bool:
+        """OPTIMIZE when this handle has appended `compact_every` times; legal on an append-only table."""
+        if self._appends_since_compaction < self._compact_every:
+            return False
+        self._appends_since_compaction = 0
+        self.compact()
+        return True
+
+    def compact(self) -> dict[str, object]:
+        """Put the small files together; delta-rs' metrics."""
+        table = self._open()
+        try:
+            return dict(table.optimize.compact(target_size=COMPACTED_FILE_BYTES))
+        except CommitFailedError:
+            # Somebody else compacted in between: then it is done.
+            return {}
+        except (OSError, DeltaError) as error:
+            raise StorageUnavailable(f"the log at {self.uri} cannot be compacted: {error}") from error
+
+    def vacuum(self, older_than_hours: int) -> list[str]:
+        """Delete data files that compaction has replaced and that are older; their paths."""
+        try:
+            return self._open().vacuum(older_than_hours, dry_run=False, enforce_retention_duration=False)
+        except (OSError, DeltaError) as error:
+            raise StorageUnavailable(f"the log at {self.uri} cannot be vacuumed: {error}") from error
+
+    def _refresh(self) -> DeltaTable:
+        # A handle that was not used for a while may be behind what clean-up has kept: that one is opened anew.
+        table, now = self._table, time.monotonic()
+        self._table = None
+        if table is not None and now - self._refreshed_at < REOPEN_SECONDS:
+            try:
+                table.update_incremental()
+            except (OSError, DeltaError):
+                table = None
+        else:
+            table = None
+        self._table = self._open() if table is None else table
+        self._refreshed_at = now
+        return self._table
+
+    def _open(self) -> DeltaTable:
+        try:
+            return DeltaTable(self.uri, storage_options=self._options)
+        except TableNotFoundError as error:
+            raise NotInitialised(f"there is no cluster at {self.uri}: run `epochlake init` first") from error
+        except (OSError, DeltaError) as error:
+            raise storage.unavailable("read the log at", self.uri, error) from error
+
+    def _read_files(self, paths: Sequence[str], after: int) -> list[Entry]:
+        if not paths:
+            return []
+        rows = self._read_columns(paths, SCHEMA.names)
+        if after:
+            rows = rows.filter(pc.greater(rows["epoch"], after))
+        return _from_arrow(rows.sort_by("epoch"))
+
+    def _read_columns(self, paths: Sequence[str], columns: list[str]) -> pa.Table:
+        filesystem, root = storage.filesystem(self.uri)
+        parts = [
+            pq.read_table(f"{root}/{path}", columns=columns, filesystem=filesystem, partitioning=None) for path in paths
+        ]
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        return (
+            pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
+        )
+
+    def _require_still_at_the_tail(self, table: DeltaTable, entries: Sequence[Entry]) -> None:
+        try:
+            pointer = f"{self.uri}/_delta_log/_last_checkpoint"
+            newest = json.loads(storage.read_bytes(pointer))["version"] if storage.exists(pointer) else -1
+        except (StorageUnavailable, ValueError, KeyError) as error:
+            raise AppendUncertain(
+                f"epoch {entries[0].epoch}: its place in the log cannot be checked: {error}"
+            ) from error
+        if newest < table.version():
+            return
+        found = {entry.epoch: entry.hash for entry in DeltaLog(self.uri).read(entries[0].epoch - 1)}
+        if any(found.get(entry.epoch) != entry.hash for entry in entries):
+            # The version was written where clean-up had deleted another one: nobody who opens the log can see it, and
+            # it must not stay for those who have not looked for long.
+            storage.delete_file(f"{self.uri}/_delta_log/{table.version():020}.json")
+            raise AppendConflict(f"epoch {entries[0].epoch} was appended too late: the log had moved on long ago")
+
+    def _version_exists(self, version: int) -> bool:
+        try:
+            return storage.exists(f"{self.uri}/_delta_log/{version:020}.json")
+        except StorageUnavailable:
+            return True
+
+
+def _to_arrow(entries: Sequence[Entry]) -> pa.Table:
+    columns = [
+        pa.array([getattr(entry, field.name) for entry in entries], _storage_type(field)).cast(field.type)
+        for field in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _storage_type(field: pa.Field) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(field.type) else field.type
+
+
+def _from_arrow(rows: pa.Table) -> list[Entry]:
+    columns = [
+        rows[name].cast(pa.int64()).to_pylist() if name == "committed_at" else rows[name].to_pylist()
+        for name in SCHEMA.names
+    ]
+    return [Entry(*values) for values in zip(*columns, strict=True)]

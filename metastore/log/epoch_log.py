@@ -1,0 +1,63 @@
+"""The contract of an epoch log, whatever keeps it.
+
+A log is read from a position on, and appended to **against exactly what was read**: an append after which somebody
+else has appended conflicts, and nothing of it is written. That compare-and-append is the commit point of the whole
+system; everything around it (locks, heads, queues) only makes it rare for two to try at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from epochlake.metastore.errors import EpochlakeError
+from epochlake.metastore.log.entry import Entry
+
+
+class AppendConflict(EpochlakeError):
+    """The log has moved since it was read. Nothing was appended; read again."""
+
+    exit_code = 75
+
+
+class AppendUncertain(EpochlakeError):
+    """The append failed in a way that does not tell whether it landed. Read the log back."""
+
+    exit_code = 75
+
+
+class AppendFailed(EpochlakeError):
+    """The append failed and certainly did not land, and trying again at once would not help (a full disk)."""
+
+
+class EpochLog(Protocol):
+    """One handle on a log; not safe for use by several threads at once."""
+
+    def read(self, after: int) -> list[Entry]:
+        """Move the handle to the tail and return the entries with a greater epoch than `after`, in order.
+
+        Raises LogUnreadable, NotInitialised or StorageUnavailable.
+        """
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append all of `entries` or none, against exactly the tail that the last `read` or `append` left.
+
+        Raises AppendConflict, AppendUncertain or AppendFailed.
+        """
+        ...
+
+    def fence(self) -> None:
+        """Make every append against an earlier read conflict, without adding an entry.
+
+        Raises AppendUncertain when that cannot be made sure.
+        """
+        ...
+
+    def request_epochs(self, up_to: int) -> dict[str, int]:
+        """The epoch of every request id in entries up to epoch `up_to`."""
+        ...
+
+    def compact_if_due(self) -> bool:
+        """Put small pieces of storage together when there are many; whether it did. Changes no entry."""
+        ...

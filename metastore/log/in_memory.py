@@ -1,0 +1,50 @@
+"""An epoch log in memory, with the contract of the real one: it carries most property tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.epoch_log import AppendConflict
+
+
+class SharedEntries:
+    """What several handles of one in-memory log share."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.version = 0
+        self.lock = threading.Lock()
+
+
+class InMemoryLog:
+    """One handle; `InMemoryLog(other.shared)` is another one on the same log."""
+
+    def __init__(self, shared: SharedEntries | None = None) -> None:
+        self.shared = shared or SharedEntries()
+        self._seen = 0
+
+    def read(self, after: int) -> list[Entry]:
+        with self.shared.lock:
+            self._seen = self.shared.version
+            return self.shared.entries[after:]
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        with self.shared.lock:
+            if self.shared.version != self._seen:
+                raise AppendConflict(f"the log is at version {self.shared.version} by now, {self._seen} was read")
+            self.shared.entries.extend(entries)
+            self.shared.version += 1
+            self._seen = self.shared.version
+
+    def fence(self) -> None:
+        with self.shared.lock:
+            self.shared.version += 1
+
+    def request_epochs(self, up_to: int) -> dict[str, int]:
+        with self.shared.lock:
+            return {entry.request_id: entry.epoch for entry in self.shared.entries[:up_to]}
+
+    def compact_if_due(self) -> bool:
+        return False

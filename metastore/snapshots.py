@@ -1,0 +1,213 @@
+"""Snapshots: the whole metadata as of an epoch in one file, so that catching up need not begin at the first epoch.
+
+A snapshot is one Arrow IPC stream (a row for each tablet map, everything else as JSON in the schema's metadata)
+followed by the SHA-256 of all that. The same metadata always gives the same bytes, so whoever follows the log can check
+a snapshot that somebody else wrote. One that is torn, altered or unreadable is skipped for an older one, or for the
+log from its beginning; it is never half used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable, UnknownFormat
+from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.metadata.cluster import ClusterMetadata, Directory, Schema, Tablets
+from epochlake.metastore.metadata.events import TakeSnapshot
+from epochlake.metastore.metadata.model import (
+    Identity,
+    Keyspace,
+    Node,
+    Switches,
+    Table,
+    TopologyRequest,
+    Transition,
+)
+from epochlake.placement.tablet_map import TabletMap
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+_NAME = re.compile(r"(\d{20})\.snapshot\Z")
+_DIGEST_BYTES = 32
+_MAPS = pa.schema(
+    [
+        ("table_id", pa.string()),
+        ("count", pa.int64()),
+        ("width", pa.int32()),
+        ("resize_type", pa.string()),
+        ("resize_seq_number", pa.int64()),
+        ("epoch", pa.int64()),
+        ("replicas", pa.large_list(pa.int32())),
+    ]
+)
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """Everything but the tablet maps, ordered by number or name so that equal metadata has equal bytes."""
+
+    format: int
+    position: Position
+    identity: Identity
+    nodes: list[Node]
+    directory_epoch: int
+    keyspaces: list[Keyspace]
+    tables: list[Table]
+    schema_epoch: int
+    transitions: list[Transition]
+    tablets_epoch: int
+    requests: list[TopologyRequest]
+    switches: Switches
+    last_snapshot_epoch: int
+
+
+def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
+    """The snapshot of `metadata`, which is that of the entry at `position`."""
+    rest = _Rest(
+        format=FORMAT,
+        position=position,
+        identity=metadata.identity,
+        nodes=[metadata.directory.nodes[key] for key in sorted(metadata.directory.nodes)],
+        directory_epoch=metadata.directory.epoch,
+        keyspaces=[metadata.schema.keyspaces[key] for key in sorted(metadata.schema.keyspaces)],
+        tables=[metadata.schema.tables[key] for key in sorted(metadata.schema.tables)],
+        schema_epoch=metadata.schema.epoch,
+        transitions=[metadata.tablets.transitions[key] for key in sorted(metadata.tablets.transitions)],
+        tablets_epoch=metadata.tablets.epoch,
+        requests=sorted(metadata.requests.values(), key=lambda request: request.requested_epoch),
+        switches=metadata.switches,
+        last_snapshot_epoch=metadata.last_snapshot_epoch,
+    )
+    maps = sorted(metadata.tablets.maps.items())
+    flat = [tablet_map.to_array().reshape(-1) for _, tablet_map in maps]
+    offsets = np.concatenate([[0], np.cumsum([len(values) for values in flat])]).astype(np.int64)
+    values = np.concatenate(flat) if flat else np.empty(0, np.int32)
+    columns: list[Any] = [
+        pa.array([key for key, _ in maps], pa.string()),
+        pa.array([m.count for _, m in maps], pa.int64()),
+        pa.array([m.width for _, m in maps], pa.int32()),
+        pa.array([m.resize_type for _, m in maps], pa.string()),
+        pa.array([m.resize_seq_number for _, m in maps], pa.int64()),
+        pa.array([m.epoch for _, m in maps], pa.int64()),
+        pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32())),
+    ]
+    schema = _MAPS.with_metadata({"epochlake": _encoder.encode(rest)})
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(batch)
+    body = bytes(sink.getvalue())
+    return body + hashlib.sha256(body).digest()
+
+
+def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
+    """What `encode_snapshot` was given. Raises UnknownFormat when the bytes are not a whole snapshot."""
+    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        raise UnknownFormat("the snapshot is torn or was altered: its hash does not match")
+    try:
+        table = pa.ipc.open_stream(body).read_all()
+        rest = msgspec.json.decode(table.schema.metadata[b"epochlake"], type=_Rest)
+    except (pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise UnknownFormat(f"the snapshot cannot be read: {error}") from error
+    if rest.format != FORMAT:
+        raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows format {FORMAT}")
+    maps = {}
+    replicas = table["replicas"].combine_chunks()
+    offsets = replicas.offsets.to_numpy()
+    values = replicas.values.to_numpy()
+    small = table.drop_columns(["replicas"]).to_pylist()
+    for row, start, end in zip(small, offsets[:-1], offsets[1:], strict=True):
+        array = values[start:end].reshape(row["count"], row["width"])
+        tablet_map = TabletMap.from_array(array, epoch=row["epoch"])
+        maps[row["table_id"]] = msgspec.structs.replace(
+            tablet_map, resize_type=row["resize_type"], resize_seq_number=row["resize_seq_number"]
+        )
+    metadata = ClusterMetadata(
+        epoch=rest.position.epoch,
+        state_id=rest.position.state_id,
+        identity=rest.identity,
+        directory=Directory({node.node_id: node for node in rest.nodes}, rest.directory_epoch),
+        schema=Schema(
+            {keyspace.name: keyspace for keyspace in rest.keyspaces},
+            {item.table_id: item for item in rest.tables},
+            rest.schema_epoch,
+        ),
+        tablets=Tablets(maps, {item.key: item for item in rest.transitions}, rest.tablets_epoch),
+        requests={request.request_id: request for request in rest.requests},
+        switches=rest.switches,
+        last_snapshot_epoch=rest.last_snapshot_epoch,
+    )
+    return metadata, rest.position
+
+
+class Snapshots:
+    """The snapshots of one root: a directory with a file for each."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def epochs(self) -> list[int]:
+        """Epochs that there are snapshots of, ascending."""
+        if not storage.exists(self.uri):
+            return []
+        found = (_NAME.match(entry.name) for entry in storage.list_files(self.uri))
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, epoch: int) -> str:
+        return f"{self.uri}/{epoch:020}.snapshot"
+
+    def write(self, metadata: ClusterMetadata, position: Position) -> bool:
+        """Write the snapshot of `metadata` unless there is one; whether this call has written it."""
+        path = self.path(position.epoch)
+        if storage.exists(path):
+            return False
+        storage.create_directory(self.uri, parents=True)
+        return storage.put_if_absent(path, encode_snapshot(metadata, position))
+
+    def read(self, epoch: int) -> tuple[ClusterMetadata, Position]:
+        """Raises UnknownFormat when it is damaged, StorageUnavailable when it is not there."""
+        metadata, position = decode_snapshot(storage.read_bytes(self.path(epoch)))
+        if position.epoch != epoch:
+            raise UnknownFormat(f"the snapshot of epoch {epoch} holds epoch {position.epoch}")
+        return metadata, position
+
+    def newest(self, at_most: int | None = None) -> tuple[ClusterMetadata, Position] | None:
+        """The highest usable snapshot, at or below epoch `at_most` when given; damaged ones are skipped."""
+        try:
+            epochs = [epoch for epoch in self.epochs() if at_most is None or epoch <= at_most]
+        except StorageUnavailable as error:
+            logger.warning("snapshots are not looked at: %s", error)
+            return None
+        for epoch in reversed(epochs):
+            try:
+                return self.read(epoch)
+            except (UnknownFormat, StorageUnavailable) as error:
+                logger.warning("the snapshot of epoch %d is not used: %s", epoch, error)
+        return None
+
+    def matches(self, metadata: ClusterMetadata, position: Position) -> bool:
+        """Whether the stored snapshot is, byte for byte, the one of `metadata`."""
+        return storage.read_bytes(self.path(position.epoch)) == encode_snapshot(metadata, position)
+
+
+class SnapshotWriter:
+    """A listener that writes the snapshot which an epoch asks for (seed 002: every follower may)."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def before(self, entry: Entry, metadata: ClusterMetadata) -> None:
+        """Nothing to do before an epoch."""
+
+    def after(self, entry: Entry, metadata: ClusterMetadata) -> None:
+        if entry.event == TakeSnapshot.kind():
+            self._snapshots.write(metadata, Position(entry.epoch, entry.state_id, entry.hash))
