@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable
-from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import (  # type: ignore[import-untyped]
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
     AuthFailedError,
     ConnectionDropped,
     ConnectionLoss,
@@ -32,9 +32,9 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     SessionMovedError,
     ThrottledOpError,
 )
-from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
-from kazoo.protocol.states import KazooState  # type: ignore[import-untyped]
-from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 15.0
 
 _RETRY_PAUSE_SECONDS = 0.05
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
+_FIRST_HANDSHAKE_SECONDS = 1.0
 
 # No answer, or one that says nothing about whether the request was carried out. `SessionExpiredError` includes
 # `ConnectionClosedError`.
@@ -99,7 +100,14 @@ class Coordination:
         # nobody would come back.
         forever = KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_jitter=0.2, max_delay=1.0)
         try:
-            self.client = KazooClient(hosts, timeout=session_timeout, connection_retry=forever, logger=_quiet_logger())
+            self._threads = _ImpatientThreads()
+            self.client = KazooClient(
+                hosts,
+                timeout=session_timeout,
+                handler=self._threads,
+                connection_retry=forever,
+                logger=_quiet_logger(),
+            )
         except ValueError as error:
             raise ConfigurationError(
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error}). "
@@ -298,6 +306,7 @@ class Coordination:
     def _state_changed(self, state: str) -> None:
         # In kazoo's connection thread: set flags, nothing else.
         if state == KazooState.CONNECTED:
+            self._threads.handshakes = 0
             self._connected.set()
             self._news.set()
             return
@@ -330,6 +339,30 @@ class Coordination:
             f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. "
             f"Nothing that was committed depends on it; try again when the server is up."
         )
+
+
+class _ImpatientThreads(SequentialThreadingHandler):
+    """kazoo's threads and sockets, with a handshake that is given up and tried again.
+
+    A server that is starting accepts connections before it can answer, and can lose the first request of one. kazoo
+    would wait for that answer as long as for a session to expire; here it is a second, then two, then four, until
+    there is a connection again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handshakes = 0
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connection = super().create_connection(*args, **kwargs)
+        self.handshakes += 1
+        return connection
+
+    def select(self, readable: Any, writable: Any, exceptional: Any, timeout: float | None = None) -> Any:
+        waits_for_an_answer = len(readable) == 1 and self.handshakes > 0
+        if waits_for_an_answer and timeout is not None:
+            timeout = min(timeout, _FIRST_HANDSHAKE_SECONDS * 2 ** min(self.handshakes - 1, 10))
+        return super().select(readable, writable, exceptional, timeout)
 
 
 class _SyncedAnswer:

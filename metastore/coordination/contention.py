@@ -20,14 +20,14 @@ from typing import Any
 
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
-from kazoo.exceptions import (  # type: ignore[import-untyped]
+from kazoo.exceptions import (
     KazooException,
     LockTimeout,
     NoNodeError,
     OperationTimeoutError,
 )
-from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
-from kazoo.recipe.lock import Lock  # type: ignore[import-untyped]
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.recipe.lock import Lock
 
 # Even an attempt that may not wait in the queue has to wait for answers.
 _SHORTEST_REQUEST_SECONDS = 0.5

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination, Value
-from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import (  # type: ignore[import-untyped]
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
     BadVersionError,
     KazooException,
     NodeExistsError,

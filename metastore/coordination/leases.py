@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
-from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import NodeExistsError, NoNodeError  # type: ignore[import-untyped]
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 logger = logging.getLogger(__name__)
 

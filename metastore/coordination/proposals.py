@@ -29,7 +29,7 @@ import uuid
 import msgspec
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
-from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError
 
 PROPOSALS = "proposals"
 

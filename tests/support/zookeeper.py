@@ -1,0 +1,165 @@
+"""Real ZooKeeper servers for tests, from PySpark's jars: one, or an ensemble whose members can be killed.
+
+Everything listens on loopback, keeps its files in a directory of the test, and is ended by its process id, at the
+latest when the test process ends (also when that is killed, on Linux).
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.embedded_files import four_letter_command, free_loopback_port, is_serving
+from epochlake.metastore.coordination.embedded_server import die_with_parent, java_command
+from epochlake.metastore.preflight import require_java
+from kazoo.client import KazooClient
+
+HOST = "127.0.0.1"
+
+_START_SECONDS = 60.0
+_JAVA_OPTIONS = (
+    "-Xms16m",
+    "-Xmx96m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.preAllocSize=1024",
+    "-Dzookeeper.jmx.log4j.disable=true",
+)
+
+
+class Ensemble:
+    """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server."""
+
+    def __init__(self, directory: Path, size: int = 3) -> None:
+        self._directory = directory
+        self._java = str(require_java())
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.ports = [free_loopback_port() for _ in range(size)]
+        peers = [(free_loopback_port(), free_loopback_port()) for _ in range(size)]
+        for index in range(size):
+            self._write_configuration(index, peers if size > 1 else [])
+        atexit.register(self.stop)
+        for index in range(size):
+            self._launch(index)
+        for index in range(size):
+            self.wait_serving(index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def connect_string(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self.ports)
+
+    def kill(self, index: int = 0) -> None:
+        """`kill -9`."""
+        process = self._processes.pop(index)
+        process.kill()
+        process.wait()
+
+    def restart(self, index: int = 0) -> None:
+        """Start a member that was killed, on the same port and data, and wait until it serves."""
+        self._launch(index)
+        self.wait_serving(index)
+
+    def pause(self, index: int = 0) -> None:
+        """Let it hang: connections stay open, nothing is answered."""
+        self._processes[index].send_signal(signal.SIGSTOP)
+
+    def resume(self, index: int = 0) -> None:
+        self._processes[index].send_signal(signal.SIGCONT)
+
+    def heal(self) -> None:
+        """Let all members run and serve again, whatever a test did to them."""
+        for index in range(len(self.ports)):
+            if index in self._processes and self._processes[index].poll() is None:
+                self.resume(index)
+            else:
+                self._launch(index)
+        for index in range(len(self.ports)):
+            self.wait_serving(index)
+
+    def leader_index(self) -> int:
+        """The member that leads; waits for an election that is going on."""
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            for index in self._processes:
+                answer = four_letter_command(HOST, self.ports[index], b"srvr")
+                if re.search(rb"^Mode: (leader|standalone)$", answer, re.MULTILINE):
+                    return index
+            time.sleep(0.05)
+        raise TimeoutError("no ZooKeeper server leads")
+
+    def wait_serving(self, index: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_serving(HOST, self.ports[index], self._home(index) / "data"):
+            if self._processes[index].poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"ZooKeeper {index} does not start:\n{self._log(index).read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Kill all members; what they stored stays."""
+        for index in list(self._processes):
+            self.kill(index)
+        atexit.unregister(self.stop)
+
+    def _home(self, index: int) -> Path:
+        return self._directory.resolve() / f"zookeeper-{index}"
+
+    def _log(self, index: int) -> Path:
+        return self._home(index) / "server.log"
+
+    def _write_configuration(self, index: int, peers: list[tuple[int, int]]) -> None:
+        home = self._home(index)
+        (home / "data").mkdir(parents=True)
+        (home / "data" / "myid").write_text(str(index + 1))
+        settings = {
+            "dataDir": home / "data",
+            "clientPort": self.ports[index],
+            "clientPortAddress": HOST,
+            "admin.enableServer": "false",
+            "tickTime": 250,
+            "initLimit": 40,
+            "syncLimit": 12,
+            "minSessionTimeout": 500,
+            "maxSessionTimeout": 60_000,
+            "maxClientCnxns": 0,
+            "4lw.commands.whitelist": "conf,srvr,ruok",
+        }
+        settings |= {f"server.{number}": f"{HOST}:{peer}:{vote}" for number, (peer, vote) in enumerate(peers, 1)}
+        (home / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _launch(self, index: int) -> None:
+        main_class = "ZooKeeperServerMain" if len(self.ports) == 1 else "quorum.QuorumPeerMain"
+        command = java_command(
+            self._java,
+            _JAVA_OPTIONS,
+            f"org.apache.zookeeper.server.{main_class}",
+            self._home(index) / "zoo.cfg",
+        )
+        with self._log(index).open("ab") as log:
+            self._processes[index] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
+            )
+
+
+def expire_session(coordination: Coordination) -> None:
+    """Let the server end the session, as it does when it heard nothing for too long.
+
+    Somebody else takes the session over and closes it; the client finds out when it reconnects.
+    """
+    thief = KazooClient(coordination.connect_string, client_id=coordination.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
