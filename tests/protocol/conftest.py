@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -21,18 +20,30 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.connect_string
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Ensemble]:
-    """A standalone server of this test alone, to be killed and paused."""
-    with Ensemble(tmp_path, size=1) as single:
+@pytest.fixture(scope="module")
+def _server_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with Ensemble(tmp_path_factory.mktemp("server"), size=1) as single:
         yield single
 
 
+@pytest.fixture
+def server(_server_of_the_module: Ensemble) -> Iterator[Ensemble]:
+    """A standalone server to be killed and paused: whole again for the next test."""
+    yield _server_of_the_module
+    _server_of_the_module.heal()
+
+
 @pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Three servers for the tests of a module: restart what you kill."""
+def _ensemble_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     with Ensemble(tmp_path_factory.mktemp("ensemble"), size=3) as members:
         yield members
+
+
+@pytest.fixture
+def ensemble(_ensemble_of_the_module: Ensemble) -> Iterator[Ensemble]:
+    """Three servers, any of which can be killed and paused: all there again for the next test."""
+    yield _ensemble_of_the_module
+    _ensemble_of_the_module.heal()
 
 
 @pytest.fixture

@@ -86,15 +86,15 @@ def test_a_chroot_in_the_connect_string_comes_before_the_base_path(zookeeper: st
 
 
 CALLS_THAT_NEED_AN_ANSWER: dict[str, Callable[[Coordination], Any]] = {
-    "barrier": lambda c: c.barrier(c.path("head"), 0.3),
-    "read_head": lambda c: read_head(c, 0.3),
-    "publish_head": lambda c: publish_head(c, head(9), 0.3),
-    "acquire the lock": lambda c: CommitLock(c).acquire(0.3),
-    "pending": lambda c: Proposals(c).pending(0.3),
-    "announce": lambda c: announce(c, LEASE, 0.3),
-    "live_leases": lambda c: live_leases(c, 0.3),
-    "stand for election": lambda c: Candidacy(c, "me").acquire(0.3),
-    "who leads": lambda c: Candidacy(c, "me").current(0.3),
+    "barrier": lambda c: c.barrier(c.path("head"), 0.2),
+    "read_head": lambda c: read_head(c, 0.2),
+    "publish_head": lambda c: publish_head(c, head(9), 0.2),
+    "acquire the lock": lambda c: CommitLock(c).acquire(0.2),
+    "pending": lambda c: Proposals(c).pending(0.2),
+    "announce": lambda c: announce(c, LEASE, 0.2),
+    "live_leases": lambda c: live_leases(c, 0.2),
+    "stand for election": lambda c: Candidacy(c, "me").acquire(0.2),
+    "who leads": lambda c: Candidacy(c, "me").current(0.2),
 }
 
 
@@ -110,8 +110,7 @@ def test_everything_is_unavailable_in_bounded_time_without_a_server(
         with pytest.raises(CoordinationUnavailable):
             print(name, call(coordination))
         assert time.monotonic() - started < 2, name
-    if outage == "hanging":
-        server.resume()
+    server.heal()
 
 
 def test_a_session_goes_on_after_its_server_came_back(server: Ensemble, connect: Opener) -> None:
@@ -139,8 +138,7 @@ def test_closing_never_takes_long(server: Ensemble) -> None:
     server.pause()
     started = time.monotonic()
     coordination.close()
-    assert time.monotonic() - started < 7
-    server.resume()
+    assert time.monotonic() - started < 5
 
 
 # The lock
@@ -263,14 +261,12 @@ def test_committing_goes_on_when_the_leader_of_an_ensemble_is_killed(ensemble: E
     one, two = connect(ensemble.connect_string), connect(ensemble.connect_string)
     for epoch in range(1, 31):
         if epoch == 10:
-            leader = ensemble.leader_index()
-            ensemble.kill(leader)
+            ensemble.kill(ensemble.leader_index())
         session = (one, two)[epoch % 2]
         lock = CommitLock(session)
         eventually(lambda lock=lock: _acquired(lock, 20))
         eventually(lambda session=session, epoch=epoch: _published(session, epoch))
         lock.release()
-    ensemble.restart(leader)
     assert read_head(one) == read_head(two) == head(30)
 
 

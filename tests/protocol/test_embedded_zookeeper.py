@@ -1,0 +1,246 @@
+"""The embedded ZooKeeper, used by real processes that come, go and are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper, embedded_zookeeper
+from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
+from epochlake.metastore.coordination.head import Head, publish_head, read_head
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.preflight import JavaUnsuitable
+
+LINGER = 0.3
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from epochlake.metastore.coordination.embedded import embedded_zookeeper
+with embedded_zookeeper(Path(sys.argv[1]), float(sys.argv[2])) as connect:
+    print(connect, flush=True)
+    sys.stdin.read()
+"""
+
+
+class User:
+    """A process that uses the server of `root` until it is told to go, or is killed."""
+
+    def __init__(self, root: Path, linger: float = LINGER) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(root), str(linger)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def connect_string(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go(self) -> None:
+        """End it; its pipes have to close with it, whatever it started."""
+        _, errors = self.process.communicate("", timeout=10)
+        assert (self.process.returncode, errors) == (0, "")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.killpg(self.process.pid, number)
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A root whose server has to be gone, by itself, after the test."""
+    yield tmp_path
+    eventually(lambda: is_gone(tmp_path), 15)
+
+
+def eventually(what: Callable[[], Any], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.02)
+
+
+def java_process(root: Path) -> int | None:
+    try:
+        return int(files_of(root).java_process.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def supervisor_process(root: Path) -> int:
+    """The parent of Java."""
+    return int(Path(f"/proc/{java_process(root)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_up(root: Path) -> bool:
+    endpoint = read_endpoint(files_of(root))
+    return endpoint is not None and is_serving(*endpoint, files_of(root).data)
+
+
+def is_gone(root: Path) -> bool:
+    files = files_of(root)
+    if not files.directory.exists():
+        return True
+    return not is_supervised(files) and read_endpoint(files) is None and java_process(root) is None
+
+
+def test_processes_that_start_at_once_share_one_server_which_stops_after_the_last(root: Path) -> None:
+    users = [User(root) for _ in range(4)]
+    connect_strings = {user.connect_string() for user in users}
+    assert len(connect_strings) == 1
+    java = java_process(root)
+    with Coordination(connect_strings.pop(), "/shared") as coordination:
+        for user in users[:3]:
+            user.go()
+            time.sleep(2 * LINGER)
+            assert publish_head(coordination, Head(user.process.pid, "", "")) in (True, False)
+    assert java_process(root) == java
+    users[3].go()
+    eventually(lambda: is_gone(root), 5)
+    assert not Path(f"/proc/{java}").exists()
+
+
+def test_what_was_stored_is_there_at_the_next_start_on_the_same_port(root: Path) -> None:
+    with embedded_zookeeper(root, 0) as first, Coordination(first, "/x") as coordination:
+        publish_head(coordination, Head(5, "s", "h"))
+    eventually(lambda: is_gone(root))
+    with embedded_zookeeper(root, 0) as second, Coordination(second, "/x") as coordination:
+        assert read_head(coordination) == Head(5, "s", "h")
+    assert second == first
+
+
+def test_a_user_that_comes_while_the_server_lingers_finds_it_running(root: Path) -> None:
+    with embedded_zookeeper(root, 1.0):
+        java = java_process(root)
+    for _ in range(3):
+        time.sleep(0.6)
+        started = time.monotonic()
+        with embedded_zookeeper(root, 1.0):
+            assert java_process(root) == java
+        assert time.monotonic() - started < 0.5
+
+
+def test_users_that_come_while_the_server_stops_get_one_that_serves(root: Path) -> None:
+    def come_and_go(number: int) -> None:
+        for turn in range(3):
+            with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x", connect_timeout=5) as coordination:
+                publish_head(coordination, Head(10 * turn + number, "", ""))
+            time.sleep(0.03 * number)
+
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(come_and_go, number) for number in range(3)]:
+            future.result()
+
+
+def test_a_killed_user_neither_stops_the_server_nor_keeps_it(root: Path) -> None:
+    starter, other = User(root), User(root)
+    assert starter.connect_string() == other.connect_string()
+    starter.kill()
+    time.sleep(3 * LINGER)
+    assert is_up(root)
+    other.kill()
+    eventually(lambda: is_gone(root), 5)
+
+
+def test_an_interrupt_at_the_terminal_of_the_starter_leaves_the_server_to_the_others(root: Path) -> None:
+    starter = User(root)
+    starter.connect_string()
+    with embedded_zookeeper(root, LINGER):
+        starter.kill(signal.SIGINT)
+        time.sleep(3 * LINGER)
+        assert is_up(root)
+
+
+@pytest.mark.parametrize("victims", ["java", "supervisor", "both"])
+def test_a_killed_server_comes_back_for_its_users(root: Path, victims: str) -> None:
+    with embedded_zookeeper(root, LINGER) as connect, Coordination(connect, "/x") as coordination:
+        coordination.client.create(coordination.path("mine"), b"", ephemeral=True)
+        session, java = coordination.session_id, java_process(root)
+        assert java is not None
+        processes = {"java": [java], "supervisor": [supervisor_process(root)]}
+        for process in processes.get(victims, processes["supervisor"] + processes["java"]):
+            os.kill(process, signal.SIGKILL)
+        eventually(lambda: not coordination.connected)
+        eventually(lambda: coordination.connected and is_up(root))
+        assert coordination.owner(coordination.path("mine")) == session == coordination.session_id
+        assert java_process(root) != java
+        # Who comes now uses the same one.
+        with embedded_zookeeper(root, LINGER) as again:
+            assert again == connect
+
+
+def test_unreadable_data_is_set_aside_because_the_log_can_rebuild_it(root: Path) -> None:
+    with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
+        publish_head(coordination, Head(5, "s", "h"))
+    eventually(lambda: is_gone(root))
+    for snapshot in files_of(root).data.rglob("snapshot.*"):
+        snapshot.write_bytes(b"not a snapshot")
+    with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
+        assert read_head(coordination) is None
+    assert len(list(files_of(root).directory.glob("data.unreadable-*"))) == 1
+
+
+def test_it_listens_on_loopback_only(root: Path) -> None:
+    with embedded_zookeeper(root, 0) as connect:
+        port = int(connect.rpartition(":")[2])
+        tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
+        rows = [row.split() for table in tables for row in table.splitlines()[1:]]
+        listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert listening == [f"0100007F:{port:04X}"]
+
+
+def test_several_uses_in_one_process_count_each(root: Path) -> None:
+    one, two = EmbeddedZooKeeper(root, 0), EmbeddedZooKeeper(root, 0)
+    assert one.start() == two.start()
+    one.release()
+    one.release()
+    time.sleep(0.3)
+    assert is_up(root)
+    two.release()
+
+
+@pytest.mark.parametrize("elsewhere", ["s3://bucket/root", Path("s3://bucket/root"), "abfss://c@a/root"])
+def test_a_root_that_is_not_local_is_a_configuration_error(elsewhere: Path | str) -> None:
+    with pytest.raises(ConfigurationError, match="not a local directory"), embedded_zookeeper(elsewhere):
+        pass
+
+
+def test_a_file_uri_is_a_local_root(root: Path) -> None:
+    with embedded_zookeeper(root.as_uri(), 0):
+        assert is_up(root)
+
+
+def test_a_root_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(StorageUnavailable, match="/proc/nowhere"), embedded_zookeeper(Path("/proc/nowhere")):
+        pass
+
+
+def test_without_java_one_line_says_so_and_nothing_is_left_running(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(root / "no-java"))
+    with pytest.raises(JavaUnsuitable) as raised, embedded_zookeeper(root):
+        pass
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_server_that_does_not_start_is_an_error_with_the_end_of_its_log(root: Path) -> None:
+    (root / "bin").mkdir()
+    java = root / "bin" / "java"
+    java.write_text("#!/bin/sh\n[ $1 = -version ] && echo 'version \"17.0.1\"' || { echo no room; exit 9; }\n")
+    java.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(root))
+        with pytest.raises(CoordinationUnavailable, match=r"(?s)java ended with 9.*no room"), embedded_zookeeper(root):
+            pass
