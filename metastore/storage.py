@@ -1,0 +1,363 @@
+"""The one module that touches storage: everything else names a place by its URI.
+
+The one idea: a URI is a plain path, `file://…` or an address that `pyarrow.fs` knows, and whatever goes wrong behind it
+becomes StorageUnavailable with the URI, the cause and what to do. Local files get what only they can do: atomic
+replacement, put-if-absent, hard links, free space. Object stores put whole objects, which is atomic by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+from epochlake.metastore.errors import StorageUnavailable
+from pyarrow import fs
+
+CHUNK = 8 << 20
+"""Bytes that are copied at a time between file systems that cannot copy by themselves."""
+
+TEMPORARY = ".tmp-"
+"""Part of the name of a file that is being written and will be renamed; left behind only by a killed process."""
+
+_S3_OPTIONS = {
+    "aws_access_key_id": "access_key",
+    "aws_secret_access_key": "secret_key",
+    "aws_session_token": "session_token",
+    "aws_region": "region",
+    "aws_endpoint_url": "endpoint_override",
+}
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: make room and retry",
+    errno.EDQUOT: "the quota is used up: make room and retry",
+    errno.EROFS: "it is mounted read-only: mount it writable and retry",
+    errno.EACCES: "permission is denied: check owner and mode",
+    errno.EPERM: "permission is denied: check owner and mode",
+    errno.ENOENT: "it is not there: check that the disk is mounted and the URI right",
+    errno.ENOTDIR: "a file stands where a directory should be: check the URI",
+}
+
+_options: dict[str, str] = {}
+
+
+class MissingFile(StorageUnavailable):
+    """What was asked for is not there, though storage answers."""
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file below a listed directory: `name` relative to it, `size` in bytes, `modified_ms` since the Unix epoch."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Space(msgspec.Struct, frozen=True):
+    """Bytes of the file system that a place is on."""
+
+    total: int
+    free: int
+
+
+def use_options(options: Mapping[str, str]) -> None:
+    """Set the storage options of this process, by delta-rs' names; once, when it starts."""
+    _options.clear()
+    _options.update(options)
+    _remote_filesystem.cache_clear()
+
+
+def storage_options(uri: str) -> dict[str, str]:
+    """What delta-rs needs for this place: nothing for local files."""
+    return {} if local_path(uri) is not None else dict(_options)
+
+
+def local_path(uri: str) -> str | None:
+    """The absolute path of a local URI, None for any other."""
+    if "://" not in uri:
+        return os.path.abspath(uri)
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def join(uri: str, *names: str) -> str:
+    return "/".join([uri.rstrip("/"), *names])
+
+
+def delta_uri(uri: str) -> str:
+    """The place as delta-rs wants it: a local one as a path, so that its characters need no escaping."""
+    return local_path(uri) or uri
+
+
+def spark_uri(uri: str) -> str:
+    """The place as Spark's Hadoop file systems want it, whatever their default is."""
+    path = local_path(uri)
+    if path is not None:
+        return f"file://{path}"
+    return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
+
+
+def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system behind a URI (cached) and the path in it."""
+    path = local_path(uri)
+    if path is not None:
+        return _LOCAL, path
+    parts = urlsplit(uri)
+    with naming("reach", uri):
+        return _remote_filesystem(parts.scheme, parts.netloc), f"{parts.netloc}{unquote(parts.path)}"
+
+
+def unavailable(asked: str, uri: str, error: BaseException) -> StorageUnavailable:
+    """The error for `asked` (a verb) at `uri`: cause and advice. For callers that reach storage through delta-rs."""
+    number = getattr(error, "errno", None)
+    text = str(error) or type(error).__name__
+    if number is None:  # delta-rs says it in words only
+        number = next((known for known in _ADVICE if f"code: {known}," in text or os.strerror(known) in text), None)
+    advice = _ADVICE.get(number, "check that the place is reachable and retry") if number else "retry when it answers"
+    kind = MissingFile if number == errno.ENOENT else StorageUnavailable
+    return kind(f"cannot {asked} {uri}: {advice} ({text})")
+
+
+@contextmanager
+def naming(asked: str, uri: str) -> Iterator[None]:
+    """Turn errors of the storage below into StorageUnavailable that names what was asked and where."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise unavailable(asked, uri, error) from error
+
+
+def read_bytes(uri: str) -> bytes:
+    """The whole file. Raises MissingFile, StorageUnavailable."""
+    filesystem_, path = filesystem(uri)
+    with naming("read", uri), filesystem_.open_input_stream(path, compression=None) as stream:
+        return bytes(stream.read())
+
+
+def read_tail(uri: str, size: int) -> bytes:
+    """The last `size` bytes of a file, or all of it when it is shorter."""
+    filesystem_, path = filesystem(uri)
+    with naming("read", uri), filesystem_.open_input_file(path) as stream:
+        start = max(0, stream.size() - size)
+        stream.seek(start)
+        return bytes(stream.read(size))
+
+
+def write_bytes(uri: str, data: bytes | pa.Buffer) -> None:
+    """Write a file whose name nobody else uses yet. A failure may leave a torn one, so this is for staging only."""
+    filesystem_, path = filesystem(uri)
+    with naming("write", uri):
+        if filesystem_ is _LOCAL:
+            with open(path, "wb", buffering=0) as file:
+                _write_all(file.fileno(), memoryview(data))
+            return
+        with filesystem_.open_output_stream(path, compression=None) as stream:
+            stream.write(data)
+
+
+def put_if_absent(uri: str, data: bytes) -> bool:
+    """Write a small file unless there is one; whether it was written. The file is never seen torn.
+
+    Atomic for local files. An object store is asked first: two writers at the same instant may both get True there.
+    """
+    path = local_path(uri)
+    if path is None:
+        if exists(uri):
+            return False
+        write_bytes(uri, data)
+        return True
+    temporary = _temporary(path)
+    with naming("create", uri), _removed_afterwards(temporary):
+        _write_through(temporary, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        return True
+
+
+def replace_bytes(uri: str, data: bytes) -> None:
+    """Write a small file in place of the one that may be there; a reader sees the old or the new one."""
+    path = local_path(uri)
+    if path is None:
+        return write_bytes(uri, data)
+    temporary = _temporary(path)
+    with naming("replace", uri), _removed_afterwards(temporary):
+        _write_through(temporary, data)
+        os.replace(temporary, path)
+
+
+def create_directory(uri: str, *, parents: bool = False) -> None:
+    """Make sure that a directory is there. Without `parents` its parent must be: a lost mount is not papered over."""
+    filesystem_, path = filesystem(uri)
+    with naming("create the directory", uri):
+        if filesystem_ is not _LOCAL:
+            filesystem_.create_dir(path, recursive=parents)
+        elif parents:
+            os.makedirs(path, exist_ok=True)
+        elif not os.path.isdir(path):
+            with suppress(FileExistsError):
+                os.mkdir(path)
+
+
+def exists(uri: str) -> bool:
+    """Whether a file or directory is there. Raises StorageUnavailable when that cannot be told."""
+    filesystem_, path = filesystem(uri)
+    with naming("look for", uri):
+        return bool(filesystem_.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def size_of(uri: str) -> int | None:
+    """Bytes of a file, None when there is no such file."""
+    filesystem_, path = filesystem(uri)
+    with naming("look for", uri):
+        info = filesystem_.get_file_info(path)
+        return int(info.size) if info.type == fs.FileType.File else None
+
+
+def list_files(uri: str) -> list[FileEntry]:
+    """All files below a directory, however deep, sorted by name. Raises MissingFile when it is not there."""
+    filesystem_, path = filesystem(uri)
+    with naming("list", uri):
+        found = filesystem_.get_file_info(fs.FileSelector(path, recursive=True))
+    prefix = len(path.rstrip("/")) + 1
+    entries = [
+        FileEntry(info.path[prefix:], int(info.size), int((info.mtime_ns or 0) // 1_000_000))
+        for info in found
+        if info.type == fs.FileType.File
+    ]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def delete_file(uri: str) -> bool:
+    """Delete a file; whether it was there."""
+    filesystem_, path = filesystem(uri)
+    with naming("delete", uri):
+        if filesystem_ is not _LOCAL:
+            if filesystem_.get_file_info(path).type == fs.FileType.NotFound:
+                return False
+            filesystem_.delete_file(path)
+            return True
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def copy_file(source: str, target: str) -> int:
+    """Copy a file and return its bytes. The target appears whole under its name or not at all.
+
+    By the store itself where both are on the same one, by the kernel between local files, else as a stream.
+    """
+    source_path, target_path = local_path(source), local_path(target)
+    if source_path is not None and target_path is not None:
+        temporary = _temporary(target_path)
+        with naming(f"copy {source} to", target), _removed_afterwards(temporary):
+            shutil.copyfile(source_path, temporary)
+            size = os.path.getsize(temporary)
+            os.replace(temporary, target_path)
+            return size
+    from_filesystem, from_path = filesystem(source)
+    to_filesystem, to_path = filesystem(target)
+    with naming(f"copy {source} to", target):
+        if target_path is not None:
+            to_path = _temporary(target_path)
+            with _removed_afterwards(to_path):
+                _copy_stream(from_filesystem, from_path, to_filesystem, to_path)
+                size = os.path.getsize(to_path)
+                os.replace(to_path, target_path)
+                return size
+        if from_filesystem is to_filesystem:
+            from_filesystem.copy_file(from_path, to_path)
+        else:
+            _copy_stream(from_filesystem, from_path, to_filesystem, to_path)
+        return int(to_filesystem.get_file_info(to_path).size)
+
+
+def hard_link(source: str, target: str) -> bool:
+    """Store the same bytes under a second name without copying; False where storage cannot (copy then).
+
+    The file counts as just written, for all of its names: whoever deletes by age leaves the new name alone.
+    """
+    source_path, target_path = local_path(source), local_path(target)
+    if source_path is None or target_path is None:
+        return False
+    with naming(f"link {source} to", target):
+        try:
+            os.link(source_path, target_path)
+        except FileExistsError:
+            if not os.path.samefile(source_path, target_path):
+                return False
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                return False
+            raise
+        os.utime(target_path)
+        return True
+
+
+def space(uri: str) -> Space | None:
+    """Total and free bytes of a local place, None where there is no such thing."""
+    path = local_path(uri)
+    if path is None:
+        return None
+    with naming("measure", uri):
+        usage = shutil.disk_usage(path)
+    return Space(usage.total, usage.free)
+
+
+_LOCAL = fs.LocalFileSystem()
+
+
+@lru_cache(maxsize=256)
+def _remote_filesystem(scheme: str, authority: str) -> fs.FileSystem:
+    if scheme in ("s3", "s3a"):
+        known = {theirs: _options[ours] for ours, theirs in _S3_OPTIONS.items() if ours in _options}
+        return fs.S3FileSystem(**known)
+    return fs.FileSystem.from_uri(f"{scheme}://{authority}")[0]
+
+
+def _temporary(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}{TEMPORARY}{uuid.uuid4().hex}")
+
+
+def _write_through(path: str, data: bytes) -> None:
+    """Write and flush to the disk: what is renamed into place afterwards survives a power cut as a whole."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        _write_all(descriptor, memoryview(data))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _copy_stream(source: fs.FileSystem, source_path: str, target: fs.FileSystem, target_path: str) -> None:
+    with (
+        source.open_input_stream(source_path, compression=None) as reader,
+        target.open_output_stream(target_path, compression=None) as writer,
+    ):
+        while chunk := reader.read(CHUNK):
+            writer.write(chunk)
+
+
+@contextmanager
+def _removed_afterwards(path: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # renamed, or on a disk that has just failed: the error on its way says so
+            os.unlink(path)
