@@ -1,0 +1,75 @@
+"""Fences and sessions of a replica table: raised, opened and closed in one Delta metadata commit.
+
+The one idea: a change of the table's properties conflicts with every commit that looked at the table before it. So once
+`raise_fence(address, e)` has returned, nothing that was planned below e can land there, and the replica has
+acknowledged epoch e without any process being alive for it (design, section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from deltalake.exceptions import CommitFailedError
+from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
+from epochlake.jobs.dataplane.replica import (
+    FENCE,
+    SESSIONS,
+    STORAGE_ERRORS,
+    ReplicaAddress,
+    attempts,
+    encode_sessions,
+    open_snapshot,
+)
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+
+
+def raise_fence(
+    address: ReplicaAddress, epoch: int, *, open_sessions: Collection[str] | None = None
+) -> int | Unreachable:
+    """Raise the fence to `epoch` and return where it stands now: at `epoch`, or above when somebody was further.
+
+    With `open_sessions`, the replica's sessions become exactly these in the same commit: the sessions that the cluster
+    metadata has open at `epoch`. A caller behind the fence changes nothing, so a stale coordinator neither opens nor
+    closes anything. Safe to repeat.
+    """
+    sessions = None if open_sessions is None else frozenset(open_sessions)
+    outcome = _change(address, epoch, lambda current: current if sessions is None else sessions)
+    return outcome.fence if isinstance(outcome, FencedOff) else outcome
+
+
+def open_session(address: ReplicaAddress, epoch: int, session: str) -> int | FencedOff | Unreachable:
+    """Open a session at the replica and raise its fence to `epoch`. FencedOff when the replica is ahead of `epoch`."""
+    return _change(address, epoch, lambda current: current | {session})
+
+
+def close_sessions(address: ReplicaAddress, epoch: int, sessions: Collection[str]) -> int | FencedOff | Unreachable:
+    """Close sessions at the replica and raise its fence to `epoch`: work under them is refused from then on."""
+    return _change(address, epoch, lambda current: current - frozenset(sessions))
+
+
+def _change(
+    address: ReplicaAddress, epoch: int, sessions_after: Callable[[frozenset[str]], frozenset[str]]
+) -> int | FencedOff | Unreachable:
+    failure = ""
+    for _ in attempts():
+        try:
+            snapshot = open_snapshot(address)
+        except (StorageUnavailable, WrongCluster) as error:
+            return Unreachable(str(error))
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        sessions = sessions_after(snapshot.sessions)
+        if snapshot.fence == epoch and snapshot.sessions == sessions:
+            return epoch
+        if failure:
+            return Unreachable(failure)
+        # Whatever becomes of it, only the next snapshot tells: it shows the change, a newer one, or neither.
+        properties = {FENCE: str(epoch), SESSIONS: encode_sessions(sessions)}
+        try:
+            snapshot.delta_table().alter.set_table_properties(properties, raise_if_not_exists=False)
+        except CommitFailedError:
+            continue
+        except STORAGE_ERRORS as error:
+            failure = str(storage.unavailable(f"raise the fence to {epoch} of", address.uri, error))
+    return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")

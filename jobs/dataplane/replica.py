@@ -1,0 +1,207 @@
+"""Replica tables: a Delta table on a volume, with the fence and the open sessions in its own properties.
+
+The one idea: whoever touches a replica opens a snapshot first, and everything that decides whether the touch is allowed
+(fence, sessions, what was applied) is in that one snapshot. Delta's conflict detection makes the decision hold until
+the commit (design, section 9).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, by_tablet, from_add_actions
+from epochlake.jobs.dataplane.schema import replica_schema
+from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
+from epochlake.placement.tokens import TABLET
+
+FENCE = "epochlake.fence"
+SESSIONS = "epochlake.sessions"
+TABLE = "epochlake.table"
+CLUSTER = "epochlake.cluster"
+VOLUME = "epochlake.volume"
+
+LOG_RETENTION_SECONDS = 86_400
+TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
+
+STORAGE_ERRORS = (OSError, DeltaError, ValueError, pa.ArrowException)
+"""What delta-rs raises when the storage below fails or holds something torn."""
+
+_DELTA_PROPERTIES = {
+    # Opening reads the newest checkpoint and each commit after it; at 10, opening and committing take 7 ms together.
+    "delta.checkpointInterval": "10",
+    # Commits leave old log files alone (looking for them would list the whole log each time); `vacuum` deletes them.
+    # A day is far more than any commit takes between its snapshot and its end; a longer one is verified, not trusted.
+    "delta.enableExpiredLogCleanup": "true",
+    "delta.logRetentionDuration": f"interval {LOG_RETENTION_SECONDS} seconds",
+    # How long the log remembers which files were removed, and when: `vacuum` needs it to spare those that a pipeline
+    # with an older snapshot still reads, so it must outlast the longest pipeline.
+    "delta.deletedFileRetentionDuration": f"interval {TOMBSTONE_RETENTION_SECONDS} seconds",
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
+    # Never `delta.setTransactionRetentionDuration`: it would forget which batches have landed.
+}
+
+
+ATTEMPTS = 30
+PAUSE_SECONDS = 0.1
+"""How often a change is tried against a table that others keep changing, and the longest pause between two tries."""
+
+
+class ReplicaAddress(msgspec.Struct, frozen=True):
+    """Where the replicas of a table on one volume are, and whose they must be."""
+
+    cluster_id: str
+    volume_id: VolumeId
+    volume_uri: str
+    keyspace: str
+    table_id: TableId
+
+    @property
+    def uri(self) -> str:
+        return storage.join(self.volume_uri, self.keyspace, self.table_id)
+
+
+class ReplicaSnapshot:
+    """One version of a replica table. What it shows never changes, whatever is committed or cleaned up later."""
+
+    def __init__(self, address: ReplicaAddress, table: DeltaTable, properties: Mapping[str, str]) -> None:
+        self.address = address
+        self.version = table.version()
+        self.fence = int(properties[FENCE])
+        self.sessions: frozenset[str] = decode_sessions(properties[SESSIONS])
+        self._table = table
+
+    @cached_property
+    def files(self) -> dict[str, dict[str, DataFile]]:
+        """The live files: tablet label -> file id -> file."""
+        return by_tablet(from_add_actions(_arrow(self._table.get_add_actions(flatten=True))))
+
+    @property
+    def newest_written_at(self) -> int:
+        """The newest `_written_at` of any live row, microseconds; 0 when there is none."""
+        return max((file.max_written_at for tablet in self.files.values() for file in tablet.values()), default=0)
+
+    def applied(self, app_id: str) -> int | None:
+        """The newest version that was committed under this application id, None when none was."""
+        return self._table.transaction_version(app_id)
+
+    def delta_table(self) -> DeltaTable:
+        """The handle, for a commit with conflict detection from this version on. It is used up by that."""
+        return self._table
+
+    def __repr__(self) -> str:
+        return f"ReplicaSnapshot({self.address.uri}, version={self.version}, fence={self.fence})"
+
+
+def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
+    """Create the empty replica table of `table`, with its fence at the epoch `fence`; does nothing when it is there.
+
+    For replicas that become pending or belong to a new table, and for these only: a replica table that *should* be
+    there and is not was lost, and making an empty one in its place would hide that. Raises InvalidRequest for columns
+    that cannot be stored, StorageUnavailable, WrongCluster.
+    """
+    schema = replica_schema(table)
+    require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+    configuration: dict[str, str | None] = {
+        **_DELTA_PROPERTIES,
+        FENCE: str(fence),
+        SESSIONS: encode_sessions(frozenset()),
+        **_identity(address),
+    }
+    try:
+        storage.create_directory(storage.join(address.volume_uri, address.keyspace))
+        DeltaTable.create(
+            storage.delta_uri(address.uri),
+            schema=schema,
+            mode="ignore",
+            partition_by=[TABLET],
+            configuration=configuration,
+            storage_options=storage.storage_options(address.uri),
+            raise_if_key_not_exists=False,
+        )
+    except STORAGE_ERRORS as error:
+        if not _was_created_meanwhile(address):
+            raise storage.unavailable("create the replica table", address.uri, error) from error
+    open_snapshot(address)
+
+
+def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
+    """The replica table as it is now.
+
+    Raises StorageUnavailable when the volume cannot be reached or the table on it was lost, WrongCluster when volume or
+    table belong to somebody else. A missing table is never taken for an empty one.
+    """
+    require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+    try:
+        table = DeltaTable(storage.delta_uri(address.uri), storage_options=storage.storage_options(address.uri))
+        properties = table.metadata().configuration
+    except STORAGE_ERRORS as error:
+        if _is_missing(address):
+            raise StorageUnavailable(
+                f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
+                f"not. Rebuild its replicas, or restore the directory"
+            ) from error
+        raise storage.unavailable("open the replica table", address.uri, error) from error
+    _require_identity(address, properties)
+    return ReplicaSnapshot(address, table, properties)
+
+
+def attempts() -> Iterator[int]:
+    """Count the tries of a change, with a random pause before each but the first, so that racers part."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0, PAUSE_SECONDS))
+        yield attempt
+
+
+def encode_sessions(sessions: frozenset[str]) -> str:
+    return json.dumps(sorted(sessions))
+
+
+def decode_sessions(value: str) -> frozenset[str]:
+    return frozenset(json.loads(value))
+
+
+def _identity(address: ReplicaAddress) -> dict[str, str]:
+    return {TABLE: address.table_id, CLUSTER: address.cluster_id, VOLUME: str(address.volume_id)}
+
+
+def _require_identity(address: ReplicaAddress, properties: Mapping[str, str]) -> None:
+    missing = [name for name in (FENCE, SESSIONS) if name not in properties]
+    if missing:
+        raise StorageUnavailable(f"{address.uri} is no replica table: its property {missing[0]} is missing. Restore it")
+    foreign = {name: properties.get(name) for name, mine in _identity(address).items() if properties.get(name) != mine}
+    if foreign:
+        raise WrongCluster(
+            f"{address.uri} should be the replica of table {address.table_id} on volume {address.volume_id} of cluster "
+            f"{address.cluster_id}, but says {foreign}: it was copied or moved there. Restore the right directory"
+        )
+
+
+def _is_missing(address: ReplicaAddress) -> bool:
+    """Whether the table is not there. Raises StorageUnavailable when that cannot be told."""
+    return not storage.exists(storage.join(address.uri, "_delta_log"))
+
+
+def _was_created_meanwhile(address: ReplicaAddress) -> bool:
+    """Two creations raced, and the other one was first."""
+    try:
+        open_snapshot(address)
+    except StorageUnavailable:
+        return False
+    return True
+
+
+def _arrow(actions: object) -> pa.Table:
+    """delta-rs' table as PyArrow's, by the C stream: `pa.table(…)` would import pandas, which takes 200 ms."""
+    return pa.RecordBatchReader.from_stream(actions).read_all()

@@ -1,0 +1,72 @@
+"""Volumes and replica tables for tests: real directories, real Delta tables, real Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
+from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
+from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.dataplane.volumes import VolumeMarker, prepare_volume
+from epochlake.metastore.metadata.model import Column, Table, VolumeId
+from epochlake.placement.tokens import TOKEN, parse_label, tablet_range
+
+CLUSTER_ID = "7b0ad0b5-5a5f-4c44-9d4e-6f2f5d1c9a10"
+TABLE = Table(
+    table_id="t-1",
+    keyspace="air",
+    name="flights",
+    columns=(Column("id", "bigint"), Column("note", "string")),
+    primary_key=("id",),
+)
+
+
+def marker(volume_id: VolumeId, *, cluster_id: str = CLUSTER_ID, host_id: str | None = None) -> VolumeMarker:
+    return VolumeMarker(
+        cluster="test",
+        cluster_id=cluster_id,
+        node=f"n{volume_id}",
+        host_id=host_id or f"host-{volume_id}",
+        volume_id=volume_id,
+        volume="d1",
+        created="2026-01-01T00:00:00Z",
+    )
+
+
+def make_volume(root: Path, volume_id: VolumeId) -> str:
+    uri = str(root / f"v{volume_id}")
+    prepare_volume(uri, marker(volume_id))
+    return uri
+
+
+def make_replica(root: Path, volume_id: VolumeId, *, fence: int = 1, table: Table = TABLE) -> ReplicaAddress:
+    address = ReplicaAddress(CLUSTER_ID, volume_id, make_volume(root, volume_id), table.keyspace, table.table_id)
+    create_replica(address, table, fence)
+    return address
+
+
+def store(address: ReplicaAddress, label: str = "2-1", *, ids: Sequence[int] = (1, 2, 3), at: int = 100) -> DataFile:
+    """A real staged file in a replica's directory, not committed."""
+    first = tablet_range(*parse_label(label))[0] + 1
+    tokens = [first + n for n in range(len(ids))]
+    columns = {"id": list(ids), "note": [f"n{i}" for i in ids], TOKEN: tokens}
+    rows = pa.table({**columns, WRITTEN_AT: [at] * len(ids), DELETED: [False] * len(ids)})
+    file_id = new_file_id()
+    path = Path(address.uri) / path_of(label, file_id)
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(rows, path)
+    return DataFile(
+        file_id=file_id,
+        label=label,
+        path=path_of(label, file_id),
+        size=path.stat().st_size,
+        rows=len(ids),
+        min_token=tokens[0],
+        max_token=tokens[-1],
+        min_written_at=at,
+        max_written_at=at,
+        has_tombstones=False,
+    )
