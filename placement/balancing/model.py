@@ -1,0 +1,186 @@
+"""What the balancer reads and what it answers: columns of a cluster in, a plan of moves out.
+
+The one idea: everything is an index. Nodes, volumes, tablets and replicas are rows of columns; a plan names rows. Ids and
+names belong to whoever asks, so the same core serves a coordinator with five nodes and Spark with millions of replicas.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from epochlake.placement.errors import InvalidRequest
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Role(IntEnum):
+    """What a node may do in a plan. Only `ACTIVE` nodes are targets; only `DRAINING` ones must be emptied."""
+
+    ACTIVE = 0
+    DRAINING = 1
+    EXCLUDED = 2
+    MAINTENANCE = 3
+    NO_STATISTICS = 4
+
+
+class Hold(IntEnum):
+    """Why a tablet stays where it is."""
+
+    FREE = 0
+    IN_TRANSITION = 1
+    PENDING_REQUEST = 2
+
+
+class Cause(IntEnum):
+    """Why a replica moves."""
+
+    DRAIN = 0
+    BYTES = 1
+    COUNTS = 2
+    TABLE = 3
+    VOLUMES = 4
+
+
+class Obstacle(IntEnum):
+    """Why something does not move, or a node is no target."""
+
+    IN_TRANSITION = 0
+    PENDING_REQUEST = 1
+    NO_TARGET = 2
+    NODE_EXCLUDED = 3
+    NODE_MAINTENANCE = 4
+    NODE_NO_STATISTICS = 5
+    NOTHING_FITS = 6
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What counts as balanced, and how much may run at once.
+
+    `bytes_tolerance`: the spread of utilisation between nodes, relative, that is left alone; half of it is what one node
+    may be off its share. `counts_tolerance`: how far a node's number of replicas may be above its share. Where one tablet
+    is more than the tolerance, one tablet is the tolerance. `streams_per_volume`: replicas that may leave or reach a
+    volume in one wave.
+    """
+
+    bytes_tolerance: float = 0.01
+    counts_tolerance: float = 0.02
+    streams_per_volume: int = 2
+
+
+class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
+    """A cluster as columns.
+
+    Nodes (N,): `node_datacenter`, `node_rack` (labels of any type; a rack counts within its datacenter), `node_role`
+    (`Role`), `node_weight` (factor on the capacity of the node). Volumes (V,): `volume_node` (row of the node),
+    `volume_capacity` (any unit, the same for all). Tablets (T,): `tablet_table` (small ints), `tablet_hold` (`Hold`).
+    Replicas (R,), sorted by tablet: `replica_tablet`, `replica_volume` (rows), `replica_size` (bytes). A tablet in
+    transition is listed with the replicas that it will have. `busy_out`, `busy_in` (V,): streams in flight.
+    """
+
+    node_datacenter: NDArray
+    node_rack: NDArray
+    node_role: NDArray[np.int8]
+    node_weight: Floats
+    volume_node: Ints
+    volume_capacity: Floats
+    tablet_table: Ints
+    tablet_hold: NDArray[np.int8]
+    replica_tablet: Ints
+    replica_volume: Ints
+    replica_size: Floats
+    busy_out: Ints
+    busy_in: Ints
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        node_rack: ArrayLike,
+        volume_node: ArrayLike,
+        volume_capacity: ArrayLike,
+        tablet_table: ArrayLike,
+        replica_tablet: ArrayLike,
+        replica_volume: ArrayLike,
+        replica_size: ArrayLike,
+        node_datacenter: ArrayLike | None = None,
+        node_role: ArrayLike | None = None,
+        node_weight: ArrayLike | None = None,
+        tablet_hold: ArrayLike | None = None,
+        busy_out: ArrayLike | None = None,
+        busy_in: ArrayLike | None = None,
+    ) -> ClusterLoad:
+        """A cluster from any sequences, checked. What is left out: one datacenter, all active, weight 1, nothing held."""
+        rack = np.asarray(node_rack)
+        volume = np.asarray(volume_node)
+        table = np.asarray(tablet_table)
+        load = cls(
+            node_datacenter=np.zeros(len(rack), np.int64) if node_datacenter is None else np.asarray(node_datacenter),
+            node_rack=rack,
+            node_role=np.zeros(len(rack), np.int8) if node_role is None else np.asarray(node_role, np.int8),
+            node_weight=np.ones(len(rack)) if node_weight is None else np.asarray(node_weight, np.float64),
+            volume_node=volume,
+            volume_capacity=np.asarray(volume_capacity, np.float64),
+            tablet_table=table,
+            tablet_hold=np.zeros(len(table), np.int8) if tablet_hold is None else np.asarray(tablet_hold, np.int8),
+            replica_tablet=np.asarray(replica_tablet),
+            replica_volume=np.asarray(replica_volume),
+            replica_size=np.asarray(replica_size, np.float64),
+            busy_out=np.zeros(len(volume), np.int64) if busy_out is None else np.asarray(busy_out, np.int64),
+            busy_in=np.zeros(len(volume), np.int64) if busy_in is None else np.asarray(busy_in, np.int64),
+        )
+        _check(load)
+        return load
+
+
+class Plan(msgspec.Struct, frozen=True, eq=False):
+    """Moves (M,), in the order of their waves, and what stays (S,).
+
+    `replica`: row of the replica; `source`, `target`: rows of volumes (on the same node: an intranode migration);
+    `wave`: 1 and up; `cause` (`Cause`). `stay_replica` (row, -1 where it is about a node), `stay_node` (row), `stay_why`
+    (`Obstacle`). `share_bytes`, `share_count` (N,): what each node should hold, 0 for nodes that are not active.
+    """
+
+    replica: Ints
+    source: Ints
+    target: Ints
+    wave: Ints
+    cause: NDArray[np.int8]
+    stay_replica: Ints
+    stay_node: Ints
+    stay_why: NDArray[np.int8]
+    share_bytes: Floats
+    share_count: Floats
+
+    def __len__(self) -> int:
+        return len(self.replica)
+
+
+def _check(load: ClusterLoad) -> None:
+    groups = {
+        "node": ("node_datacenter", "node_rack", "node_role", "node_weight"),
+        "volume": ("volume_node", "volume_capacity", "busy_out", "busy_in"),
+        "tablet": ("tablet_table", "tablet_hold"),
+        "replica": ("replica_tablet", "replica_volume", "replica_size"),
+    }
+    for name, columns in groups.items():
+        lengths = {column: len(getattr(load, column)) for column in columns}
+        if len(set(lengths.values())) > 1:
+            raise InvalidRequest(f"the {name} columns of a cluster need one length, got {lengths}")
+    bounds = (
+        ("volume_node", load.volume_node, len(load.node_rack)),
+        ("replica_volume", load.replica_volume, len(load.volume_node)),
+        ("replica_tablet", load.replica_tablet, len(load.tablet_table)),
+    )
+    for column, values, limit in bounds:
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= limit):
+            raise InvalidRequest(f"{column} names rows from {values.min()} to {values.max()}, there are {limit}")
+    if (load.replica_tablet[1:] < load.replica_tablet[:-1]).any():
+        raise InvalidRequest("the replicas of a cluster have to be sorted by tablet")
+    if (load.volume_capacity <= 0).any() or (load.node_weight <= 0).any():
+        raise InvalidRequest("capacities and weights have to be above zero; exclude a node instead of weighing it 0")

@@ -1,0 +1,296 @@
+"""The whole plan of a cluster, from its load: what moves where, in which wave, and what stays and why.
+
+The one idea: passes over the state until one finds nothing to do. Each is a function of the state alone and is kept only
+if it makes the cluster better, so a plan never makes anything worse, and planning again after it gives an empty plan.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from epochlake.placement.balancing.model import (
+    Bools,
+    Cause,
+    ClusterLoad,
+    Hold,
+    Ints,
+    Obstacle,
+    Plan,
+    Policy,
+    Role,
+)
+from epochlake.placement.balancing.placing import place
+from epochlake.placement.balancing.refining import allowed, refine
+from epochlake.placement.balancing.shedding import leaving
+from epochlake.placement.balancing.state import Shares, State, cut, doubled, shares
+from epochlake.placement.balancing.volumes import exchange_leavers, settle
+from epochlake.placement.balancing.waves import schedule
+
+_MOST_PASSES = 12
+_MOST_STEPS = 2_000
+_CLOSE = 0.002
+
+
+def plan_moves(load: ClusterLoad, policy: Policy | None = None) -> Plan:
+    """The plan for `load` under `policy`. Deterministic; empty when nothing is out of balance.
+
+    Bytes relative to capacity come first, then numbers, then tables and volumes; draining nodes before all. Racks are
+    never loosened. Source: seed 000, "Load balancing".
+    """
+    policy = policy or Policy()
+    final = load.replica_volume.astype(np.int64)
+    cause = np.zeros(len(final), np.int8)
+    share_bytes, share_count = np.zeros(len(load.node_rack)), np.zeros(len(load.node_rack))
+    stays: list[tuple[Ints, Ints, Ints]] = []
+    for datacenter in np.unique(load.node_datacenter):
+        state = cut(load, datacenter)
+        start = state.node
+        state.node = start.copy()
+        share, causes = _even_nodes(state, policy)
+        _match_leaving_to_entering(state, start)
+        _even_volumes(load, state, start, final, cause, causes, policy)
+        share_bytes[state.nodes], share_count[state.nodes] = share.bytes, share.count
+        stays.append(_what_stays(load, state, start, share, policy))
+    return _assemble(load, final, cause, stays, share_bytes, share_count, policy)
+
+
+def _even_nodes(state: State, policy: Policy) -> tuple[Shares, np.ndarray]:
+    """Bring `state.node` to balance; the shares, and the cause of each replica's last move (R,)."""
+    together = doubled(state)
+    share = shares(state, together)
+    causes = np.zeros(len(state.node), np.int8)
+    score = _score(state, share, policy)
+    for _ in range(_MOST_PASSES):
+        before = state.node.copy()
+        rows = _relieve(state, share, causes, policy)
+        steps = refine(state, share, policy, _MOST_STEPS)
+        for row, _target, why in steps:
+            causes[row] = why
+        if not rows and not steps:
+            break
+        new_score = _score(state, share, policy)
+        if not _better(new_score, score):
+            state.node = before
+            break
+        score = new_score
+    return share, causes
+
+
+def _score(state: State, share: Shares, policy: Policy) -> tuple[float, float, float]:
+    """How bad it is, most important first: replicas to drain, bytes out of tolerance, numbers out of tolerance."""
+    active = state.active
+    waiting = float((state.free & state.draining[state.node]).sum()) if state.draining.any() else 0.0
+    if not active.any():
+        return waiting, 0.0, 0.0
+    off = np.abs(state.bytes_per_node() - share.bytes)[active] - share.bytes[active] * policy.bytes_tolerance / 2
+    crowd = state.count_per_node()[active] - np.maximum(
+        share.count[active] * (1 + policy.counts_tolerance), share.count[active] + 1
+    )
+    wide = state.capacity[active] / state.capacity[active].mean()
+    return waiting, float((np.maximum(off, 0) ** 2 / wide).sum()), float((np.maximum(crowd, 0) ** 2 / wide).sum())
+
+
+def _better(new: tuple[float, float, float], old: tuple[float, float, float]) -> bool:
+    for now, was in zip(new, old, strict=True):
+        if now < was * (1 - 1e-6):
+            return True
+        if now > was * (1 + 1e-6):
+            return False
+    return False
+
+
+def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) -> int:
+    """One pass in bulk: what draining and overloaded nodes shed, where it goes. How many replicas moved."""
+    bytes_now, count_now, active = state.bytes_per_node(), state.count_per_node(), state.active
+    draining = bool((state.free & state.draining[state.node]).any()) if state.draining.any() else False
+    over = _overloaded(bytes_now, share, active, draining, policy)
+    crowded = active & (count_now - share.count > np.maximum(1.0, share.count * policy.counts_tolerance))
+    spare = np.zeros(state.node_count)
+    if over.any() or crowded.any():
+        limit = np.maximum(share.count * (1 + policy.counts_tolerance / 2), np.ceil(share.count - 1e-9))
+        spare = np.where(active, np.floor(np.maximum(count_now - limit, 0)), 0.0)
+    relieve = over | (spare >= 1)
+    if not draining and not relieve.any():
+        return 0
+    rows = leaving(state, share, relieve, spare)
+    target = place(state, rows, share)
+    rows, target = rows[target >= 0], target[target >= 0]
+    source = state.node[rows]
+    causes[rows] = np.where(
+        state.draining[source], Cause.DRAIN, np.where(bytes_now[source] > share.bytes[source], Cause.BYTES, Cause.COUNTS)
+    )
+    state.node[rows] = target
+    return len(rows)
+
+
+def _overloaded(bytes_now: np.ndarray, share: Shares, active: Bools, draining: bool, policy: Policy) -> Bools:
+    """Nodes that shed bytes, (N,): none inside the tolerance; else those that are over, except by next to nothing."""
+    off = np.where(active, bytes_now - share.bytes, 0.0)
+    band = share.bytes * policy.bytes_tolerance / 2
+    lacking = active & (off < -band) & (not draining)
+    if not ((off > band).any() or lacking.any()):
+        return np.zeros(len(active), bool)
+    over = off > share.bytes * _CLOSE
+    if off[over].sum() < 0.9 * -off[lacking].sum():
+        over = off > 0  # a few new nodes among very many: each of the others is over by little
+    return over & active
+
+
+def _match_leaving_to_entering(state: State, start: Ints) -> None:
+    """Where a tablet has several moves, pair its ends so that they are valid in any order.
+
+    Replicas of a tablet are alike: an end that both leaves and enters stays, and ends in the same rack go together.
+    """
+    moved = np.flatnonzero(state.node != start)
+    tablets, count = np.unique(state.tablet[moved], return_counts=True)
+    several = np.isin(state.tablet[moved], tablets[count > 1])
+    groups: dict[int, list[int]] = {}
+    for row in moved[several].tolist():
+        groups.setdefault(int(state.tablet[row]), []).append(row)
+    for rows in groups.values():
+        entering = [int(state.node[row]) for row in rows]
+        waiting = []
+        for row in rows:
+            if int(start[row]) in entering:
+                entering.remove(int(start[row]))
+                state.node[row] = start[row]
+            else:
+                waiting.append(row)
+        later = []
+        for row in waiting:
+            same = next((n for n in entering if state.rack[n] == state.rack[start[row]]), None)
+            if same is None:
+                later.append(row)
+            else:
+                entering.remove(same)
+                state.node[row] = same
+        for row, node in zip(later, entering, strict=True):
+            state.node[row] = node
+
+
+def _even_volumes(
+    load: ClusterLoad,
+    state: State,
+    start: Ints,
+    final: Ints,
+    cause: np.ndarray,
+    causes: np.ndarray,
+    policy: Policy,
+) -> None:
+    """Fill `final` and `cause` (R of the whole cluster): the volume of each replica, and why it moves."""
+    order = np.argsort(load.volume_node, kind="stable")
+    begin = np.searchsorted(load.volume_node[order], state.nodes)
+    number = np.searchsorted(load.volume_node[order], state.nodes, side="right") - begin
+    touched = np.zeros(state.node_count, bool)
+    for n in np.flatnonzero(state.active & (number > 1)).tolist():
+        mine = order[begin[n] : begin[n] + number[n]]
+        _keep_volumes_even(load, state, start, n, mine, causes)
+    moved = np.flatnonzero(state.node != start)
+    rows = state.rows[moved]
+    cause[rows] = causes[moved]
+    single = number == 1
+    final[rows] = order[np.minimum(begin[state.node[moved]], len(order) - 1)]
+    touched[state.node[moved]] = True
+    for n in np.flatnonzero(state.active & ~single & (number > 0)).tolist():
+        mine = order[begin[n] : begin[n] + number[n]]
+        here = np.flatnonzero(state.node == n)
+        local = np.full(len(load.volume_node), -1, np.int64)
+        local[mine] = np.arange(len(mine))
+        now = np.where(start[here] == n, local[load.replica_volume[state.rows[here]]], -1)
+        settled = settle(state.size[here], now, load.volume_capacity[mine], state.free[here], policy)
+        final[state.rows[here]] = mine[settled]
+        inside = here[(now >= 0) & (settled != now)]
+        cause[state.rows[inside]] = Cause.VOLUMES
+
+
+def _keep_volumes_even(
+    load: ClusterLoad, state: State, start: Ints, node: int, volumes: Ints, causes: np.ndarray
+) -> None:
+    """Let other replicas leave `node` where that keeps its volumes even; nodes that also get some settle with those."""
+    was = np.flatnonzero(start == node)
+    gone = state.node[was] != node
+    if not gone.any() or (state.node == node).sum() > (~gone).sum():
+        return
+    local = np.full(len(load.volume_node), -1, np.int64)
+    local[volumes] = np.arange(len(volumes))
+    usable = state.free[was] | gone
+
+    def may(i: int, j: int) -> bool:
+        leaver, stayer = was[i], was[j]
+        back = allowed(state, np.array([leaver]), np.array([node]))[0, 0]
+        out = allowed(state, np.array([stayer]), state.node[[leaver]])[0, 0]
+        if not (usable[i] and usable[j] and back and out):
+            return False
+        state.node[stayer], state.node[leaver] = state.node[leaver], node
+        causes[stayer] = causes[leaver]
+        return True
+
+    exchange_leavers(
+        gone,
+        state.table[state.tablet[was]],
+        state.size[was],
+        local[load.replica_volume[state.rows[was]]],
+        load.volume_capacity[volumes],
+        may,
+    )
+
+
+def _what_stays(
+    load: ClusterLoad, state: State, start: Ints, share: Shares, policy: Policy
+) -> tuple[Ints, Ints, Ints]:
+    """Rows about what does not move: (replica or -1, node, `Obstacle`)."""
+    hold = load.tablet_hold[load.replica_tablet[state.rows]]
+    why_held = np.where(hold == Hold.IN_TRANSITION, Obstacle.IN_TRANSITION, Obstacle.PENDING_REQUEST)
+    stuck = np.flatnonzero(state.draining[state.node])
+    off = np.where(state.active, state.bytes_per_node() - share.bytes, 0.0)
+    over = np.flatnonzero(off > share.bytes * policy.bytes_tolerance / 2)
+    blocked = np.flatnonzero((hold != Hold.FREE) & np.isin(state.node, over)) if len(over) else over
+    role = load.node_role[state.nodes]
+    obstacle = {
+        int(Role.EXCLUDED): Obstacle.NODE_EXCLUDED,
+        int(Role.MAINTENANCE): Obstacle.NODE_MAINTENANCE,
+        int(Role.NO_STATISTICS): Obstacle.NODE_NO_STATISTICS,
+    }
+    barred = np.flatnonzero(np.isin(role, list(obstacle)))
+    parts = [
+        (state.rows[stuck], state.node[stuck], np.where(hold[stuck] != 0, why_held[stuck], Obstacle.NO_TARGET)),
+        (state.rows[blocked], state.node[blocked], why_held[blocked]),
+        (np.full(len(over), -1), over, np.full(len(over), Obstacle.NOTHING_FITS)),
+        (np.full(len(barred), -1), barred, np.array([obstacle[int(r)] for r in role[barred]], np.int64)),
+    ]
+    replica, node, why = (np.concatenate([part[k] for part in parts]).astype(np.int64) for k in range(3))
+    return replica, state.nodes[node], why
+
+
+def _assemble(
+    load: ClusterLoad,
+    final: Ints,
+    cause: np.ndarray,
+    stays: list[tuple[Ints, Ints, Ints]],
+    share_bytes: np.ndarray,
+    share_count: np.ndarray,
+    policy: Policy,
+) -> Plan:
+    moved = np.flatnonzero(final != load.replica_volume)
+    # Draining first; then by a fixed shuffle, so that waves use many volumes from the start.
+    mixed = (moved.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    moved = moved[np.lexsort((mixed, cause[moved] != Cause.DRAIN))]
+    source = load.replica_volume[moved].astype(np.int64)
+    wave = schedule(
+        source, final[moved], load.replica_tablet[moved], policy.streams_per_volume, load.busy_out, load.busy_in
+    )
+    order = np.argsort(wave, kind="stable")
+    moved, source, wave = moved[order], source[order], wave[order]
+    stay = [np.concatenate([part[k] for part in stays]) if stays else np.zeros(0, np.int64) for k in range(3)]
+    return Plan(
+        replica=moved,
+        source=source,
+        target=final[moved],
+        wave=wave,
+        cause=cause[moved],
+        stay_replica=stay[0],
+        stay_node=stay[1],
+        stay_why=stay[2].astype(np.int8),
+        share_bytes=share_bytes,
+        share_count=share_count,
+    )

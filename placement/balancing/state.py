@@ -1,0 +1,134 @@
+"""One datacenter while a plan is being made: where each replica is now, as arrays that the steps of planning change.
+
+Replicas never leave their datacenter, so each one is planned by itself. `node` is the only thing that changes; all else is
+derived from it or fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epochlake.placement.balancing.model import Bools, ClusterLoad, Floats, Hold, Ints, Role
+from epochlake.placement.balancing.shares import node_shares
+
+
+@dataclass
+class State:
+    """Nodes (N,): `rack`, `active`, `draining`, `capacity`. Tablets (T,): `table`, `copies`, `first` (row of its first
+    replica). Replicas (R,), sorted by tablet: `tablet`, `size`, `free` (may move), `node` (where it is now).
+
+    `rows`, `nodes`: the rows of the replicas and nodes in the `ClusterLoad` that this was cut from.
+    """
+
+    rows: Ints
+    nodes: Ints
+    rack: Ints
+    active: Bools
+    draining: Bools
+    capacity: Floats
+    table: Ints
+    tables: int
+    copies: Ints
+    first: Ints
+    tablet: Ints
+    size: Floats
+    free: Bools
+    node: Ints
+
+    @property
+    def node_count(self) -> int:
+        return len(self.rack)
+
+    def bytes_per_node(self) -> Floats:
+        return np.bincount(self.node, self.size, self.node_count)
+
+    def count_per_node(self) -> Floats:
+        return np.bincount(self.node, minlength=self.node_count).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each node should hold (N,): bytes, and number of replicas."""
+
+    bytes: Floats
+    count: Floats
+
+
+def cut(load: ClusterLoad, datacenter: object) -> State:
+    """The part of `load` that is in `datacenter`."""
+    nodes = np.flatnonzero(load.node_datacenter == datacenter)
+    local = np.full(len(load.node_rack), -1, np.int32)
+    local[nodes] = np.arange(len(nodes))
+    node = local[load.volume_node[load.replica_volume]]
+    tablet, size, rows = load.replica_tablet, load.replica_size, np.arange(len(node))
+    if len(nodes) < len(load.node_rack):
+        rows = np.flatnonzero(node >= 0)
+        node, tablet, size = node[rows], tablet[rows], size[rows]
+    change = np.ones(len(tablet), bool)
+    np.not_equal(tablet[1:], tablet[:-1], out=change[1:])
+    first = np.flatnonzero(change)
+    copies = np.diff(np.append(first, len(tablet)))
+    tables, table = np.unique(load.tablet_table[tablet[first]], return_inverse=True)
+    held = load.tablet_hold[tablet[first]] != Hold.FREE
+    role = load.node_role[nodes]
+    _, rack = np.unique(load.node_rack[nodes], return_inverse=True)
+    capacity = np.bincount(load.volume_node, load.volume_capacity, len(load.node_rack)) * load.node_weight
+    active = role == Role.ACTIVE
+    movable_node = active | (role == Role.DRAINING)
+    free = np.repeat(~held, copies)
+    if not movable_node.all():
+        free &= movable_node[node]
+    return State(
+        rows=rows,
+        nodes=nodes,
+        rack=rack.astype(np.int64),
+        active=active & (capacity[nodes] > 0),
+        draining=role == Role.DRAINING,
+        capacity=capacity[nodes],
+        table=table.astype(np.int32),
+        tables=len(tables),
+        copies=copies,
+        first=first,
+        tablet=np.repeat(np.arange(len(first), dtype=np.int32), copies),
+        size=size,
+        free=free,
+        node=node,
+    )
+
+
+def per_tablet(state: State, width: int) -> tuple[Ints, Ints]:
+    """The tablets with `width` replicas, and the rows of their replicas, (n, width)."""
+    if len(state.copies) and width * len(state.copies) == len(state.node) and (state.copies == width).all():
+        return np.arange(len(state.copies)), np.arange(len(state.node)).reshape(-1, width)
+    tablets = np.flatnonzero(state.copies == width)
+    return tablets, state.first[tablets][:, None] + np.arange(width)
+
+
+def doubled(state: State) -> Ints:
+    """How many replicas of each tablet share a rack at most, (T,)."""
+    most = np.ones(len(state.copies), np.int64)
+    rack_of_replica = state.rack.astype(np.int16)[state.node]
+    for width in np.unique(state.copies).tolist():
+        if width > 1:
+            tablets, rows = per_tablet(state, width)
+            columns = [rack_of_replica[rows[:, k]] for k in range(width)]
+            counts = [sum((columns[j] == columns[k]).astype(np.int8) for k in range(width)) for j in range(width)]
+            most[tablets] = np.maximum.reduce(counts)
+    return most
+
+
+def shares(state: State, together: Ints) -> Shares:
+    """The shares of the nodes; `together` is what `doubled` gave for the placement that planning started from."""
+    mean = np.add.reduceat(state.size, state.first) / state.copies if len(state.first) else np.zeros(0)
+    parts = [
+        node_shares(
+            amount, state.copies, together, now, state.rack, state.active, state.draining, state.capacity
+        )
+        for amount, now in (
+            (mean, state.bytes_per_node()),
+            (np.ones(len(state.copies)), state.count_per_node()),
+        )
+    ]
+    return Shares(*parts)
