@@ -5,18 +5,16 @@ They say what was asked, name the node or the operation in the way, and what to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
-from epochlake.placement.ring.movement import Movement
 from epochlake.placement.ring.placements import Change, calculated, same
 from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
 from epochlake.placement.ring.steps import settled_placements, settled_tokens, tokens_after, with_deltas
-from epochlake.placement.ring.strategies import SIMPLE, Replication
+from epochlake.placement.ring.strategies import SIMPLE
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from msgspec.structs import replace
 
 _GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
 
@@ -34,11 +32,10 @@ def node_in_state(state: RingState, node_id: int, wanted: MemberState, what: str
         )
 
 
-def operation_new(state: RingState, operation_id: str) -> None:
-    if operation_id in state.operations:
-        raise PlanRejected(
-            "operation-exists", f"{state.operations[operation_id]} has this name already. Choose another."
-        )
+def operation_new(state: RingState, asked: Operation) -> None:
+    other = state.operations.get(asked.operation_id)
+    if other is not None:
+        raise PlanRejected("operation-exists", f"{other} has this name already. Choose another.", other.operation_id)
 
 
 def nodes_free(state: RingState, asked: Operation) -> None:
@@ -60,9 +57,7 @@ def tokens_free(state: RingState, tokens: Collection[int], exempt: Collection[in
     for operation in state.operations.values():
         taken = wanted.intersection(operation.tokens)
         if taken and operation.node_id not in exempt:
-            reason = (
-                f"tokens {sorted(taken)} are about to belong to node {operation.node_id}: {operation}. Choose others."
-            )
+            reason = f"tokens {sorted(taken)} will belong to node {operation.node_id}: {operation}. Choose others."
             raise PlanRejected("tokens-taken", reason, operation.operation_id)
 
 
@@ -155,7 +150,7 @@ def settles(state: RingState, asked: Operation) -> None:
     predicted = with_deltas(settled_placements(state), asked, 0)
     ring = state.ring_with(tokens_after(settled_tokens(state), asked))
     targets = {key: key for key in state.placements}
-    for operation in state.operations.values():
+    for operation in (*state.operations.values(), asked):
         if operation.replication is not None:
             targets.update(dict.fromkeys(operation.deltas, operation.replication))
     for replication, target in targets.items():
@@ -164,7 +159,7 @@ def settles(state: RingState, asked: Operation) -> None:
             raise PlanRejected(
                 "would-not-settle",
                 f"{asked} together with {others} would not reach the placement that {target.strategy} gives to the "
-                "ring after all of them: one shifts racks or nodes that another counts on. Wait for them or cancel them.",
+                "ring after all of them: one shifts racks or nodes that another counts on. Wait or cancel them.",
                 next(iter(state.operations)),
             )
 
@@ -176,14 +171,6 @@ def gaining(operation: Operation) -> frozenset[int]:
         for delta in deltas:
             nodes.update(_new_nodes(delta.reads))
     return frozenset(nodes)
-
-
-def with_movements(outline: Operation, movements: Mapping[Replication, Movement]) -> Operation:
-    return replace(
-        outline,
-        deltas={replication: plan.deltas for replication, plan in movements.items()},
-        locks={replication: plan.locks for replication, plan in movements.items()},
-    )
 
 
 def _new_nodes(change: Change) -> set[int]:

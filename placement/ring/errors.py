@@ -12,7 +12,7 @@ class PlanRejected(EpochlakeError):
     the way, where one does. Codes: `unknown-node`, `node-state`, `node-busy`, `operation-exists`,
     `unknown-operation`, `tokens-taken`, `tokens-unchanged`, `ranges-locked`, `hands-to-departing`,
     `would-not-settle`, `last-node`, `below-replication`, `rack-needed`, `only-replica`, `unknown-keyspace`,
-    `replication-unchanged`, `no-source`.
+    `
     """
 
     exit_code = 3

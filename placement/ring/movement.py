@@ -20,7 +20,9 @@ from epochlake.placement.ring.placements import (
     narrowed,
     on_grid,
     same_sets,
+    turned,
     united,
+    without_node,
 )
 from epochlake.placement.ring.tokens import Tokens, ends_of
 
@@ -57,6 +59,24 @@ def founding(old: Assignment, new: Assignment) -> Movement:
     """The first node's join: nobody reads or writes yet, so PREPARE places it at once."""
     split, merge, changed = _compared(old, new)
     return Movement(Delta(split, changed, changed, merge), NO_DELTA, NO_DELTA, NO_DELTA, _locked(old, new, changed))
+
+
+def refilling(old: Assignment, node_id: int) -> Movement:
+    """A node keeps its ranges but gets their rows again: START takes its reads away, MID gives them back.
+
+    It goes on getting writes. Reads of one replica fewer still meet every write quorum: of n replicas, a majority of
+    n-1 and a majority of n are n+1 together.
+    """
+    rows = np.flatnonzero((old.replicas == node_id).any(axis=1))
+    starts, ends, whole = old.starts[rows], old.ends[rows], narrowed(old.replicas[rows])
+    without = Change(starts, ends, whole, without_node(whole, node_id))
+    return Movement(
+        prepare=NO_DELTA,
+        start=Delta(NO_TOKENS, without, NO_CHANGE, NO_TOKENS),
+        mid=Delta(NO_TOKENS, turned(without), NO_CHANGE, NO_TOKENS),
+        finish=NO_DELTA,
+        locks=ranges_of(starts, ends),
+    )
 
 
 def _compared(old: Assignment, new: Assignment) -> tuple[Tokens, Tokens, Change]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.errors import PlanRejected
@@ -79,15 +80,32 @@ def plan_replace(
 
 def _planned(state: RingState, outline: Operation) -> Operation:
     """The operation with deltas and locks, once nothing in flight stands in its way."""
-    checks.operation_new(state, outline.operation_id)
-    checks.nodes_free(state, outline)
     before = state.tokens()
-    movements = _movements(state, before, tokens_after(before, outline))
-    operation = checks.with_movements(outline, movements)
+    return checked(state, outline, _movements(state, before, tokens_after(before, outline)))
+
+
+def checked(state: RingState, outline: Operation, movements: Mapping[Replication, Movement]) -> Operation:
+    """The outline with deltas and locks; raises `PlanRejected` when it cannot go on beside what is in flight."""
+    operation = msgspec.structs.replace(
+        outline,
+        deltas={replication: plan.deltas for replication, plan in movements.items()},
+        locks={replication: plan.locks for replication, plan in movements.items()},
+    )
+    still_allowed(state, operation)
+    return operation
+
+
+def still_allowed(state: RingState, operation: Operation) -> None:
+    """Raise `PlanRejected` when the operation cannot go on beside what is in flight in `state`.
+
+    For whoever commits a plan: something may have been committed since it was made. That the placements are those
+    that it was made for is checked by `steps.accepted`.
+    """
+    checks.operation_new(state, operation)
+    checks.nodes_free(state, operation)
     checks.ranges_free(state, operation)
     checks.hands_nothing_to_departing(state, operation)
     checks.settles(state, operation)
-    return operation
 
 
 def _movements(

@@ -129,8 +129,12 @@ def narrowed(replicas: NodeIds) -> NodeIds:
 def united(left: NodeIds, right: NodeIds) -> NodeIds:
     """Row by row the nodes of `left`, then those of `right` that are not among them."""
     known = (right[:, :, None] == left[:, None, :]).any(axis=2)
-    both = np.concatenate([left, np.where(known, np.int32(-1), right)], axis=1)
-    return narrowed(np.take_along_axis(both, np.argsort(both < 0, axis=1, kind="stable"), axis=1))
+    return _closed_up(np.concatenate([left, np.where(known, np.int32(-1), right)], axis=1))
+
+
+def without_node(replicas: NodeIds, node_id: int) -> NodeIds:
+    """The same rows without one node."""
+    return _closed_up(np.where(replicas == node_id, np.int32(-1), replicas))
 
 
 def on_grid(assignment: Assignment, starts: Tokens) -> NodeIds:
@@ -138,6 +142,11 @@ def on_grid(assignment: Assignment, starts: Tokens) -> NodeIds:
     if starts is assignment.starts:
         return assignment.replicas
     return assignment.replicas[np.searchsorted(assignment.starts, starts, side="right") - 1]
+
+
+def _closed_up(replicas: NodeIds) -> NodeIds:
+    """Rows with their padding at the end; the order of the nodes stays."""
+    return narrowed(np.take_along_axis(replicas, np.argsort(replicas < 0, axis=1, kind="stable"), axis=1))
 
 
 def _applied(assignment: Assignment, split: Tokens, change: Change, merge: Tokens) -> Assignment:

@@ -15,6 +15,8 @@ from epochlake.placement.ring.document import STATE_NAMES, Asked, Case, Next, re
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.placements import Assignment, calculated, same
+from epochlake.placement.ring.rebuild import plan_rebuild
+from epochlake.placement.ring.replication import plan_replication_change
 from epochlake.placement.ring.state import Operation, OperationKind, RingState, Step, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, next_step
 from epochlake.placement.ring.streaming import streams
@@ -202,6 +204,10 @@ def _plan(state: RingState, name: str, asked: Asked) -> Operation:
         return plan_remove(state, name, asked.node, force=asked.force)
     if asked.kind is OperationKind.MOVE:
         return plan_move(state, name, asked.node, asked.tokens or ())
+    if asked.kind is OperationKind.REBUILD:
+        return plan_rebuild(state, name, asked.node, asked.datacenter)
+    if asked.replication is not None:
+        return plan_replication_change(state, name, asked.keyspace, asked.replication)
     return plan_replace(state, name, asked.replaced, asked.node, asked.tokens)
 
 

@@ -37,9 +37,11 @@ _NEWCOMERS = (OperationKind.JOIN, OperationKind.REPLACE)
 def accepted(state: RingState, operation: Operation) -> RingState:
     """The state after an operation's PREPARE: its ranges are split and locked.
 
-    Raises `InvariantViolated` when the operation was not planned for this state.
+    Raises `InvariantViolated` when any of its steps was not planned for this state.
     """
-    return _stepped(_with_own_placement(state, operation), operation)
+    prepared = _stepped(with_own_placement(state, operation), operation)
+    with_deltas(prepared.placements, operation, 1)
+    return prepared
 
 
 def advanced(state: RingState, operation_id: str) -> RingState:
@@ -114,6 +116,15 @@ def tokens_after(tokens: Mapping[int, tuple[int, ...]], operation: Operation) ->
     return result
 
 
+def with_own_placement(state: RingState, operation: Operation) -> RingState:
+    """A keyspace whose replication changes gets a placement of its own; its fellows keep theirs."""
+    if operation.previous is None:
+        return state
+    (own,) = operation.deltas
+    placements = {**state.placements, own: state.placements[operation.previous]}
+    return _tidied(replace(state, keyspaces={**state.keyspaces, operation.keyspace: own}, placements=placements))
+
+
 def _stepped(state: RingState, operation: Operation) -> RingState:
     """Apply the step that `operation.next_step` points at, and point at the one after it."""
     step = next_step(operation)
@@ -148,15 +159,6 @@ def _members(state: RingState, operation: Operation, step: Step) -> dict[int, Ri
 
 def _without(state: RingState, operation: Operation) -> dict[str, Operation]:
     return {name: other for name, other in state.operations.items() if name != operation.operation_id}
-
-
-def _with_own_placement(state: RingState, operation: Operation) -> RingState:
-    """A keyspace whose replication changes gets a placement of its own; its fellows keep theirs."""
-    if operation.previous is None:
-        return state
-    (own,) = operation.deltas
-    placements = {**state.placements, own: state.placements[operation.previous]}
-    return _tidied(replace(state, keyspaces={**state.keyspaces, operation.keyspace: own}, placements=placements))
 
 
 def _with_replication(state: RingState, operation: Operation, replication: Replication) -> RingState:
