@@ -90,7 +90,11 @@ class EmbeddedZooKeeper:
             os.close(use)
             raise
         self._use = use
-        threading.Thread(target=self._watch, name="epochlake-embedded-zookeeper", daemon=True).start()
+        self._released = threading.Event()
+        watch = threading.Thread(
+            target=self._watch, args=(self._released,), name="epochlake-embedded-zookeeper", daemon=True
+        )
+        watch.start()
         return f"{host}:{port}"
 
     def release(self) -> None:
@@ -124,12 +128,12 @@ class EmbeddedZooKeeper:
         finally:
             os.close(starting)
 
-    def _watch(self) -> None:
+    def _watch(self, released: threading.Event) -> None:
         """Start a new supervisor if the one there was got killed: those who are connected wait for their server."""
-        while not self._released.wait(_WATCH_SECONDS):
+        while not released.wait(_WATCH_SECONDS):
             starting = open_lock(self._files.starting)
             try:
-                if not is_supervised(self._files) and try_lock(starting, fcntl.LOCK_EX) and not self._released.is_set():
+                if not is_supervised(self._files) and try_lock(starting, fcntl.LOCK_EX) and not released.is_set():
                     logger.info("the supervisor of the embedded ZooKeeper is gone; starting another one")
                     _start_supervisor(self._files, self._linger_seconds)
             except Exception as error:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,14 +18,13 @@ from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.coordination.head import Head, correct_head, publish_head, read_head, watch_head
 from epochlake.metastore.coordination.leases import LEASES, Lease, announce, live_leases
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.coordination.proposals import LARGEST_BATCH_BYTES, PROPOSALS, Proposals
+from epochlake.metastore.coordination.proposals import LARGEST_BATCH_BYTES, PROPOSALS, Batch, Proposals
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 
 from tests.support.zookeeper import Ensemble, expire_session
 
 Opener = Callable[..., Coordination]
 
-SHORT_SESSION = {"session_timeout": 1.5}
 LEASE = Lease("nightly", "p-1", 7, ("air.flights",), 1_700_000_000_000, "here", 4711)
 
 
@@ -48,7 +48,7 @@ class OtherProcess:
         program = (
             "import sys, time\n"
             "from epochlake.metastore.coordination.client import Coordination\n"
-            f"c = Coordination({coordination.connect_string!r}, {coordination.base!r}, session_timeout=1.5)\n"
+            f"c = Coordination({coordination.connect_string!r}, {coordination.base!r}, session_timeout=1.0)\n"
             f"{script}\nprint('ready', flush=True)\ntime.sleep(600)\n"
         )
         self.process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -159,7 +159,7 @@ def test_the_lock_is_given_in_the_order_in_which_it_was_asked_for(connect: Opene
         for number in range(6):
             lock = CommitLock(connect())
             pool.submit(wait_and_tell, number, lock)
-            eventually(lambda number=number: len(holder.children(holder.path("lock"))) == number + 2)
+            eventually(partial(_are_contending, holder, number + 2))
         first.release()
     assert order == list(range(6))
 
@@ -264,10 +264,14 @@ def test_committing_goes_on_when_the_leader_of_an_ensemble_is_killed(ensemble: E
             ensemble.kill(ensemble.leader_index())
         session = (one, two)[epoch % 2]
         lock = CommitLock(session)
-        eventually(lambda lock=lock: _acquired(lock, 20))
-        eventually(lambda session=session, epoch=epoch: _published(session, epoch))
+        eventually(partial(_acquired, lock, 20))
+        eventually(partial(_published, session, epoch))
         lock.release()
     assert read_head(one) == read_head(two) == head(30)
+
+
+def _are_contending(coordination: Coordination, number: int) -> bool:
+    return len(coordination.children(coordination.path("lock"))) == number
 
 
 def _acquired(lock: CommitLock, timeout: float) -> bool:
@@ -305,12 +309,12 @@ def test_the_head_never_goes_down_with_racing_publishers(connect: Opener) -> Non
     epochs = list(range(1, 201))
     Random(seed).shuffle(epochs)
 
-    def publish(coordination: Coordination, part: list[int]) -> None:
+    def publish_all(coordination: Coordination, part: list[int]) -> None:
         for epoch in part:
             publish_head(coordination, head(epoch))
 
     with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(publish, connect(), epochs[number::8]) for number in range(8)]:
+        for future in [pool.submit(publish_all, connect(), epochs[number::8]) for number in range(8)]:
             future.result()
     eventually(lambda: seen and seen[-1] == 200)
     assert seen == sorted(set(seen))
@@ -356,9 +360,15 @@ def test_a_watch_on_the_head_survives_an_expired_session_and_a_restart(server: E
 # The proposals
 
 
+def publish(proposals: Proposals, data: bytes = b"events") -> Batch:
+    batch = proposals.publish(data)
+    assert batch is not None
+    return batch
+
+
 def test_published_batches_are_seen_by_the_others_in_their_order(connect: Opener) -> None:
     one, two = Proposals(connect()), Proposals(connect())
-    published = [one.publish(f"batch {number}".encode()) for number in range(5)]
+    published = [publish(one, f"batch {number}".encode()) for number in range(5)]
     assert two.pending() == published
     assert one.pending() == []
     assert two.claim(published[1:3]) == published[1:3]
@@ -379,7 +389,7 @@ def test_of_all_claims_and_the_withdrawal_of_a_batch_exactly_one_wins(connect: O
     seed = time.time_ns()
     print("seed", seed)
     owner, claimers = Proposals(connect()), [Proposals(connect()) for _ in range(4)]
-    batches = [owner.publish(b"events") for _ in range(150)]
+    batches = [publish(owner) for _ in range(150)]
     everybody = threading.Barrier(5)
 
     def claim(number: int, claimer: Proposals) -> list[str]:
@@ -415,8 +425,7 @@ def test_a_batch_of_a_dead_owner_vanishes_and_is_nobodys(connect: Opener) -> Non
 @pytest.mark.parametrize("decision", ["claim", "withdraw"])
 def test_a_decision_without_an_answer_is_nobodys(server: Ensemble, connect: Opener, decision: str) -> None:
     owner, claimer = Proposals(connect(server.connect_string)), Proposals(connect(server.connect_string))
-    batch = owner.publish(b"events")
-    assert batch is not None
+    batch = publish(owner)
     server.pause()
     started = time.monotonic()
     unanswered = claimer.claim([batch], 0.3) != [] if decision == "claim" else owner.withdraw(batch, 0.3)
@@ -431,9 +440,7 @@ def test_a_decision_without_an_answer_is_nobodys(server: Ensemble, connect: Open
 
 def test_publishing_without_an_answer_can_still_be_withdrawn(server: Ensemble, connect: Opener) -> None:
     owner = Proposals(connect(server.connect_string))
-    first = owner.publish(b"events")
-    assert first is not None
-    assert owner.withdraw(first)
+    assert owner.withdraw(publish(owner))
     server.pause()
     batch = owner.publish(b"events", 0.3)
     server.resume()
