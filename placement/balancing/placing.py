@@ -103,9 +103,7 @@ class _Racks:
         self.count = count
         self.rack: list[int] = state.rack.tolist()
         self._members: dict[int, tuple[int, ...]] = {}
-        self.crowded = {
-            int(j): _Crowd(state, int(tablets[j])) for j in np.flatnonzero(held != total).tolist()
-        }
+        self.crowded = {int(j): _Crowd(state, int(tablets[j])) for j in np.flatnonzero(held != total).tolist()}
 
     def members(self, bits: int) -> tuple[int, ...]:
         found = self._members.get(bits)
@@ -127,8 +125,11 @@ class _Crowd:
         self.least = dict(self.most)
 
     def open_bits(self, source_rack: int, racks: int) -> int:
+        """The own rack; and of the others those that relieve a crowded rack, or else those that make it no worse."""
         had = self.least[source_rack]
-        return sum(1 << r for r in range(racks) if r == source_rack or self.most.get(r, 0) < had)
+        better = sum(1 << r for r in range(racks) if self.most.get(r, 0) + 1 < had)
+        same = sum(1 << r for r in range(racks) if self.most.get(r, 0) < had)
+        return (better or same) | 1 << source_rack
 
     def moved(self, source_rack: int, target_rack: int, target: int) -> None:
         self.nodes.add(target)

@@ -20,13 +20,14 @@ from epochlake.placement.balancing.model import (
     Role,
 )
 from epochlake.placement.balancing.placing import place
-from epochlake.placement.balancing.refining import allowed, refine
+from epochlake.placement.balancing.refining import STARVED, allowed, refine
 from epochlake.placement.balancing.shedding import leaving
-from epochlake.placement.balancing.state import Shares, State, cut, doubled, shares
+from epochlake.placement.balancing.state import Shares, State, cut, shares
 from epochlake.placement.balancing.volumes import exchange_leavers, settle
 from epochlake.placement.balancing.waves import schedule
 
 _MOST_PASSES = 12
+_MOST_ROUNDS = 6
 _MOST_STEPS = 2_000
 _CLOSE = 0.002
 
@@ -44,22 +45,37 @@ def plan_moves(load: ClusterLoad, policy: Policy | None = None) -> Plan:
     stays: list[tuple[Ints, Ints, Ints]] = []
     for datacenter in np.unique(load.node_datacenter):
         state = cut(load, datacenter)
-        start = state.node
-        state.node = start.copy()
-        share, causes = _even_nodes(state, policy)
-        _match_leaving_to_entering(state, start)
-        _even_volumes(load, state, start, final, cause, causes, policy)
+        share = _even_datacenter(load, state, final, cause, policy)
         share_bytes[state.nodes], share_count[state.nodes] = share.bytes, share.count
-        stays.append(_what_stays(load, state, start, share, policy))
+        stays.append(_what_stays(load, state, share, policy))
     return _assemble(load, final, cause, stays, share_bytes, share_count, policy)
 
 
-def _even_nodes(state: State, policy: Policy) -> tuple[Shares, np.ndarray]:
-    """Bring `state.node` to balance; the shares, and the cause of each replica's last move (R,)."""
-    together = doubled(state)
-    share = shares(state, together)
-    causes = np.zeros(len(state.node), np.int8)
+def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.ndarray, policy: Policy) -> Shares:
+    """Bring one datacenter to balance, nodes and then volumes, until neither changes any more.
+
+    `final` and `cause` (R of the whole cluster) are filled: the volume of each replica, and why it moves.
+    """
+    origin = state.node
+    state.node = origin.copy()
+    share = shares(state)
+    causes = np.zeros(len(origin), np.int8)
+    for _ in range(_MOST_ROUNDS):
+        begin = state.node.copy()
+        changed = _even_nodes(state, share, causes, policy)
+        if changed:
+            _match_leaving_to_entering(state, origin)
+        if not _even_volumes(load, state, origin, begin, final, cause, causes, policy) and not changed:
+            break
+        if changed and share.crowded:
+            share = shares(state)
+    return share
+
+
+def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Policy) -> bool:
+    """Bring `state.node` to balance, note the cause of each replica's last move; whether anything moved."""
     score = _score(state, share, policy)
+    changed = False
     for _ in range(_MOST_PASSES):
         before = state.node.copy()
         rows = _relieve(state, share, causes, policy)
@@ -72,8 +88,8 @@ def _even_nodes(state: State, policy: Policy) -> tuple[Shares, np.ndarray]:
         if not _better(new_score, score):
             state.node = before
             break
-        score = new_score
-    return share, causes
+        score, changed = new_score, True
+    return changed
 
 
 def _score(state: State, share: Shares, policy: Policy) -> tuple[float, float, float]:
@@ -83,9 +99,9 @@ def _score(state: State, share: Shares, policy: Policy) -> tuple[float, float, f
     if not active.any():
         return waiting, 0.0, 0.0
     off = np.abs(state.bytes_per_node() - share.bytes)[active] - share.bytes[active] * policy.bytes_tolerance / 2
-    crowd = state.count_per_node()[active] - np.maximum(
-        share.count[active] * (1 + policy.counts_tolerance), share.count[active] + 1
-    )
+    many = state.count_per_node()[active] - share.count[active]
+    rate = share.count[active] * policy.counts_tolerance
+    crowd = np.maximum(many - np.maximum(rate, 1), -many - np.maximum(STARVED * rate, 1))
     wide = state.capacity[active] / state.capacity[active].mean()
     return waiting, float((np.maximum(off, 0) ** 2 / wide).sum()), float((np.maximum(crowd, 0) ** 2 / wide).sum())
 
@@ -117,7 +133,9 @@ def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) ->
     rows, target = rows[target >= 0], target[target >= 0]
     source = state.node[rows]
     causes[rows] = np.where(
-        state.draining[source], Cause.DRAIN, np.where(bytes_now[source] > share.bytes[source], Cause.BYTES, Cause.COUNTS)
+        state.draining[source],
+        Cause.DRAIN,
+        np.where(bytes_now[source] > share.bytes[source], Cause.BYTES, Cause.COUNTS),
     )
     state.node[rows] = target
     return len(rows)
@@ -171,43 +189,45 @@ def _match_leaving_to_entering(state: State, start: Ints) -> None:
 def _even_volumes(
     load: ClusterLoad,
     state: State,
-    start: Ints,
+    origin: Ints,
+    begin: Ints,
     final: Ints,
     cause: np.ndarray,
     causes: np.ndarray,
     policy: Policy,
-) -> None:
-    """Fill `final` and `cause` (R of the whole cluster): the volume of each replica, and why it moves."""
+) -> bool:
+    """Choose the volumes of what moved since `begin` (R,) and even out those of each node; whether any changed."""
     order = np.argsort(load.volume_node, kind="stable")
-    begin = np.searchsorted(load.volume_node[order], state.nodes)
-    number = np.searchsorted(load.volume_node[order], state.nodes, side="right") - begin
-    touched = np.zeros(state.node_count, bool)
-    for n in np.flatnonzero(state.active & (number > 1)).tolist():
-        mine = order[begin[n] : begin[n] + number[n]]
-        _keep_volumes_even(load, state, start, n, mine, causes)
-    moved = np.flatnonzero(state.node != start)
-    rows = state.rows[moved]
+    start = np.searchsorted(load.volume_node[order], state.nodes)
+    number = np.searchsorted(load.volume_node[order], state.nodes, side="right") - start
+    several = np.flatnonzero(state.active & (number > 1)).tolist()
+    for n in several:
+        _keep_volumes_even(load, state, begin, n, order[start[n] : start[n] + number[n]], final, causes)
+    moved = np.flatnonzero(state.node != begin)
+    rows, returned = state.rows[moved], state.node[moved] == origin[moved]
     cause[rows] = causes[moved]
-    single = number == 1
-    final[rows] = order[np.minimum(begin[state.node[moved]], len(order) - 1)]
-    touched[state.node[moved]] = True
-    for n in np.flatnonzero(state.active & ~single & (number > 0)).tolist():
-        mine = order[begin[n] : begin[n] + number[n]]
-        here = np.flatnonzero(state.node == n)
-        local = np.full(len(load.volume_node), -1, np.int64)
+    here = order[np.minimum(start[state.node[moved]], len(order) - 1)]
+    final[rows] = np.where(returned, load.replica_volume[rows], np.where(number[state.node[moved]] == 1, here, -1))
+    changed = False
+    for n in several:
+        mine = order[start[n] : start[n] + number[n]]
+        local = np.full(len(load.volume_node) + 1, -1, np.int64)
         local[mine] = np.arange(len(mine))
-        now = np.where(start[here] == n, local[load.replica_volume[state.rows[here]]], -1)
-        settled = settle(state.size[here], now, load.volume_capacity[mine], state.free[here], policy)
-        final[state.rows[here]] = mine[settled]
-        inside = here[(now >= 0) & (settled != now)]
-        cause[state.rows[inside]] = Cause.VOLUMES
+        inside = np.flatnonzero(state.node == n)
+        now = local[final[state.rows[inside]]]
+        settled = settle(state.size[inside], now, load.volume_capacity[mine], state.free[inside], policy)
+        final[state.rows[inside]] = mine[settled]
+        shifted = (now >= 0) & (settled != now)
+        cause[state.rows[inside[shifted & (origin[inside] == n)]]] = Cause.VOLUMES
+        changed |= bool(shifted.any())
+    return changed
 
 
 def _keep_volumes_even(
-    load: ClusterLoad, state: State, start: Ints, node: int, volumes: Ints, causes: np.ndarray
+    load: ClusterLoad, state: State, begin: Ints, node: int, volumes: Ints, final: Ints, causes: np.ndarray
 ) -> None:
     """Let other replicas leave `node` where that keeps its volumes even; nodes that also get some settle with those."""
-    was = np.flatnonzero(start == node)
+    was = np.flatnonzero(begin == node)
     gone = state.node[was] != node
     if not gone.any() or (state.node == node).sum() > (~gone).sum():
         return
@@ -229,21 +249,20 @@ def _keep_volumes_even(
         gone,
         state.table[state.tablet[was]],
         state.size[was],
-        local[load.replica_volume[state.rows[was]]],
+        local[final[state.rows[was]]],
         load.volume_capacity[volumes],
         may,
     )
 
 
-def _what_stays(
-    load: ClusterLoad, state: State, start: Ints, share: Shares, policy: Policy
-) -> tuple[Ints, Ints, Ints]:
+def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) -> tuple[Ints, Ints, Ints]:
     """Rows about what does not move: (replica or -1, node, `Obstacle`)."""
     hold = load.tablet_hold[load.replica_tablet[state.rows]]
     why_held = np.where(hold == Hold.IN_TRANSITION, Obstacle.IN_TRANSITION, Obstacle.PENDING_REQUEST)
     stuck = np.flatnonzero(state.draining[state.node])
     off = np.where(state.active, state.bytes_per_node() - share.bytes, 0.0)
-    over = np.flatnonzero(off > share.bytes * policy.bytes_tolerance / 2)
+    one = float(state.size.mean()) if len(state.size) else 0.0
+    over = np.flatnonzero(off > np.maximum(share.bytes * policy.bytes_tolerance / 2, one))
     blocked = np.flatnonzero((hold != Hold.FREE) & np.isin(state.node, over)) if len(over) else over
     role = load.node_role[state.nodes]
     obstacle = {

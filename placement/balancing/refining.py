@@ -16,6 +16,7 @@ _MOST_CANDIDATES = 4_000
 _MOST_PER_EXCHANGE = 400
 _PARTNERS = 4
 _WORTH = 0.02
+STARVED = 5.0
 _WORTH_EXCHANGE = 0.1
 
 
@@ -83,7 +84,8 @@ class _Work:
         self.count_off = np.where(state.active, state.count_per_node() - shares.count, 0.0)
         self.width = np.maximum(state.capacity / max(float(state.capacity.mean()), 1e-300), 1e-9)
         self.band = shares.bytes * policy.bytes_tolerance / 2
-        self.count_band = np.maximum(1.0, shares.count * policy.counts_tolerance)
+        self.count_rate = shares.count * policy.counts_tolerance
+        self.count_band = np.maximum(1.0, self.count_rate)
         self.active = np.flatnonzero(state.active)
         self.one = float(state.size.mean()) if len(state.size) else 0.0
         cell = state.node.astype(np.int64) * state.tables + state.table[state.tablet]
@@ -108,7 +110,9 @@ class _Work:
         return self._first(beyond, settled)
 
     def most_crowded(self, settled: set[int]) -> int:
-        return self._first(self.count_off - self.count_band - 1e-9, settled)
+        """The node with too many replicas; or while one has far too few, the one with the most above its share."""
+        starved = (self.count_off < -np.maximum(1.0, STARVED * self.count_rate))[self.active].any()
+        return self._first(self.count_off - (1e-9 if starved else self.count_band + 1e-9), settled)
 
     def _first(self, beyond: Floats, settled: set[int]) -> int:
         beyond = np.where(self.state.active, beyond, -1.0)
@@ -170,9 +174,11 @@ class _Work:
         if len(rows) == 0 or len(targets) == 0:
             return []
         size = self.state.size[rows][:, None]
-        limit = np.maximum(self.band[targets], np.maximum(self.off[targets], self.off[node] * self.width[targets]))
-        least = min(-float(self.band[node]), float(self.off[node]), float((self.off - self.band)[self.active].min()))
-        fits = (self.off[targets][None, :] + size <= limit[None, :]) & (self.off[node] - size >= least)
+        leave = np.abs(self.off[node] - size) / self.width[node]
+        enter = np.abs(self.off[targets] + size) / self.width[targets]
+        worst = np.maximum(abs(self.off[node]) / self.width[node], np.abs(self.off[targets]) / self.width[targets])
+        band = self.band[node] / self.width[node]
+        fits = np.maximum(leave, enter) <= np.maximum(worst * (1 + 1e-9), band)[None, :]
         fits &= allowed(self.state, rows, targets)
         if not fits.any():
             return []

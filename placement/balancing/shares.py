@@ -32,6 +32,7 @@ def node_shares(
     amount: Floats,
     copies: Ints,
     doubled: Ints,
+    fewest: Ints,
     node_amount: Floats,
     rack: Ints,
     active: Bools,
@@ -41,14 +42,16 @@ def node_shares(
     """What each node should hold, (N,), zero for those that are not active.
 
     `amount` (T,): bytes (or 1, for counts) of one replica of each tablet; `copies` (T,): its replicas; `doubled` (T,):
-    how many of them share a rack at most. `node_amount` (N,): what the nodes hold now.
+    how many of them share a rack at most; `fewest` (T,): how many of them each rack has at least. `node_amount` (N,):
+    what the nodes hold now.
     """
     racks = int(rack.max(initial=-1)) + 1
-    kinds, first = np.unique(copies * 1024 + doubled, return_inverse=True)
+    kinds, first = np.unique((copies * 1024 + doubled) * 1024 + fewest, return_inverse=True)
     sums = np.bincount(first, amount, len(kinds))
     nodes = np.bincount(rack, active, racks)
-    most = np.minimum(nodes[:, None], (kinds % 1024)[None, :])
-    least = np.maximum(0, (kinds // 1024)[None, :] - (most.sum(axis=0)[None, :] - most))
+    copies_of, doubled_of, fewest_of = kinds // 1024**2, kinds // 1024 % 1024, kinds % 1024
+    most = np.minimum(nodes[:, None], doubled_of[None, :])
+    least = np.maximum(fewest_of[None, :], copies_of[None, :] - (most.sum(axis=0)[None, :] - most))
     resident = np.bincount(rack, np.where(active | draining, 0.0, node_amount), racks)
     high = np.maximum(most @ sums - resident, 0.0)
     low = np.clip(np.minimum(least, most) @ sums - resident, 0.0, high)

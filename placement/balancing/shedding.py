@@ -14,6 +14,7 @@ from epochlake.placement.balancing.state import Shares, State
 
 _SEED = 20_240_301
 _SEARCH_STEPS = 14
+_CROWDING = 1e3
 
 
 def leaving(state: State, shares: Shares, relieve: Bools, spare: Floats) -> Ints:
@@ -67,7 +68,21 @@ def _levels(state: State, shares: Shares, rows: Ints) -> Floats:
     per_table = np.bincount(state.table, state.copies, state.tables)
     fair = per_table[table[start]] * (shares.count / max(shares.count.sum(), 1.0))[node[start]]
     noise = np.random.default_rng(_SEED).random(len(rows), dtype=np.float32)
-    return (length - fair)[group] - rank + noise
+    return (length - fair)[group] - rank + noise + _crowding(state, rows)
+
+
+def _crowding(state: State, rows: Ints) -> Floats | float:
+    """What is added to the level of replicas that share their rack with another of the tablet: these go first."""
+    tablet = state.tablet[rows]
+    if state.rack.max(initial=0) == 0 or len(rows) == 0:
+        return 0.0
+    home = state.rack[state.node[rows]]
+    sharing = -np.ones(len(rows), np.int64)
+    for k in range(int(state.copies[tablet].max())):
+        there = k < state.copies[tablet]
+        other = np.minimum(state.first[tablet] + k, len(state.node) - 1)
+        sharing += there & (state.rack[state.node[other]] == home)
+    return _CROWDING * sharing if sharing.any() else 0.0
 
 
 def pick(size: Floats, level: Floats, excess: float, count: float) -> Ints:

@@ -50,10 +50,11 @@ class State:
 
 @dataclass(frozen=True)
 class Shares:
-    """What each node should hold (N,): bytes, and number of replicas."""
+    """What each node should hold (N,): bytes, and number of replicas. `crowded`: some tablets share a rack."""
 
     bytes: Floats
     count: Floats
+    crowded: bool = False
 
 
 def cut(load: ClusterLoad, datacenter: object) -> State:
@@ -106,29 +107,32 @@ def per_tablet(state: State, width: int) -> tuple[Ints, Ints]:
     return tablets, state.first[tablets][:, None] + np.arange(width)
 
 
-def doubled(state: State) -> Ints:
-    """How many replicas of each tablet share a rack at most, (T,)."""
-    most = np.ones(len(state.copies), np.int64)
+def gathered(state: State) -> tuple[Ints, Ints]:
+    """How many replicas of each tablet share a rack at most, and how many each rack has at least, (T,) both."""
+    most, fewest = np.ones(len(state.copies), np.int64), np.zeros(len(state.copies), np.int64)
     rack_of_replica = state.rack.astype(np.int16)[state.node]
+    racks = np.unique(state.rack[state.active | state.draining]).tolist()
     for width in np.unique(state.copies).tolist():
+        tablets, rows = per_tablet(state, width)
+        columns = [rack_of_replica[rows[:, k]] for k in range(width)]
         if width > 1:
-            tablets, rows = per_tablet(state, width)
-            columns = [rack_of_replica[rows[:, k]] for k in range(width)]
             counts = [sum((columns[j] == columns[k]).astype(np.int8) for k in range(width)) for j in range(width)]
             most[tablets] = np.maximum.reduce(counts)
-    return most
+        if width >= len(racks) > 0:
+            counts = [sum((column == r).astype(np.int8) for column in columns) for r in racks]
+            fewest[tablets] = np.minimum.reduce(counts)
+    return most, fewest
 
 
-def shares(state: State, together: Ints) -> Shares:
-    """The shares of the nodes; `together` is what `doubled` gave for the placement that planning started from."""
+def shares(state: State) -> Shares:
+    """The shares of the nodes, as far as the racks of the present placement allow them."""
+    together, fewest = gathered(state)
     mean = np.add.reduceat(state.size, state.first) / state.copies if len(state.first) else np.zeros(0)
+    amounts = (mean, state.bytes_per_node()), (np.ones(len(state.copies)), state.count_per_node())
     parts = [
         node_shares(
-            amount, state.copies, together, now, state.rack, state.active, state.draining, state.capacity
+            amount, state.copies, together, fewest, now, state.rack, state.active, state.draining, state.capacity
         )
-        for amount, now in (
-            (mean, state.bytes_per_node()),
-            (np.ones(len(state.copies)), state.count_per_node()),
-        )
+        for amount, now in amounts
     ]
-    return Shares(*parts)
+    return Shares(*parts, crowded=bool(together.max(initial=1) > 1))
