@@ -39,7 +39,12 @@ class CommitUnknown(EpochlakeError):
 
 
 class LogUnreadable(EpochlakeError):
-    """The log, or a part of it, cannot be read or trusted; the message names the epoch."""
+    """The log, or a part of it, cannot be read or trusted; the message names the epoch.
+
+    `epochs`: the first and the last one of the part that cannot be read, when that is known.
+    """
+
+    epochs: tuple[int, int] | None = None
 
 
 class LogGap(LogUnreadable):

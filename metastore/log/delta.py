@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,21 +102,20 @@ class DeltaLog:
         self._refreshed_at = 0.0
         self._appends_since_compaction = 0
 
-    def read(self, after: int) -> list[Entry]:
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         table = self._refresh()
         try:
             actions = pa.table(table.get_add_actions(flatten=True))
             if not actions.num_rows:
                 return []
-            newest = actions["max.epoch"].to_pylist()
-            paths = [
-                path
-                for path, epoch in zip(actions["path"].to_pylist(), newest, strict=True)
-                if epoch is None or epoch > after
+            files = [
+                _File(*row)
+                for row in zip(*(actions[name].to_pylist() for name in ("path", "min.epoch", "max.epoch")), strict=True)
             ]
-            return self._read_files(paths, after)
-        except (OSError, DeltaError, pa.ArrowException, KeyError, StorageUnavailable) as error:
+        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
             raise LogUnreadable(f"the log at {self.uri} cannot be read after epoch {after}: {error}") from error
+        wanted = [file for file in files if file.may_hold(after, up_to)]
+        return self._read_files(wanted, after, up_to)
 
     def append(self, entries: Sequence[Entry]) -> None:
         if self._table is None:
@@ -207,12 +207,20 @@ class DeltaLog:
         except (OSError, DeltaError) as error:
             raise storage.unavailable("read the log at", self.uri, error) from error
 
-    def _read_files(self, paths: Sequence[str], after: int) -> list[Entry]:
-        if not paths:
+    def _read_files(self, files: Sequence[_File], after: int, up_to: int | None) -> list[Entry]:
+        if not files:
             return []
-        rows = self._read_columns(paths, SCHEMA.names)
+        parts = []
+        for file in sorted(files, key=lambda file: file.first or 0):
+            try:
+                parts.append(self._read_columns([file.path], SCHEMA.names))
+            except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
+                raise _unreadable(self.uri, file, error) from error
+        rows = pa.concat_tables(parts)
         if after:
             rows = rows.filter(pc.greater(rows["epoch"], after))
+        if up_to is not None:
+            rows = rows.filter(pc.less_equal(rows["epoch"], up_to))
         return _from_arrow(rows.sort_by("epoch"))
 
     def _read_columns(self, paths: Sequence[str], columns: list[str]) -> pa.Table:
@@ -247,6 +255,30 @@ class DeltaLog:
             return storage.exists(f"{self.uri}/_delta_log/{version:020}.json")
         except StorageUnavailable:
             return True
+
+
+class _File(NamedTuple):
+    """A data file of the log and the epochs that it holds, from its statistics."""
+
+    path: str
+    first: int | None
+    last: int | None
+
+    def may_hold(self, after: int, up_to: int | None) -> bool:
+        """Whether an epoch greater than `after`, and not greater than `up_to`, may be in it."""
+        too_early = self.last is not None and self.last <= after
+        too_late = up_to is not None and self.first is not None and self.first > up_to
+        return not too_early and not too_late
+
+
+def _unreadable(uri: str, file: _File, cause: Exception) -> LogUnreadable:
+    error = LogUnreadable(
+        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {cause}. "
+        "Restore the file from a copy of the log"
+    )
+    if file.first is not None and file.last is not None:
+        error.epochs = (file.first, file.last)
+    return error
 
 
 def _to_arrow(entries: Sequence[Entry]) -> pa.Table:

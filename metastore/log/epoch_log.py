@@ -33,8 +33,10 @@ class AppendFailed(EpochlakeError):
 class EpochLog(Protocol):
     """One handle on a log; not safe for use by several threads at once."""
 
-    def read(self, after: int) -> list[Entry]:
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         """Move the handle to the tail and return the entries with a greater epoch than `after`, in order.
+
+        With `up_to` only those up to that epoch; the handle moves to the tail all the same.
 
         Raises LogUnreadable, NotInitialised or StorageUnavailable.
         """

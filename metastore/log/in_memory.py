@@ -25,10 +25,10 @@ class InMemoryLog:
         self.shared = shared or SharedEntries()
         self._seen = 0
 
-    def read(self, after: int) -> list[Entry]:
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         with self.shared.lock:
             self._seen = self.shared.version
-            return self.shared.entries[after:]
+            return self.shared.entries[after:up_to]
 
     def append(self, entries: Sequence[Entry]) -> None:
         with self.shared.lock:
