@@ -30,8 +30,8 @@ def place(state: State, rows: Ints, shares: Shares) -> Ints:
     target = np.full(len(rows), -1, np.int64)
     gone_bytes = np.bincount(state.node[rows], size, state.node_count)
     gone_count = np.bincount(state.node[rows], minlength=state.node_count)
-    lack_bytes = shares.bytes - state.bytes_per_node() + gone_bytes
-    lack_count = shares.count - state.count_per_node() + gone_count
+    lack_bytes = shares.bytes - state.bytes_per_node + gone_bytes
+    lack_count = shares.count - state.count_per_node + gone_count
     spread = _Spread(state, rows)
     racks = _Racks(state, rows)
     ends = [round(len(rows) * part) for part in _CLASS_ENDS]

@@ -56,8 +56,7 @@ def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.nda
 
     `final` and `cause` (R of the whole cluster) are filled: the volume of each replica, and why it moves.
     """
-    origin = state.node
-    state.node = origin.copy()
+    origin = state.node.copy()
     share = shares(state)
     causes = np.zeros(len(origin), np.int8)
     for _ in range(_MOST_ROUNDS):
@@ -86,7 +85,8 @@ def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Policy)
             break
         new_score = _score(state, share, policy)
         if not _better(new_score, score):
-            state.node = before
+            back = np.flatnonzero(state.node != before)
+            state.move(back, before[back])
             break
         score, changed = new_score, True
     return changed
@@ -98,8 +98,8 @@ def _score(state: State, share: Shares, policy: Policy) -> tuple[float, float, f
     waiting = float((state.free & state.draining[state.node]).sum()) if state.draining.any() else 0.0
     if not active.any():
         return waiting, 0.0, 0.0
-    off = np.abs(state.bytes_per_node() - share.bytes)[active] - share.bytes[active] * policy.bytes_tolerance / 2
-    many = state.count_per_node()[active] - share.count[active]
+    off = np.abs(state.bytes_per_node - share.bytes)[active] - share.bytes[active] * policy.bytes_tolerance / 2
+    many = state.count_per_node[active] - share.count[active]
     rate = share.count[active] * policy.counts_tolerance
     crowd = np.maximum(many - np.maximum(rate, 1), -many - np.maximum(STARVED * rate, 1))
     wide = state.capacity[active] / state.capacity[active].mean()
@@ -117,7 +117,7 @@ def _better(new: tuple[float, float, float], old: tuple[float, float, float]) ->
 
 def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) -> int:
     """One pass in bulk: what draining and overloaded nodes shed, where it goes. How many replicas moved."""
-    bytes_now, count_now, active = state.bytes_per_node(), state.count_per_node(), state.active
+    bytes_now, count_now, active = state.bytes_per_node, state.count_per_node, state.active
     draining = bool((state.free & state.draining[state.node]).any()) if state.draining.any() else False
     over = _overloaded(bytes_now, share, active, draining, policy)
     crowded = active & (count_now - share.count > np.maximum(1.0, share.count * policy.counts_tolerance))
@@ -137,7 +137,7 @@ def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) ->
         Cause.DRAIN,
         np.where(bytes_now[source] > share.bytes[source], Cause.BYTES, Cause.COUNTS),
     )
-    state.node[rows] = target
+    state.move(rows, target)
     return len(rows)
 
 
@@ -160,30 +160,31 @@ def _match_leaving_to_entering(state: State, start: Ints) -> None:
     Replicas of a tablet are alike: an end that both leaves and enters stays, and ends in the same rack go together.
     """
     moved = np.flatnonzero(state.node != start)
-    tablets, count = np.unique(state.tablet[moved], return_counts=True)
-    several = np.isin(state.tablet[moved], tablets[count > 1])
+    # Rows are sorted by tablet, so replicas of the same one are neighbours.
+    tablet = state.tablet[moved]
+    same = tablet[1:] == tablet[:-1]
+    several = np.append(same, False) | np.append(False, same)
     groups: dict[int, list[int]] = {}
     for row in moved[several].tolist():
         groups.setdefault(int(state.tablet[row]), []).append(row)
     for rows in groups.values():
-        entering = [int(state.node[row]) for row in rows]
-        waiting = []
-        for row in rows:
-            if int(start[row]) in entering:
-                entering.remove(int(start[row]))
-                state.node[row] = start[row]
-            else:
-                waiting.append(row)
-        later = []
-        for row in waiting:
-            same = next((n for n in entering if state.rack[n] == state.rack[start[row]]), None)
-            if same is None:
-                later.append(row)
-            else:
-                entering.remove(same)
-                state.node[row] = same
-        for row, node in zip(later, entering, strict=True):
-            state.node[row] = node
+        state.move(np.array(rows), np.array(_paired(rows, state, start)))
+
+
+def _paired(rows: list[int], state: State, start: Ints) -> list[int]:
+    """The nodes that the replicas in `rows`, all of one tablet, go to: the same nodes as now, dealt out anew."""
+    entering = [int(state.node[row]) for row in rows]
+    found: dict[int, int] = {}
+    for row in rows:
+        if int(start[row]) in entering:
+            found[row] = int(start[row])
+            entering.remove(found[row])
+    for row in rows:
+        near = [n for n in entering if state.rack[n] == state.rack[start[row]]]
+        if row not in found and near:
+            found[row] = near[0]
+            entering.remove(near[0])
+    return [found[row] if row in found else entering.pop(0) for row in rows]
 
 
 def _even_volumes(
@@ -241,7 +242,7 @@ def _keep_volumes_even(
         out = allowed(state, np.array([stayer]), state.node[[leaver]])[0, 0]
         if not (usable[i] and usable[j] and back and out):
             return False
-        state.node[stayer], state.node[leaver] = state.node[leaver], node
+        state.move(np.array([stayer, leaver]), np.array([state.node[leaver], node]))
         causes[stayer] = causes[leaver]
         return True
 
@@ -260,7 +261,7 @@ def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) 
     hold = load.tablet_hold[load.replica_tablet[state.rows]]
     why_held = np.where(hold == Hold.IN_TRANSITION, Obstacle.IN_TRANSITION, Obstacle.PENDING_REQUEST)
     stuck = np.flatnonzero(state.draining[state.node])
-    off = np.where(state.active, state.bytes_per_node() - share.bytes, 0.0)
+    off = np.where(state.active, state.bytes_per_node - share.bytes, 0.0)
     one = float(state.size.mean()) if len(state.size) else 0.0
     over = np.flatnonzero(off > np.maximum(share.bytes * policy.bytes_tolerance / 2, one))
     blocked = np.flatnonzero((hold != Hold.FREE) & np.isin(state.node, over)) if len(over) else over

@@ -75,29 +75,36 @@ def allowed(state: State, rows: Ints, targets: Ints) -> Bools:
     return fits & (same_rack | (in_target < had[:, None]))
 
 
+def _heights(state: State, shares: Shares) -> Floats:
+    """How many replicas of each table are on each node above its fair part, flat (node * tables + table)."""
+    cell = state.node.astype(np.int64) * state.tables + state.table[state.tablet]
+    fraction = shares.count / max(float(shares.count.sum()), 1e-300)
+    per_table = np.bincount(state.table, state.copies, state.tables)
+    held = np.bincount(cell, minlength=state.node_count * state.tables)
+    return held - (fraction[:, None] * per_table[None, :]).reshape(-1)
+
+
 class _Work:
     """The sums that a step changes, kept up to date."""
 
     def __init__(self, state: State, shares: Shares, policy: Policy) -> None:
         self.state = state
-        self.off = np.where(state.active, state.bytes_per_node() - shares.bytes, 0.0)
-        self.count_off = np.where(state.active, state.count_per_node() - shares.count, 0.0)
+        self.off = np.where(state.active, state.bytes_per_node - shares.bytes, 0.0)
+        self.count_off = np.where(state.active, state.count_per_node - shares.count, 0.0)
         self.width = np.maximum(state.capacity / max(float(state.capacity.mean()), 1e-300), 1e-9)
         self.band = shares.bytes * policy.bytes_tolerance / 2
         self.count_rate = shares.count * policy.counts_tolerance
         self.count_band = np.maximum(1.0, self.count_rate)
         self.active = np.flatnonzero(state.active)
         self.one = float(state.size.mean()) if len(state.size) else 0.0
-        cell = state.node.astype(np.int64) * state.tables + state.table[state.tablet]
-        self.cells = np.bincount(cell, minlength=state.node_count * state.tables).astype(np.float64)
-        fraction = shares.count / max(float(shares.count.sum()), 1e-300)
-        per_table = np.bincount(state.table, state.copies, state.tables)
-        self.cells -= (fraction[:, None] * per_table[None, :]).reshape(-1)
+        self.cells = np.zeros(0)
+        if self.worst_in_bytes(set()) >= 0 or self.most_crowded(set()) >= 0:
+            self.cells = _heights(state, shares)
 
     def move(self, row: int, target: int) -> None:
         state, size, source = self.state, float(self.state.size[row]), int(self.state.node[row])
         table = int(state.table[state.tablet[row]])
-        state.node[row] = target
+        state.move(np.array([row]), np.array([target]))
         self.cells[source * state.tables + table] -= 1
         self.cells[target * state.tables + table] += 1
         for node, sign in ((source, -1.0), (target, 1.0)):

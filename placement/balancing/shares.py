@@ -46,8 +46,12 @@ def node_shares(
     what the nodes hold now.
     """
     racks = int(rack.max(initial=-1)) + 1
-    kinds, first = np.unique((copies * 1024 + doubled) * 1024 + fewest, return_inverse=True)
-    sums = np.bincount(first, amount, len(kinds))
+    kind = (copies * 1024 + doubled) * 1024 + fewest
+    if len(kind) and (kind == kind[0]).all():
+        kinds, sums = kind[:1], np.array([amount.sum()])
+    else:
+        kinds, which = np.unique(kind, return_inverse=True)
+        sums = np.bincount(which, amount, len(kinds))
     nodes = np.bincount(rack, active, racks)
     copies_of, doubled_of, fewest_of = kinds // 1024**2, kinds // 1024 % 1024, kinds % 1024
     most = np.minimum(nodes[:, None], doubled_of[None, :])

@@ -26,12 +26,13 @@ def leaving(state: State, shares: Shares, relieve: Bools, spare: Floats) -> Ints
     chosen = [np.flatnonzero(state.free & state.draining[state.node])] if state.draining.any() else []
     if relieve.any():
         rows = np.flatnonzero(relieve[state.node])
-        rows = rows[state.free[rows]]
+        if not state.free.all():
+            rows = rows[state.free[rows]]
         rows = rows[_by_node_and_table(state, rows)]
         level = _levels(state, shares, rows)
         ends = np.searchsorted(state.node[rows], np.arange(state.node_count + 1))
-        excess_bytes = state.bytes_per_node() - shares.bytes
-        excess_count = state.count_per_node() - shares.count
+        excess_bytes = state.bytes_per_node - shares.bytes
+        excess_count = state.count_per_node - shares.count
         for n in np.flatnonzero(relieve).tolist():
             part = slice(int(ends[n]), int(ends[n + 1]))
             mine, size = rows[part], state.size[rows[part]]
@@ -68,21 +69,19 @@ def _levels(state: State, shares: Shares, rows: Ints) -> Floats:
     per_table = np.bincount(state.table, state.copies, state.tables)
     fair = per_table[table[start]] * (shares.count / max(shares.count.sum(), 1.0))[node[start]]
     noise = np.random.default_rng(_SEED).random(len(rows), dtype=np.float32)
-    return (length - fair)[group] - rank + noise + _crowding(state, rows)
+    return (length - fair)[group] - rank + noise + (_crowding(state, rows) if shares.crowded else 0.0)
 
 
-def _crowding(state: State, rows: Ints) -> Floats | float:
+def _crowding(state: State, rows: Ints) -> Floats:
     """What is added to the level of replicas that share their rack with another of the tablet: these go first."""
     tablet = state.tablet[rows]
-    if state.rack.max(initial=0) == 0 or len(rows) == 0:
-        return 0.0
     home = state.rack[state.node[rows]]
     sharing = -np.ones(len(rows), np.int64)
-    for k in range(int(state.copies[tablet].max())):
+    for k in range(int(state.copies[tablet].max(initial=0))):
         there = k < state.copies[tablet]
         other = np.minimum(state.first[tablet] + k, len(state.node) - 1)
         sharing += there & (state.rack[state.node[other]] == home)
-    return _CROWDING * sharing if sharing.any() else 0.0
+    return _CROWDING * sharing
 
 
 def pick(size: Floats, level: Floats, excess: float, count: float) -> Ints:
@@ -97,7 +96,7 @@ def pick(size: Floats, level: Floats, excess: float, count: float) -> Ints:
         return fits[:0]
     if number >= len(fits):
         return fits
-    tolerance = max(excess * 1e-4, mean * 0.02)
+    tolerance = max(excess * 1e-4, mean / 2)  # one exchange at the end closes a gap of this size
     relative = size / mean if mean > 0 else size
 
     def highest(factor: float) -> Ints:

@@ -1,7 +1,7 @@
 """One datacenter while a plan is being made: where each replica is now, as arrays that the steps of planning change.
 
-Replicas never leave their datacenter, so each one is planned by itself. `node` is the only thing that changes; all else is
-derived from it or fixed.
+Replicas never leave their datacenter, so each one is planned by itself. Only `move` changes anything: where replicas are,
+and with it what the nodes hold.
 """
 
 from __future__ import annotations
@@ -36,16 +36,21 @@ class State:
     size: Floats
     free: Bools
     node: Ints
+    bytes_per_node: Floats
+    count_per_node: Floats
 
     @property
     def node_count(self) -> int:
         return len(self.rack)
 
-    def bytes_per_node(self) -> Floats:
-        return np.bincount(self.node, self.size, self.node_count)
-
-    def count_per_node(self) -> Floats:
-        return np.bincount(self.node, minlength=self.node_count).astype(np.float64)
+    def move(self, rows: Ints, target: Ints) -> None:
+        """Put the replicas in `rows` on the nodes `target`."""
+        size, source, nodes = self.size[rows], self.node[rows], self.node_count
+        self.node[rows] = target
+        self.bytes_per_node = self.bytes_per_node - np.bincount(source, size, nodes) + np.bincount(target, size, nodes)
+        self.count_per_node = (
+            self.count_per_node - np.bincount(source, minlength=nodes) + np.bincount(target, minlength=nodes)
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def cut(load: ClusterLoad, datacenter: object) -> State:
     nodes = np.flatnonzero(load.node_datacenter == datacenter)
     local = np.full(len(load.node_rack), -1, np.int32)
     local[nodes] = np.arange(len(nodes))
-    node = local[load.volume_node[load.replica_volume]]
+    node = local[load.volume_node][load.replica_volume]
     tablet, size, rows = load.replica_tablet, load.replica_size, np.arange(len(node))
     if len(nodes) < len(load.node_rack):
         rows = np.flatnonzero(node >= 0)
@@ -71,14 +76,14 @@ def cut(load: ClusterLoad, datacenter: object) -> State:
     np.not_equal(tablet[1:], tablet[:-1], out=change[1:])
     first = np.flatnonzero(change)
     copies = np.diff(np.append(first, len(tablet)))
-    tables, table = np.unique(load.tablet_table[tablet[first]], return_inverse=True)
+    tables, table = _dense(load.tablet_table[tablet[first]])
     held = load.tablet_hold[tablet[first]] != Hold.FREE
     role = load.node_role[nodes]
     _, rack = np.unique(load.node_rack[nodes], return_inverse=True)
     capacity = np.bincount(load.volume_node, load.volume_capacity, len(load.node_rack)) * load.node_weight
     active = role == Role.ACTIVE
     movable_node = active | (role == Role.DRAINING)
-    free = np.repeat(~held, copies)
+    free = np.repeat(~held, copies) if held.any() else np.ones(len(tablet), bool)
     if not movable_node.all():
         free &= movable_node[node]
     return State(
@@ -89,14 +94,25 @@ def cut(load: ClusterLoad, datacenter: object) -> State:
         draining=role == Role.DRAINING,
         capacity=capacity[nodes],
         table=table.astype(np.int32),
-        tables=len(tables),
+        tables=tables,
         copies=copies,
         first=first,
-        tablet=np.repeat(np.arange(len(first), dtype=np.int32), copies),
+        tablet=tablet if len(first) == len(load.tablet_table) else np.repeat(np.arange(len(first)), copies),
         size=size,
         free=free,
-        node=node,
+        node=node.copy(),
+        bytes_per_node=np.bincount(node, size, len(nodes)),
+        count_per_node=np.bincount(node, minlength=len(nodes)).astype(np.float64),
     )
+
+
+def _dense(table: Ints) -> tuple[int, Ints]:
+    """How many different tables there are, and their numbers counted from zero without gaps."""
+    if len(table) and int(table.max()) < 4 * len(table) and int(table.min()) >= 0:
+        known = np.bincount(table) > 0
+        return int(known.sum()), (np.cumsum(known) - 1)[table]
+    names, dense = np.unique(table, return_inverse=True)
+    return len(names), dense
 
 
 def per_tablet(state: State, width: int) -> tuple[Ints, Ints]:
@@ -115,7 +131,9 @@ def gathered(state: State) -> tuple[Ints, Ints]:
     for width in np.unique(state.copies).tolist():
         tablets, rows = per_tablet(state, width)
         columns = [rack_of_replica[rows[:, k]] for k in range(width)]
-        if width > 1:
+        pairs = ((j, k) for j in range(width) for k in range(j))
+        apart = not any((columns[j] == columns[k]).any() for j, k in pairs)
+        if not apart:
             counts = [sum((columns[j] == columns[k]).astype(np.int8) for k in range(width)) for j in range(width)]
             most[tablets] = np.maximum.reduce(counts)
         if width >= len(racks) > 0:
@@ -128,7 +146,7 @@ def shares(state: State) -> Shares:
     """The shares of the nodes, as far as the racks of the present placement allow them."""
     together, fewest = gathered(state)
     mean = np.add.reduceat(state.size, state.first) / state.copies if len(state.first) else np.zeros(0)
-    amounts = (mean, state.bytes_per_node()), (np.ones(len(state.copies)), state.count_per_node())
+    amounts = (mean, state.bytes_per_node), (np.ones(len(state.copies)), state.count_per_node)
     parts = [
         node_shares(
             amount, state.copies, together, fewest, now, state.rack, state.active, state.draining, state.capacity
