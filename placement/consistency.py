@@ -2,7 +2,7 @@
 
 Two rules carry the safety of everything above. A request counts its acknowledgements in **each** replica set that its
 stage writes to. A step is acknowledged when so many of the old replicas and so many of the new ones are fenced at its
-epoch that no quorum of either is left without a fenced one (docs/decisions/0002-barriers.md).
+epoch that no quorum of either is left without a fenced one (docs/decisions/003-barriers.md).
 """
 
 from __future__ import annotations

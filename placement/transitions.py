@@ -57,9 +57,14 @@ BACKWARD: dict[Stage, Stage] = {
     Stage.ALLOW_WRITE_BOTH_READ_OLD: Stage.CLEANUP_TARGET,
     Stage.WRITE_BOTH_READ_OLD: Stage.CLEANUP_TARGET,
     Stage.STREAMING: Stage.CLEANUP_TARGET,
-    Stage.WRITE_BOTH_READ_NEW: Stage.CLEANUP_TARGET,
+    Stage.WRITE_BOTH_READ_NEW: Stage.WRITE_BOTH_READ_OLD,
 }
-"""The way back on an error. From `write_both_read_new` it is one of two: see `after_lost_replicas`."""
+"""The way back on an error, by the same small steps as the way there.
+
+Seed 000 goes from `write_both_read_new` to `cleanup_target` at once, which moves reads and writes together: a reader
+that still reads the new replicas would miss what is written to the old ones only. Here it goes back to
+`write_both_read_old` first, with a barrier in between (docs/decisions/005-way-back.md).
+"""
 
 WRITES: dict[Stage, Selector] = {
     Stage.ALLOW_WRITE_BOTH_READ_OLD: Selector.OLD,
@@ -117,9 +122,9 @@ def write_replicas(stage: Stage, old: tuple[int, ...], new: tuple[int, ...]) -> 
     return tuple(dict.fromkeys(replica for replicas in write_sets(stage, old, new) for replica in replicas))
 
 
-def after_lost_replicas(lost_old: int, lost_new: int) -> Stage:
-    """Where `write_both_read_new` leads on an error: to the side that has lost fewer replicas (new ones on a tie).
+def goes_back(lost_old: int, lost_new: int) -> bool:
+    """Whether `write_both_read_new` leads back on an error: when the new replicas have lost more than the old ones.
 
     Both sides have every acknowledged write there, so either is correct; the one with more live replicas serves better.
     """
-    return Stage.USE_NEW if lost_new <= lost_old else Stage.CLEANUP_TARGET
+    return lost_new > lost_old

@@ -53,12 +53,12 @@ class Announcement:
         """What is, or after the next reconnect will be, announced."""
         return self._lease
 
-    def update(self, epoch: int, timeout: float | None = None) -> None:
-        """Announce that the pipeline went on to `epoch`.
+    def update(self, epoch: int, tables: tuple[str, ...], timeout: float | None = None) -> None:
+        """Announce that the pipeline went on to `epoch`, and uses `tables`.
 
         Raises `CoordinationUnavailable` within `timeout` seconds; the next reconnect then announces the new epoch.
         """
-        self._lease = msgspec.structs.replace(self._lease, epoch=epoch)
+        self._lease = msgspec.structs.replace(self._lease, epoch=epoch, tables=tables)
         self.write(timeout)
 
     def release(self) -> None:

@@ -8,7 +8,7 @@ deletes versions, never rows.
 One thing about clean-up matters for safety. A writer that was paused for long enough could find the commit file of the
 next version **deleted**, write it again and believe that it had won. Clean-up only deletes what a checkpoint covers, so
 an append counts only if, after it, the newest checkpoint is still older than the version that it wrote; otherwise the
-log is opened anew and read back (docs/decisions/0003-log-retention.md).
+log is opened anew and read back (docs/decisions/004-log-retention.md).
 
 Table properties, set on purpose:
 

@@ -1,0 +1,366 @@
+"""The coordinator: the elected process that moves requests and tablets forward, a round at a time.
+
+It keeps no state but the metadata. A round looks at the newest metadata, fences what is in transition, does the side
+effects of every stage, and commits the stages that may follow, many tablets in one epoch. Dying between any two of
+these steps loses nothing: the next coordinator starts from the log. Being one of two is harmless: what the slower one
+does is refused by fences, sessions and the events' own conditions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.loads import measure_loads
+from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, next_request_events, next_transitions
+from epochlake.jobs.coordinator.side_effects import (
+    SideEffectFailed,
+    clean_up_leaving,
+    clean_up_target,
+    prepare_pending,
+    stream,
+)
+from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
+from epochlake.jobs.pipeline.replicas import describe
+from epochlake.metastore.coordination.election import Candidacy
+from epochlake.metastore.errors import (
+    CommitTimeout,
+    CommitUnknown,
+    CoordinationUnavailable,
+    Rejected,
+    StorageUnavailable,
+)
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    AdvanceTransitions,
+    Event,
+    FinishTransitions,
+    StageChange,
+    StartTransitions,
+)
+from epochlake.metastore.metadata.model import TabletKey, Transition
+from epochlake.placement.consistency import BarrierLevel
+from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
+
+logger = logging.getLogger(__name__)
+
+STREAMS = 4
+"""Side effects that run at the same time in one coordinator."""
+
+ELECTION_SECONDS = 5.0
+FAILURES_BEFORE_ROLLBACK = 3
+"""How often a side effect on the pending replica fails before the transition is taken back."""
+
+PATIENCE = 10
+"""Rounds without any progress after which a run until idle gives up and says what it waits for."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Where a coordinator is, for a progress bar: what is in flight by stage, what has ended, what is waited for."""
+
+    epoch: int
+    stages: dict[str, int]
+    tablets_done: int
+    tablets_left: int
+    bytes_streamed: int
+    blocked: tuple[str, ...]
+
+
+class CoordinatorReport(msgspec.Struct, frozen=True):
+    """What a run did. `idle`: nothing was left to do; otherwise `blocked` says what it waits for."""
+
+    idle: bool
+    first_epoch: int
+    last_epoch: int
+    rounds: int
+    tablets_moved: int
+    tablets_reverted: int
+    bytes_streamed: int
+    requests_finished: int
+    blocked: tuple[str, ...]
+
+
+class Coordinator:
+    """One coordinator of a cluster; `run` until it is idle, or as a service.
+
+    `copier` copies the files of a stream (threads of this process by default, or executors of a Spark job).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        copier: Copier | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = cluster.configuration.coordinator
+        self._copier = copier or ThreadCopier()
+        self._on_progress = on_progress
+        self._fences = Fences()
+        self._failures: Counter[TabletKey] = Counter()
+        self._errors: dict[TabletKey, str] = {}
+        self._waiting_since: dict[tuple[TabletKey, Stage], float] = {}
+        self._blocked: list[str] = []
+        self._moved = self._reverted = self._streamed = self._finished = 0
+
+    def run(self, until_idle: bool, *, should_stop: Callable[[], bool] = lambda: False) -> CoordinatorReport:
+        """Be a candidate, lead when elected. Returns when idle or stuck with `until_idle`, else on `should_stop`."""
+        first = self._cluster.catch_up().epoch
+        candidacy = Candidacy(self._cluster.coordination(), f"{socket.gethostname()}:{os.getpid()}")
+        rounds = fruitless = 0
+        idle = False
+        try:
+            while not should_stop():
+                if not self._lead(candidacy):
+                    if until_idle and self._is_idle(self._cluster.catch_up()):
+                        idle = True
+                        break
+                    continue
+                rounds += 1
+                progressed = self._round_safely()
+                self._report()
+                fruitless = 0 if progressed else fruitless + 1
+                if progressed:
+                    continue
+                idle = not self._blocked and self._is_idle(self._cluster.metadata)
+                if until_idle and (idle or fruitless >= PATIENCE):
+                    break
+                time.sleep(self._settings.backoff_seconds)
+        finally:
+            candidacy.release()
+        return CoordinatorReport(
+            idle=idle,
+            first_epoch=first,
+            last_epoch=self._cluster.metadata.epoch,
+            rounds=rounds,
+            tablets_moved=self._moved,
+            tablets_reverted=self._reverted,
+            bytes_streamed=self._streamed,
+            requests_finished=self._finished,
+            blocked=tuple(self._blocked),
+        )
+
+    def round(self) -> bool:
+        """One look at everything that could go on; whether anything was committed."""
+        self._blocked = []
+        metadata = self._cluster.catch_up()
+        progressed = self._advance_requests(metadata)
+        progressed |= self._advance_transitions(self._cluster.metadata)
+        progressed |= self._begin_transitions(self._cluster.catch_up())
+        return progressed
+
+    def _round_safely(self) -> bool:
+        try:
+            return self.round()
+        except Rejected as rejected:
+            # Somebody else changed what this round was planned on, or changes are paused.
+            logger.info("%s", rejected)
+            self._blocked = [str(rejected)]
+        except (CommitTimeout, CommitUnknown, CoordinationUnavailable, StorageUnavailable) as error:
+            logger.warning("%s", error)
+            self._blocked = [str(error)]
+        return False
+
+    def _lead(self, candidacy: Candidacy) -> bool:
+        if candidacy.leader:
+            return True
+        try:
+            return candidacy.acquire(ELECTION_SECONDS)
+        except CoordinationUnavailable as error:
+            logger.warning("no election: %s", error)
+            time.sleep(self._settings.backoff_seconds)
+            return False
+
+    def _is_idle(self, metadata: ClusterMetadata) -> bool:
+        return not metadata.tablets.transitions and not any(metadata.open_requests())
+
+    def _advance_requests(self, metadata: ClusterMetadata) -> bool:
+        events, blocked = next_request_events(metadata)
+        self._blocked += blocked
+        for event in events:
+            self._commit(event, "topology request")
+        self._finished += sum(event.kind() == "FinishRequest" for event in events)
+        return bool(events)
+
+    def _advance_transitions(self, metadata: ClusterMetadata) -> bool:
+        transitions = list(metadata.tablets.transitions.values())
+        if not transitions:
+            return False
+        self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
+        self._fences.raise_for(metadata, transitions)
+        with ThreadPoolExecutor(STREAMS) as pool:
+            changes = [
+                change
+                for change in pool.map(lambda t: self._next_stage(metadata, t), transitions)
+                if change is not None
+            ]
+        if changes:
+            self._commit(AdvanceTransitions(tuple(changes)), "stages")
+        ended = [
+            transition
+            for transition in self._cluster.metadata.tablets.transitions.values()
+            if FORWARD[transition.stage] is None
+        ]
+        if ended:
+            self._commit(FinishTransitions(tuple(t.key for t in ended)), "transitions end")
+            self._moved += sum(t.stage is Stage.END_MIGRATION for t in ended)
+            self._reverted += sum(t.stage is Stage.REVERT_MIGRATION for t in ended)
+            for transition in ended:
+                self._failures.pop(transition.key, None)
+        return bool(changes or ended)
+
+    def _prepare(self, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
+        """Prepare pending replicas; each place by itself, because creating a table twice at once is wasted work."""
+        by_place: dict[tuple[str, int], list[Transition]] = defaultdict(list)
+        for transition in transitions:
+            by_place[(transition.table_id, transition.pending)].append(transition)
+
+        def attempt(group: list[Transition]) -> None:
+            for transition in group:
+                try:
+                    prepare_pending(metadata, transition)
+                    self._failures.pop(transition.key, None)
+                except SideEffectFailed as failure:
+                    self._fail(metadata, transition, failure)
+
+        with ThreadPoolExecutor(STREAMS) as pool:
+            list(pool.map(attempt, by_place.values()))
+
+    def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
+        """Do what the stage asks for; the stage that may follow, or None when it has to wait."""
+        stage = transition.stage
+        if FORWARD[stage] is None:
+            return None
+        if stage in BACKWARD and self._should_go_back(transition):
+            return self._way_back(metadata, transition)
+        try:
+            match stage:
+                case Stage.ALLOW_WRITE_BOTH_READ_OLD if self._failures[transition.key]:
+                    return None
+                case (
+                    Stage.ALLOW_WRITE_BOTH_READ_OLD
+                    | Stage.WRITE_BOTH_READ_OLD
+                    | Stage.WRITE_BOTH_READ_NEW
+                    | Stage.USE_NEW
+                ):
+                    if not self._acknowledged(metadata, transition):
+                        return None
+                case Stage.STREAMING:
+                    self._streamed += stream(metadata, transition, self._copier)
+                case Stage.CLEANUP:
+                    clean_up_leaving(metadata, transition)
+                case Stage.CLEANUP_TARGET:
+                    clean_up_target(metadata, transition)
+        except SideEffectFailed as failure:
+            self._fail(metadata, transition, failure)
+            return None
+        self._failures.pop(transition.key, None)
+        if stage is Stage.WRITE_BOTH_READ_OLD and transition.error is not None:
+            return self._change(transition, BACKWARD[stage])
+        return self._change(transition, FORWARD[stage])
+
+    def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
+        """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
+
+        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed.
+        """
+        level = self._settings.barrier_level
+        waiting = (transition.key, transition.stage)
+        pending_fenced = transition.error is not None or transition.pending in self._fences.fenced(transition)
+        if pending_fenced and self._fences.passed(metadata, transition, level):
+            self._waiting_since.pop(waiting, None)
+            return True
+        since = self._waiting_since.setdefault(waiting, time.monotonic())
+        relaxed = time.monotonic() - since > self._settings.barrier_timeout_seconds
+        if pending_fenced and relaxed and self._fences.passed(metadata, transition, BarrierLevel.QUORUM):
+            logger.warning("the barrier of %s relaxes from %s", self._name(metadata, transition), level)
+            return True
+        missing = self._fences.missing(metadata, transition)
+        if pending_fenced:
+            self._blocked.append(
+                f"{self._name(metadata, transition)} waits for fences in {transition.stage}: {missing}"
+            )
+        else:
+            self._fail(metadata, transition, SideEffectFailed(missing))
+        return False
+
+    def _should_go_back(self, transition: Transition) -> bool:
+        if transition.error is not None or self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
+            return False
+        if transition.stage is not Stage.WRITE_BOTH_READ_NEW:
+            return True
+        fenced = self._fences.fenced(transition)
+        return goes_back(
+            sum(volume not in fenced for volume in transition.replicas),
+            sum(volume not in fenced for volume in transition.new_replicas),
+        )
+
+    def _way_back(self, metadata: ClusterMetadata, transition: Transition) -> StageChange:
+        error = self._errors.pop(transition.key, None) or self._fences.missing(metadata, transition)
+        self._failures.pop(transition.key, None)
+        return self._change(transition, BACKWARD[transition.stage], error=error or "its side effects kept failing")
+
+    def _begin_transitions(self, metadata: ClusterMetadata) -> bool:
+        if not metadata.tablets.maps or not self._has_room(metadata):
+            return False
+        loads = measure_loads(metadata)
+        new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
+        self._blocked += stuck
+        if not new:
+            return False
+        self._commit(StartTransitions(tuple(new)), new[0].reason)
+        return True
+
+    def _has_room(self, metadata: ClusterMetadata) -> bool:
+        """Whether more should begin now: measuring loads is only worth it when what was begun has been streamed."""
+        streaming = any(t.stage in BEFORE_STREAMED for t in metadata.tablets.transitions.values())
+        return not streaming and (any(metadata.open_requests()) or metadata.switches.balancing)
+
+    def _change(self, transition: Transition, to_stage: Stage | None, *, error: str | None = None) -> StageChange:
+        assert to_stage is not None
+        return StageChange(
+            transition.table_id,
+            transition.tablet,
+            transition.stage,
+            to_stage,
+            str(uuid.uuid4()) if to_stage in SESSION_STAGES else None,
+            error,
+        )
+
+    def _fail(self, metadata: ClusterMetadata, transition: Transition, failure: SideEffectFailed) -> None:
+        self._failures[transition.key] += 1
+        self._errors[transition.key] = str(failure)
+        self._blocked.append(f"{self._name(metadata, transition)} in {transition.stage}: {failure}")
+        logger.info("%s", self._blocked[-1])
+
+    def _name(self, metadata: ClusterMetadata, transition: Transition) -> str:
+        table = metadata.schema.tables[transition.table_id].full_name
+        return f"tablet {transition.tablet} of {table} to {describe(metadata, transition.pending)}"
+
+    def _commit(self, event: Event, reason: str) -> None:
+        self._cluster.commit(event, reason=reason)
+
+    def _report(self) -> None:
+        if self._on_progress is None:
+            return
+        metadata = self._cluster.metadata
+        stages = Counter(str(t.stage) for t in metadata.tablets.transitions.values())
+        self._on_progress(
+            Progress(
+                epoch=metadata.epoch,
+                stages=dict(stages),
+                tablets_done=self._moved + self._reverted,
+                tablets_left=sum(stages.values()),
+                bytes_streamed=self._streamed,
+                blocked=tuple(self._blocked),
+            )
+        )

@@ -1,0 +1,60 @@
+"""Measuring what the balancer needs: the bytes of every tablet replica, from the replica tables themselves."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from epochlake.jobs.coordinator.planning import Loads
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import NodeState, TableId, Volume, VolumeId
+from epochlake.placement.tokens import parse_label
+
+THREADS = 16
+
+
+def measure_loads(metadata: ClusterMetadata) -> Loads:
+    """Open every replica table of every node that is there, and add up its files by tablet.
+
+    A volume that does not answer, or on which a replica table does not, counts as not measured: it is no target then.
+    """
+    nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
+    unmeasured = {volume.volume_id for node in nodes for volume in node.volumes if not _answers(metadata, volume)}
+    places: list[tuple[TableId, VolumeId]] = []
+    for table_id, tablet_map in metadata.tablets.maps.items():
+        used = {int(volume) for volume in set(tablet_map.to_array().ravel().tolist())}
+        places += [
+            (table_id, volume)
+            for volume in sorted(used)
+            if volume in metadata.directory.volumes
+            and metadata.directory.node_of_volume[volume].state is not NodeState.LEFT
+        ]
+
+    def attempt(place: tuple[TableId, VolumeId]) -> tuple[tuple[TableId, VolumeId], dict[int, int] | None]:
+        table_id, volume = place
+        try:
+            files = open_snapshot(address_of(metadata, metadata.schema.tables[table_id], volume)).files
+        except (StorageUnavailable, WrongCluster):
+            return place, None
+        return place, {parse_label(label)[0]: sum(f.size for f in held.values()) for label, held in files.items()}
+
+    sizes: dict[tuple[TableId, int, VolumeId], int] = {}
+    with ThreadPoolExecutor(max(1, min(THREADS, len(places)))) as pool:
+        for (table_id, volume), tablets in pool.map(attempt, places):
+            if tablets is None:
+                unmeasured.add(volume)
+                continue
+            for tablet, size in tablets.items():
+                sizes[(table_id, tablet, volume)] = size
+    return Loads(sizes, frozenset(unmeasured))
+
+
+def _answers(metadata: ClusterMetadata, volume: Volume) -> bool:
+    try:
+        require_volume(volume.uri, metadata.identity.cluster_id, volume.volume_id)
+    except (StorageUnavailable, WrongCluster):
+        return False
+    return True

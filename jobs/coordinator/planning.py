@@ -1,0 +1,224 @@
+"""What the coordinator should begin next: pure decisions from the metadata and the measured loads.
+
+Requests come first: what a node gives up is moved before anything is balanced, and while a request is open no balancing
+is begun (seed 000, "Load balancing"). What is begun at once is limited by streams per volume; the rest is planned anew
+when there is room, on the metadata of then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Event, FinishRequest, NewTransition, StartRequest
+from epochlake.metastore.metadata.events.nodes import volumes_given_up
+from epochlake.metastore.metadata.model import (
+    NodeState,
+    RequestKind,
+    RequestState,
+    TableId,
+    TopologyRequest,
+    VolumeId,
+)
+from epochlake.placement.balancing.model import Cause, ClusterLoad, Hold, Obstacle, Plan, Policy, Role
+from epochlake.placement.balancing.planner import plan_moves
+from epochlake.placement.transitions import Kind, Stage
+
+BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
+"""Stages in which a transition still counts as a stream of its volumes."""
+
+CAUSES = {
+    Cause.DRAIN: "node leaves",
+    Cause.BYTES: "evens out bytes",
+    Cause.COUNTS: "evens out counts",
+    Cause.TABLE: "spreads the table",
+    Cause.VOLUMES: "evens out the node's volumes",
+}
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """Measured bytes of tablet replicas, and the volumes that could not be measured (no targets, then)."""
+
+    sizes: Mapping[tuple[TableId, int, VolumeId], int]
+    unmeasured: frozenset[VolumeId]
+
+
+def next_request_events(metadata: ClusterMetadata) -> tuple[list[Event], list[str]]:
+    """Requests that can start or finish now, and why others cannot."""
+    events: list[Event] = []
+    blocked: list[str] = []
+    for request in metadata.open_requests():
+        if request.state is RequestState.PENDING:
+            event: Event = StartRequest(request.request_id)
+        elif not metadata.replicas_in_use(volumes_given_up(metadata, request)):
+            event = FinishRequest(request.request_id)
+        else:
+            continue
+        try:
+            metadata.check(event)
+            events.append(event)
+        except Rejected as rejected:
+            blocked.append(f"{request.kind} of node {name_of(metadata, request)}: {rejected.reason}")
+    return events, blocked
+
+
+def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> tuple[list[NewTransition], list[str]]:
+    """Tablets that should begin to move now, and what cannot move although it must."""
+    running = [r for r in metadata.open_requests() if r.state is RequestState.RUNNING]
+    started: list[NewTransition] = []
+    for request in running:
+        if request.kind is RequestKind.REPLACE:
+            started += _rebuilds_on_replacement(metadata, request, loads, streams)
+    kinds = {
+        request.node_id: Kind.MIGRATION if request.kind is RequestKind.LEAVE else Kind.REBUILD
+        for request in running
+        if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE)
+    }
+    if kinds or (not any(metadata.open_requests()) and metadata.switches.balancing):
+        moves, stuck = _planned_moves(metadata, loads, streams, kinds)
+        return started + moves, stuck
+    return started, []
+
+
+def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
+    return metadata.directory.nodes[request.node_id].name
+
+
+def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) -> tuple[ClusterLoad, _Rows]:
+    """The cluster as the balancer sees it, and what its rows stand for."""
+    nodes = [node for node in metadata.directory.nodes.values() if node.state is not NodeState.NONE]
+    volumes = [volume for node in nodes for volume in node.volumes]
+    row_of_volume = {volume.volume_id: row for row, volume in enumerate(volumes)}
+    tables = sorted(metadata.tablets.maps)
+    keys: list[tuple[TableId, int]] = []
+    hold: list[int] = []
+    table_rows: list[int] = []
+    replica_tablet: list[int] = []
+    replica_volume: list[int] = []
+    replica_size: list[int] = []
+    busy_out, busy_in = Counter[int](), Counter[int]()
+    for table_row, table_id in enumerate(tables):
+        for tablet, current in enumerate(metadata.tablets.maps[table_id]):
+            transition = metadata.tablets.transitions.get((table_id, tablet))
+            replicas = current if transition is None else transition.new_replicas
+            if transition is not None and transition.stage in BEFORE_STREAMED:
+                busy_in[row_of_volume[transition.pending]] += 1
+                if transition.leaving is not None:
+                    busy_out[row_of_volume[transition.leaving]] += 1
+            largest = max((loads.sizes.get((table_id, tablet, volume), 0) for volume in current), default=0)
+            for volume in replicas:
+                replica_tablet.append(len(keys))
+                replica_volume.append(row_of_volume[volume])
+                replica_size.append(max(loads.sizes.get((table_id, tablet, volume), largest), 1))
+            keys.append((table_id, tablet))
+            hold.append(Hold.FREE if transition is None else Hold.IN_TRANSITION)
+            table_rows.append(table_row)
+    node_row = {node.node_id: row for row, node in enumerate(nodes)}
+    owner = [node_row[metadata.directory.node_of_volume[volume.volume_id].node_id] for volume in volumes]
+    roles = []
+    for node in nodes:
+        if node.node_id in draining:
+            roles.append(Role.DRAINING)
+        elif node.state is not NodeState.NORMAL:
+            roles.append(Role.EXCLUDED)
+        elif any(volume.volume_id in loads.unmeasured for volume in node.volumes):
+            roles.append(Role.NO_STATISTICS)
+        else:
+            roles.append(Role.ACTIVE)
+    load = ClusterLoad.of(
+        node_datacenter=np.array([node.datacenter for node in nodes]),
+        node_rack=np.array([node.rack for node in nodes]),
+        node_role=roles,
+        volume_node=owner,
+        volume_capacity=[volume.capacity for volume in volumes],
+        tablet_table=table_rows,
+        tablet_hold=hold,
+        replica_tablet=np.array(replica_tablet, np.int64),
+        replica_volume=np.array(replica_volume, np.int64),
+        replica_size=replica_size,
+        busy_out=[busy_out[row] for row in range(len(volumes))],
+        busy_in=[busy_in[row] for row in range(len(volumes))],
+    )
+    return load, _Rows(keys, [volume.volume_id for volume in volumes], [node.node_id for node in nodes])
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    tablets: list[tuple[TableId, int]]
+    volumes: list[VolumeId]
+    nodes: list[int]
+
+
+def _planned_moves(
+    metadata: ClusterMetadata, loads: Loads, streams: int, kinds: Mapping[int, Kind]
+) -> tuple[list[NewTransition], list[str]]:
+    if not metadata.tablets.maps:
+        return [], []
+    load, rows = cluster_load(metadata, loads, set(kinds))
+    if not len(load.replica_tablet):
+        return [], []
+    plan = plan_moves(load, Policy(streams_per_volume=streams))
+    moves = []
+    for index in np.flatnonzero(plan.wave == 1):
+        table_id, tablet = rows.tablets[load.replica_tablet[plan.replica[index]]]
+        source, target = rows.volumes[plan.source[index]], rows.volumes[plan.target[index]]
+        from_node = metadata.directory.node_of_volume[source].node_id
+        if kinds and from_node not in kinds:
+            continue
+        same_node = from_node == metadata.directory.node_of_volume[target].node_id
+        kind = Kind.INTRANODE_MIGRATION if same_node else kinds.get(from_node, Kind.MIGRATION)
+        moves.append(NewTransition(table_id, tablet, kind, source, target, CAUSES[Cause(plan.cause[index])]))
+    return moves, _stuck(metadata, load, rows, plan, set(kinds))
+
+
+def _stuck(metadata: ClusterMetadata, load: ClusterLoad, rows: _Rows, plan: Plan, draining: set[int]) -> list[str]:
+    """What must leave a node and has nowhere to go."""
+    reasons: Counter[str] = Counter()
+    for replica, why in zip(plan.stay_replica.tolist(), plan.stay_why.tolist(), strict=True):
+        if replica < 0:
+            continue
+        volume = rows.volumes[load.replica_volume[replica]]
+        node = metadata.directory.node_of_volume[volume]
+        if node.node_id in draining:
+            reasons[f"tablets of node {node.name} stay: {obstacle(why)}"] += 1
+    return [f"{count} {reason}" for reason, count in reasons.items()]
+
+
+def obstacle(why: int) -> str:
+    """An obstacle of the balancer, for people."""
+    return Obstacle(why).name.lower().replace("_", " ")
+
+
+def _rebuilds_on_replacement(
+    metadata: ClusterMetadata, request: TopologyRequest, loads: Loads, streams: int
+) -> list[NewTransition]:
+    """Replicas of the replaced node, rebuilt on the volumes of the node that replaces it."""
+    node = metadata.directory.nodes[request.node_id]
+    lost = volumes_given_up(metadata, request)
+    room = {volume.volume_id: streams for volume in node.volumes}
+    holds = Counter[VolumeId]()
+    for transition in metadata.tablets.transitions.values():
+        if transition.pending in room:
+            holds[transition.pending] += 1
+            if transition.stage in BEFORE_STREAMED:
+                room[transition.pending] -= 1
+    capacity = {volume.volume_id: volume.capacity for volume in node.volumes}
+    for tablet_map in metadata.tablets.maps.values():
+        for volume in room:
+            holds[volume] += len(tablet_map.tablets_on([volume]))
+    found = []
+    for table_id, tablet in metadata.replicas_in_use(lost):
+        free = [volume for volume, left in room.items() if left > 0]
+        if not free:
+            break
+        if (table_id, tablet) in metadata.tablets.transitions:
+            continue
+        target = min(free, key=lambda volume: ((holds[volume] + 1) / capacity[volume], volume))
+        leaving = next(v for v in metadata.tablets.maps[table_id].replicas(tablet) if v in lost)
+        found.append(NewTransition(table_id, tablet, Kind.REBUILD, leaving, target, "node is replaced"))
+        room[target] -= 1
+        holds[target] += 1
+    return found
