@@ -1,0 +1,30 @@
+"""What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs."""
+
+from epochlake.jobs.administration.nodes import add_node, cancel_request, decommission, remove_node, replace_node
+from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, drop_table
+from epochlake.jobs.administration.switches import (
+    pause_balancing,
+    pause_changes,
+    resume_balancing,
+    resume_changes,
+    take_snapshot,
+)
+from epochlake.jobs.administration.unused_files import sweep
+
+__all__ = [
+    "add_node",
+    "cancel_request",
+    "create_keyspace",
+    "create_table",
+    "decommission",
+    "drop_keyspace",
+    "drop_table",
+    "pause_balancing",
+    "pause_changes",
+    "remove_node",
+    "replace_node",
+    "resume_balancing",
+    "resume_changes",
+    "sweep",
+    "take_snapshot",
+]

@@ -1,0 +1,62 @@
+"""Columns as people write them: `flight bigint not null, carrier string`, in one text or in several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from epochlake.jobs.dataplane.schema import delta_type
+from epochlake.metastore.metadata.model import Column
+from epochlake.placement.errors import InvalidRequest
+
+_NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,]+))\s+(.+)\Z", re.DOTALL)
+_OPENING, _CLOSING = "<(", ">)"
+
+
+def parse_columns(texts: Iterable[str], primary_key: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns from column definitions, several in a text parted by commas: `name type [not null | null]`.
+
+    Columns of the primary key are not nullable without saying so. Raises InvalidRequest for what cannot be read, for
+    a type that cannot be stored, and for a key column that is declared as nullable.
+    """
+    columns = []
+    for text in texts:
+        for definition in _definitions(text):
+            columns.append(_column(definition, primary_key))
+    return tuple(columns)
+
+
+def _column(definition: str, primary_key: Sequence[str]) -> Column:
+    nullability = _NULLABILITY.search(definition)
+    declared = None if nullability is None else nullability.group(1) is None
+    rest = definition if nullability is None else definition[: nullability.start()]
+    match = _NAME.match(rest)
+    if match is None:
+        raise InvalidRequest(
+            f"the column {definition.strip()!r} cannot be read: write name and type, as in 'flight bigint not null'"
+        )
+    quoted, plain, type_ = match.groups()
+    name = plain if quoted is None else quoted.replace("``", "`")
+    type_ = " ".join(type_.split())
+    try:
+        delta_type(type_)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the column {name!r}: {error}") from error
+    if declared and name in primary_key:
+        raise InvalidRequest(f"the column {name!r} is part of the primary key: it cannot be declared as null")
+    return Column(name, type_, nullable=name not in primary_key if declared is None else declared)
+
+
+def _definitions(text: str) -> list[str]:
+    """Cut at commas that are not inside a type."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        if character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    parts.append(text[start:])
+    if any(not part.strip() for part in parts):
+        raise InvalidRequest(f"the columns {text!r} cannot be read: between two commas there is nothing")
+    return parts

@@ -1,0 +1,246 @@
+"""Nodes: adding one with its volumes, draining, removing and replacing one, taking such a request back.
+
+Each of these only asks: the request is in the log when the function returns, and the coordinator carries it out. Adding
+a node writes its volumes' markers first. A marker is only believed together with the log: one that names a node which
+was never registered is what a killed try has left, and the next try of the same node takes it over.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+import msgspec
+from epochlake.jobs.administration.changes import Options, commit_prepared, identified
+from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
+from epochlake.metastore import storage
+from epochlake.metastore.commit import Committed
+from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import CancelRequest, RegisterNode, RequestTopology
+from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
+from epochlake.metastore.metadata.model import RequestKind, Volume
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+
+class VolumeSpec(NamedTuple):
+    """A volume to be: a place and its `capacity` in bytes; None: all of the file system that it is on."""
+
+    name: str
+    uri: str
+    capacity: int | None = None
+
+
+Volumes = Sequence[VolumeSpec | tuple[str, str, int | None]]
+
+
+def add_node(
+    cluster: Cluster,
+    name: str,
+    datacenter: str,
+    rack: str,
+    volumes: Volumes,
+    *,
+    replaces: str | None = None,
+    **options: Unpack[Options],
+) -> Committed:
+    """Prepare the volumes of a new node and register it; the coordinator lets it join.
+
+    `replaces` names a lost node of the same rack whose tablets are rebuilt on the new one. The markers are written
+    before the commit. Raises Rejected, InvalidRequest, WrongCluster (a volume is somebody else's), StorageUnavailable.
+    """
+    request_id, options = identified(options)
+    specs = measured(volumes)
+
+    def plan(metadata: ClusterMetadata) -> RegisterNode:
+        host_id = _host_id_of_earlier_try(metadata, name, specs) or str(uuid.uuid4())
+        return plan_add_node(
+            metadata, name, datacenter, rack, specs, replaces=replaces, request_id=request_id, host_id=host_id
+        )
+
+    def prepare(event: RegisterNode, metadata: ClusterMetadata) -> None:
+        for volume in event.volumes:
+            _claim(volume, event, metadata)
+
+    try:
+        committed, _ = commit_prepared(cluster, plan, prepare, **options)
+    finally:
+        _let_markers_follow_the_log(cluster, name)
+    return committed
+
+
+def replace_node(cluster: Cluster, lost: str, name: str, volumes: Volumes, **options: Unpack[Options]) -> Committed:
+    """Register a node in the place of `lost`, whose storage is gone; its tablets are rebuilt on the new one."""
+    node = cluster.catch_up().node(lost)
+    return add_node(cluster, name, node.datacenter, node.rack, volumes, replaces=lost, **options)
+
+
+def decommission(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
+    """Ask that a node whose storage is alive hands over its tablets and leaves."""
+    return _request(cluster, name, RequestKind.LEAVE, options)
+
+
+def remove_node(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
+    """Ask that a node whose storage is gone is taken out; its tablets are rebuilt on other nodes."""
+    return _request(cluster, name, RequestKind.REMOVE, options)
+
+
+def cancel_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
+    """Take an open request back; `request` is its id, or the name of the node that it is about."""
+    why = options.get("reason", "")
+    return cluster.commit(lambda metadata: plan_cancel_request(metadata, request, why), **options)
+
+
+def plan_add_node(
+    metadata: ClusterMetadata,
+    name: str,
+    datacenter: str,
+    rack: str,
+    volumes: Sequence[VolumeSpec],
+    *,
+    replaces: str | None = None,
+    request_id: str,
+    host_id: str,
+) -> RegisterNode:
+    """The event of `add_node`; `volumes` are `measured` ones."""
+    first = next_volume_id(metadata)
+    return RegisterNode(
+        request_id=request_id,
+        node_id=next_node_id(metadata),
+        name=name,
+        host_id=host_id,
+        datacenter=datacenter,
+        rack=rack,
+        volumes=tuple(
+            Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(volumes)
+        ),
+        replaces=None if replaces is None else metadata.node(replaces).node_id,
+    )
+
+
+def plan_request(
+    metadata: ClusterMetadata, name: str, kind: RequestKind, request_id: str, why: str = ""
+) -> RequestTopology:
+    """The event of `decommission` (`leave`) and of `remove_node` (`remove`)."""
+    return RequestTopology(request_id, kind, metadata.node(name).node_id, why)
+
+
+def plan_cancel_request(metadata: ClusterMetadata, request: str, why: str = "") -> CancelRequest:
+    """The event of `cancel_request`."""
+    if request in metadata.requests:
+        return CancelRequest(request, why)
+    if request in metadata.directory.by_name:
+        node = metadata.node(request)
+        for found in metadata.open_requests():
+            asked = metadata.directory.nodes[found.node_id]
+            if node.node_id in (asked.node_id, asked.replaces):
+                return CancelRequest(found.request_id, why)
+        raise Rejected("unknown-request", f"node {request!r} has no open request: there is nothing to cancel")
+    raise Rejected("unknown-request", f"{request!r} is neither a topology request nor a node of this cluster")
+
+
+def measured(volumes: Volumes) -> list[VolumeSpec]:
+    """The volumes with absolute places and with capacities; nothing is created.
+
+    Raises InvalidRequest for a place that is given twice, or whose capacity can only be told by who asks.
+    """
+    specs: list[VolumeSpec] = []
+    for name, uri, capacity in (VolumeSpec(*volume) for volume in volumes):
+        local = storage.local_path(uri)
+        place = uri.rstrip("/") if local is None else os.path.abspath(local)
+        if any(place == other.uri for other in specs):
+            raise InvalidRequest(f"two volumes cannot be at one place: {place} is given twice")
+        if capacity is None:
+            capacity = _file_system_size(place)
+        specs.append(VolumeSpec(name, place, capacity))
+    return specs
+
+
+def _file_system_size(place: str) -> int:
+    local = storage.local_path(place)
+    if local is None:
+        raise InvalidRequest(f"the capacity of {place} cannot be measured: give it, in bytes")
+    path = Path(local)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    space = storage.space(str(path))
+    assert space is not None
+    return space.total
+
+
+def _request(cluster: Cluster, name: str, kind: RequestKind, options: Options) -> Committed:
+    request_id, options = identified(options)
+    why = options.get("reason", "")
+    return cluster.commit(lambda metadata: plan_request(metadata, name, kind, request_id, why), **options)
+
+
+def _host_id_of_earlier_try(metadata: ClusterMetadata, name: str, volumes: Sequence[VolumeSpec]) -> str | None:
+    """The host id in a marker that was written for this node by a try whose registration did not land."""
+    registered = {node.host_id for node in metadata.directory.nodes.values()}
+    for spec in volumes:
+        there = _marker_at(spec.uri)
+        if (
+            there is not None
+            and (there.cluster_id, there.node) == (metadata.identity.cluster_id, name)
+            and there.host_id not in registered
+        ):
+            return there.host_id
+    return None
+
+
+def _marker_at(uri: str) -> VolumeMarker | None:
+    try:
+        return read_marker(uri)
+    except StorageUnavailable:
+        return None
+
+
+def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> None:
+    """Make `volume` carry the marker of this registration. Raises WrongCluster when it is somebody else's."""
+    marker = VolumeMarker(
+        cluster=metadata.identity.name,
+        cluster_id=metadata.identity.cluster_id,
+        node=event.name,
+        host_id=event.host_id,
+        volume_id=volume.volume_id,
+        volume=volume.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    try:
+        there = prepare_volume(volume.uri, marker)
+    except WrongCluster:
+        there = read_marker(volume.uri)
+        if (there.cluster_id, there.host_id) != (marker.cluster_id, marker.host_id):
+            raise
+    if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
+        _replace_marker(volume.uri, marker)
+
+
+def _let_markers_follow_the_log(cluster: Cluster, name: str) -> None:
+    """Correct markers that a racing try of the same node has numbered after this node was registered.
+
+    Two tries share a host id, and one that was slow may have written numbers that it had planned before the other's
+    commit. Whoever ends last sees the registration and puts it right. Best effort: a wrong number is found out by
+    whoever opens the volume, never believed.
+    """
+    try:
+        node = cluster.catch_up().directory.by_name.get(name)
+        for volume in node.volumes if node is not None else ():
+            there = _marker_at(volume.uri)
+            if node is not None and there is not None and there.host_id == node.host_id:
+                right = msgspec.structs.replace(there, volume_id=volume.volume_id, volume=volume.name)
+                if there != right:
+                    _replace_marker(volume.uri, right)
+    except EpochlakeError:
+        return
+
+
+def _replace_marker(uri: str, marker: VolumeMarker) -> None:
+    storage.replace_bytes(marker_uri(uri), msgspec.json.format(msgspec.json.encode(marker), indent=2))

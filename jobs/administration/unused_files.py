@@ -1,0 +1,101 @@
+"""Deleting what no pipeline can need any more, on every replica table that can be reached.
+
+Live leases say what a pipeline may still read, and only ZooKeeper knows them: without it nothing is deleted. As leases
+can be missing for a moment (a process that is cut off), nothing young is deleted either.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.administration.reachability import THREADS
+from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.jobs.dataplane.vacuum import vacuum
+from epochlake.metastore import storage
+from epochlake.metastore.coordination.leases import live_leases
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+OLDER_THAN_SECONDS = 3600.0
+
+
+class SweptReplica(msgspec.Struct, frozen=True):
+    """One replica table: `files` of `size` bytes were deleted, `kept` unused ones may still be needed.
+
+    `obstacle` says why it could not be swept; then nothing was deleted there.
+    """
+
+    table: str
+    volume: str
+    files: int = 0
+    size: int = 0
+    kept: int = 0
+    obstacle: str | None = None
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What `sweep` did. `keep_newer_than_ms`: since when files are kept, Unix epoch; `leases`: live pipelines."""
+
+    keep_newer_than_ms: int
+    leases: int
+    replicas: tuple[SweptReplica, ...]
+
+
+def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS) -> Sweep:
+    """Delete files that were dropped, replaced or never committed, `older_than_seconds` ago or longer.
+
+    Nothing that a live pipeline may read is deleted, however old. Raises CoordinationUnavailable when it cannot be
+    asked which pipelines live.
+    """
+    if older_than_seconds < 0:
+        raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds: give 0 or more")
+    now = time.time_ns() // 1_000_000
+    # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
+    leases = live_leases(cluster.coordination())
+    metadata = cluster.catch_up()
+    keep = min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)])
+
+    def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
+        return _sweep_replica(metadata, *place, keep)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        swept = [replica for replica in pool.map(sweep_one, _places(metadata)) if replica is not None]
+    return Sweep(keep, len(leases), tuple(swept))
+
+
+def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
+    """Every table with every volume: one whose last tablet has moved away has files to delete as well."""
+    tables = sorted(metadata.schema.tables.values(), key=lambda table: table.full_name)
+    volumes = [volume.volume_id for node in metadata.directory.members() for volume in node.volumes]
+    return [(table, volume) for table in tables for volume in volumes]
+
+
+def _sweep_replica(metadata: ClusterMetadata, table: Table, volume_id: VolumeId, keep: int) -> SweptReplica | None:
+    """None when the table has nothing to do with that volume."""
+    node, volume = metadata.directory.node_of_volume[volume_id], metadata.directory.volumes[volume_id]
+    name = f"{node.name}/{volume.name}"
+    address = ReplicaAddress(metadata.identity.cluster_id, volume_id, volume.uri, table.keyspace, table.table_id)
+    try:
+        if not _holds(metadata, table, volume_id) and not storage.exists(address.uri):
+            return None
+        done = vacuum(address, keep)
+    except (StorageUnavailable, WrongCluster) as error:
+        return SweptReplica(table.full_name, name, obstacle=str(error))
+    return SweptReplica(table.full_name, name, done.files, done.size, done.kept_for_leases)
+
+
+def _holds(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> bool:
+    """Whether a tablet of the table is on that volume, or on its way to it or away from it."""
+    return bool(len(metadata.tablets.maps[table.table_id].tablets_on([volume]))) or any(
+        volume in (*transition.replicas, *transition.new_replicas)
+        for transition in metadata.tablets.transitions.values()
+        if transition.table_id == table.table_id
+    )
