@@ -67,9 +67,13 @@ def diff(before: ClusterMetadata, after: ClusterMetadata) -> list[Change]:
     ]
 
 
-def _plain(thing: Any, without: frozenset[str] = frozenset()) -> Any:
-    fields = msgspec.to_builtins(thing)
-    return {name: value for name, value in fields.items() if name not in _BOOKKEEPING | without}
+def _plain(thing: Any) -> Any:
+    """A thing as JSON has it: lists, not tuples."""
+    return msgspec.json.decode(msgspec.json.encode(thing))
+
+
+def _plain_struct(thing: Any, without: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in _plain(thing).items() if name not in _BOOKKEEPING | without}
 
 
 def _fields(
@@ -81,7 +85,7 @@ def _fields(
     for field in before.__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
         if field not in _BOOKKEEPING | without and old != new:
-            yield Change(component, name, field, msgspec.to_builtins(old), msgspec.to_builtins(new))
+            yield Change(component, name, field, _plain(old), _plain(new))
 
 
 def _by_key(component: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -96,9 +100,9 @@ def _one(
     component: str, name: str, old: Any | None, new: Any | None, without: frozenset[str] = frozenset()
 ) -> Iterator[Change]:
     if old is None:
-        yield Change(component, name, WHOLE, None, _plain(new, without))
+        yield Change(component, name, WHOLE, None, _plain_struct(new, without))
     elif new is None:
-        yield Change(component, name, WHOLE, _plain(old, without), None)
+        yield Change(component, name, WHOLE, _plain_struct(old, without), None)
     else:
         yield from _fields(component, name, old, new, without)
 
@@ -209,7 +213,7 @@ def _with_places(change: Change, volumes: Mapping[VolumeId, str]) -> Change:
     def named(field: str, value: Any) -> Any:
         if value is None or field not in _REPLICA_FIELDS:
             return value
-        return _places(value, volumes) if isinstance(value, list | tuple) else volumes[value]
+        return _places(value, volumes) if isinstance(value, list) else volumes[value]
 
     if change.field != WHOLE:
         before, after = named(change.field, change.before), named(change.field, change.after)

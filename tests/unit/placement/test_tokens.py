@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, parse_label, tablet_label, tablet_of, tablet_range
+from epochlake.placement.tokens import (
+    MAX_TOKEN,
+    MIN_TOKEN,
+    parse_label,
+    tablet_label,
+    tablet_of,
+    tablet_range,
+    tablet_ranges,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +35,12 @@ def test_a_token_lies_in_the_range_of_its_tablet_and_of_no_neighbour(token: int,
         assert tablet_range(index - 1, count)[1] == start
     if index < count - 1:
         assert tablet_range(index + 1, count)[0] == end
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 5, 10])
+def test_all_ranges_at_once_are_the_ranges_one_by_one(k: int) -> None:
+    starts, ends = tablet_ranges(1 << k)
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [tablet_range(i, 1 << k) for i in range(1 << k)]
 
 
 @given(tokens, st.integers(0, 30))
