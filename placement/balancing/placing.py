@@ -102,14 +102,13 @@ class _Racks:
         self.held: list[int] = held.tolist()
         self.count = count
         self.rack: list[int] = state.rack.tolist()
-        self._members: dict[int, tuple[int, ...]] = {}
+        self.members: dict[int, tuple[int, ...]] = {}
         self.crowded = {int(j): _Crowd(state, int(tablets[j])) for j in np.flatnonzero(held != total).tolist()}
 
-    def members(self, bits: int) -> tuple[int, ...]:
-        found = self._members.get(bits)
-        if found is None:
-            found = self._members[bits] = tuple(r for r in range(self.count) if bits >> r & 1)
-        return found
+    def learn(self, bits: int) -> tuple[int, ...]:
+        """The racks in `bits`, kept in `members` for the next time."""
+        self.members[bits] = tuple(r for r in range(self.count) if bits >> r & 1)
+        return self.members[bits]
 
 
 class _Crowd:
@@ -158,6 +157,7 @@ def _place_class(
     lack = lack_bytes.tolist()
     level, room_count, room_bytes = spread.level, spread.room_count, spread.room_bytes
     held, own, slot, tables = racks.held, racks.own, racks.slot, spread.tables
+    crowded, members, home_of = racks.crowded, racks.members, racks.rack
     everywhere = (1 << racks.count) - 1
     targets: list[int] = []
     columns = (
@@ -169,16 +169,15 @@ def _place_class(
     )
     for p, bytes_, table, source, must in zip(*columns, strict=True):
         j, home = slot[p], own[p]
-        crowd = racks.crowded.get(j) if racks.crowded else None
-        if crowd is None:
-            allowed = racks.members(everywhere & ~(held[j] ^ home))
-        else:
-            allowed = racks.members(crowd.open_bits(racks.rack[source], racks.count))
+        crowd = crowded.get(j) if crowded else None
+        bits = everywhere & ~(held[j] ^ home) if crowd is None else crowd.open_bits(home_of[source], racks.count)
+        allowed = members.get(bits) or racks.learn(bits)
         top, queue = -1e300, None
         for r in allowed:
-            if queues[r] and queues[r][-1][0] > top:
-                queue = queues[r]
-                top = queue[-1][0]
+            if queues[r]:
+                wish = queues[r][-1][0]
+                if wish > top:
+                    top, queue = wish, queues[r]
         weight = bytes_ - _EVENNESS * smaller
         best = -1
         if queue is not None:
@@ -190,15 +189,16 @@ def _place_class(
                     break
                 cell = n * tables + table
                 if (
-                    room_count[cell] >= 1
+                    lack[n] > 0
+                    and room_count[cell] >= 1
                     and room_bytes[cell] >= bytes_
-                    and lack[n] > 0
                     and n != source
                     and (crowd is None or n not in crowd.nodes)
                 ):
                     seen += 1
-                    if level[cell] < least:
-                        least, best = level[cell], k
+                    height = level[cell]
+                    if height < least:
+                        least, best = height, k
                 k -= 1
         if best >= 0 and queue is not None:
             wish, target = queue.pop(best)
@@ -214,9 +214,9 @@ def _place_class(
         room_count[cell] -= 1
         room_bytes[cell] -= bytes_
         if crowd is None:
-            held[j] |= 1 << racks.rack[target]
+            held[j] |= 1 << home_of[target]
         else:
-            crowd.moved(racks.rack[source], racks.rack[target], target)
+            crowd.moved(home_of[source], home_of[target], target)
     result = np.array(targets, np.int64)
     found = result >= 0
     lack_bytes -= np.bincount(result[found], state.size[rows[found]], state.node_count)

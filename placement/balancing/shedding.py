@@ -15,6 +15,7 @@ from epochlake.placement.balancing.state import Shares, State
 _SEED = 20_240_301
 _SEARCH_STEPS = 14
 _CROWDING = 1e3
+_EXCHANGE_CHOICES = 1_000
 
 
 def leaving(state: State, shares: Shares, relieve: Bools, spare: Floats) -> Ints:
@@ -30,7 +31,7 @@ def leaving(state: State, shares: Shares, relieve: Bools, spare: Floats) -> Ints
             rows = rows[state.free[rows]]
         rows = rows[_by_node_and_table(state, rows)]
         level = _levels(state, shares, rows)
-        ends = np.searchsorted(state.node[rows], np.arange(state.node_count + 1))
+        ends = np.append(0, np.cumsum(np.bincount(state.node[rows], minlength=state.node_count)))
         excess_bytes = state.bytes_per_node - shares.bytes
         excess_count = state.count_per_node - shares.count
         for n in np.flatnonzero(relieve).tolist():
@@ -152,6 +153,7 @@ def _exchanged(size: Floats, chosen: Ints, gap: float) -> Ints:
     staying = np.flatnonzero(~inside)
     if len(staying) == 0:
         return chosen
+    staying = staying[:: max(1, len(staying) // _EXCHANGE_CHOICES)]
     order = staying[np.argsort(size[staying])]
     sorted_sizes = size[order]
     wish = size[chosen] + gap

@@ -17,27 +17,24 @@ def schedule(source: Ints, target: Ints, tablet: Ints, streams: int, busy_out: I
     `streams`: replicas that may leave or reach a volume in one wave. `busy_out`, `busy_in` (V,): streams in flight;
     they count in wave 1.
     """
-    volumes = len(busy_out)
-    # taken[k][v]: bits of the waves in which volume v has more than k streams.
-    taken = [np.where(busy_out + busy_in > k, 1, 0).tolist() for k in range(streams)]
-    full = taken[-1]
-    tablets, slot = np.unique(tablet, return_inverse=True)
-    several = np.bincount(slot, minlength=len(tablets)) > 1
-    tablet_taken = {int(t): 0 for t in tablets[several].tolist()}
+    busy = (busy_out + busy_in).tolist()
+    # taken[v][k]: bits of the waves in which volume v has more than k streams; the last one: those in which it is full.
+    taken = [[1 if count > k else 0 for k in range(streams)] for count in busy]
+    same = np.unique(tablet, return_counts=True)
+    tablet_taken = {t: 0 for t in same[0][same[1] > 1].tolist()}
     waves: list[int] = []
-    if volumes == 0:
-        return np.zeros(0, np.int64)
-    for a, b, t, own in zip(source.tolist(), target.tolist(), tablet.tolist(), several[slot].tolist(), strict=True):
-        used = full[a] | full[b]
-        if own:
+    for a, b, t in zip(source.tolist(), target.tolist(), tablet.tolist(), strict=True):
+        at_source, at_target = taken[a], taken[b]
+        used = at_source[-1] | at_target[-1]
+        if t in tablet_taken:
             used |= tablet_taken[t]
         bit = ~used & (used + 1)
         waves.append(bit.bit_length())
-        if own:
+        if t in tablet_taken:
             tablet_taken[t] |= bit
-        for v in (a, b):
-            for level in taken:
-                if not level[v] & bit:
-                    level[v] |= bit
-                    break
+        for levels in (at_source, at_target):
+            k = 0
+            while levels[k] & bit:
+                k += 1
+            levels[k] |= bit
     return np.array(waves, np.int64)
