@@ -74,6 +74,11 @@ def use_options(options: Mapping[str, str]) -> None:
     _remote_filesystem.cache_clear()
 
 
+def used_options() -> dict[str, str]:
+    """The options of this process, to be used in another one too."""
+    return dict(_options)
+
+
 def storage_options(uri: str) -> dict[str, str]:
     """What delta-rs needs for this place: nothing for local files."""
     return {} if local_path(uri) is not None else dict(_options)

@@ -47,7 +47,8 @@ _DELTA_PROPERTIES = {
     # How long the log remembers which files were removed, and when: `vacuum` needs it to spare those that a pipeline
     # with an older snapshot still reads, so it must outlast the longest pipeline.
     "delta.deletedFileRetentionDuration": f"interval {TOMBSTONE_RETENTION_SECONDS} seconds",
-    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
+    # Statistics of the system columns only, which are the first ones (see files.py and `replica_schema`).
+    "delta.dataSkippingNumIndexedCols": str(len(STATISTICS_COLUMNS)),
     # Never `delta.setTransactionRetentionDuration`: it would forget which batches have landed.
 }
 
@@ -154,6 +155,13 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
         raise storage.unavailable("open the replica table", address.uri, error) from error
     _require_identity(address, properties)
     return ReplicaSnapshot(address, table, properties)
+
+
+def require_replica(replica: ReplicaAddress) -> None:
+    """That volume and table are there, without opening the table. Raises StorageUnavailable, WrongCluster."""
+    require_volume(replica.volume_uri, replica.cluster_id, replica.volume_id)
+    if _is_missing(replica):
+        raise StorageUnavailable(f"the replica table {replica.uri} was lost: rebuild its replicas")
 
 
 def attempts() -> Iterator[int]:

@@ -17,6 +17,8 @@ from epochlake.placement.tokens import TABLET, TOKEN
 WRITTEN_AT = "_written_at"
 DELETED = "_deleted"
 SYSTEM_COLUMNS = (TOKEN, WRITTEN_AT, DELETED, TABLET)
+RESERVED = (*SYSTEM_COLUMNS, "_metadata", "_file", "_rank")
+"""Names that no column of a table may have; `_metadata` is Spark's own."""
 
 DeltaType = str | dict[str, object]
 
@@ -57,27 +59,29 @@ def delta_type(ddl: str) -> DeltaType:
 
 
 def replica_schema(table: Table) -> Schema:
-    """The schema of a table's replica tables: its columns, then the system columns.
+    """The schema of a table's replica tables: the system columns, then its own.
 
+    The system columns come first because Delta keeps statistics of the first columns (naming columns for statistics
+    instead loses all of them in delta-rs when a struct comes before).
     Every column is nullable there, since a tombstone has only its key. Raises InvalidRequest for names that collide,
     unknown types, and key columns that Spark cannot hash.
     """
     check_columns(table.columns, table.primary_key)
-    fields = [(column.name, delta_type(column.type)) for column in table.columns]
-    fields += [(TOKEN, "long"), (WRITTEN_AT, "long"), (DELETED, "boolean"), (TABLET, "string")]
+    fields: list[tuple[str, DeltaType]] = [(TOKEN, "long"), (WRITTEN_AT, "long"), (DELETED, "boolean")]
+    fields += [(TABLET, "string"), *((column.name, delta_type(column.type)) for column in table.columns)]
     as_json = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields]
     return Schema.from_json(json.dumps({"type": "struct", "fields": as_json}))
 
 
 def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> None:
     """Whether a replica table can have these columns; raises InvalidRequest with the column that stands in the way."""
-    seen = {name.lower() for name in SYSTEM_COLUMNS}
+    seen = set(RESERVED)
     for column in columns:
         if not column.name or set(column.name) & set(" ,;{}()\n\t=`"):
             raise InvalidRequest(f"a column cannot be called {column.name!r}: use no space and none of ,;{{}}()=`")
         if column.name.lower() in seen:
             raise InvalidRequest(
-                f"the column {column.name!r} is there twice, or is one of the system's ({', '.join(SYSTEM_COLUMNS)}): "
+                f"the column {column.name!r} is there twice, or is one of the system's ({', '.join(RESERVED)}): "
                 f"rename it (upper and lower case do not tell columns apart)"
             )
         seen.add(column.name.lower())

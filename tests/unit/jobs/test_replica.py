@@ -164,13 +164,16 @@ def test_columns_that_cannot_be_stored_are_refused_by_name(tmp_path: Path, colum
     assert not Path(address.uri).exists()
 
 
-def test_every_type_that_spark_and_delta_share_can_be_stored(tmp_path: Path) -> None:
+def test_every_type_that_spark_and_delta_share_can_be_stored_beside_the_statistics(tmp_path: Path) -> None:
     types = ["boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"]
     types += ["timestamp", "timestamp_ntz", "decimal(38, 18)", "numeric"]
     types += ["ARRAY<STRUCT<a: INT, `b c` map<string, array<double>>>>"]
+    types += ["struct<x: int, y: string>"]
     columns = tuple(Column(f"c{n}", type_) for n, type_ in enumerate(types))
     address = make_replica(tmp_path, 1, table=msgspec.structs.replace(TABLE, columns=columns, primary_key=("c4",)))
-    assert open_snapshot(address).files == {}
+    file = store(address)
+    commit_files(address, [file], epoch=1, app_id="load", app_version=1)
+    assert open_snapshot(address).files == {"2-1": {file.file_id: file}}
 
 
 def test_an_unmounted_volume_is_back_with_its_replicas_when_it_is_mounted_again(tmp_path: Path) -> None:

@@ -1,0 +1,285 @@
+"""What a staging task does: rows of some tablets, in token order, become Parquet files stored on several replicas.
+
+The one idea: one pass with little memory. A file is open for the tablet at hand; rows collect until they make a row
+group; when the tablet ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
+imports no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from epochlake.jobs.dataplane.files import directory_of, new_file_id, path_of
+from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
+from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.tokens import TOKEN, tablet_label, tablet_of
+
+ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_BYTES = 64 << 20
+"""A row group is encoded when so many rows, or so many bytes of Arrow memory, have come together."""
+
+COMPRESSION = "snappy"
+
+RESULT = pa.schema(
+    [
+        ("file_id", pa.string()),
+        ("label", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("min_token", pa.int64()),
+        ("max_token", pa.int64()),
+        ("stored", pa.list_(pa.int64())),
+        ("failed", pa.list_(pa.int64())),
+        ("reasons", pa.list_(pa.string())),
+        ("refused", pa.string()),
+    ]
+)
+RESULT_DDL = (
+    "file_id string, label string, size bigint, rows bigint, min_token bigint, max_token bigint, "
+    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string"
+)
+"""A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
+
+
+class StagingPlan(msgspec.Struct, frozen=True):
+    """All that a task needs to know; travels to the executors. `routes`: the write replicas of each tablet."""
+
+    table: Table
+    tablet_count: int
+    routes: dict[int, tuple[ReplicaAddress, ...]]
+    written_at: int
+    deleted: bool
+    target_file_bytes: int
+    storage_options: dict[str, str]
+
+
+class RowsRefused(Exception):
+    """The rows themselves cannot be written. Crosses to the driver as a value: trying the task again would not help."""
+
+
+def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
+    storage.use_options(plan.storage_options)
+    replicas = Replicas()
+    batches = iter(batches)
+    try:
+        tablet = None
+        for index, rows in _by_tablet(batches, plan.tablet_count):
+            if tablet is None or tablet.index != index:
+                if tablet is not None:
+                    yield from tablet.close()
+                tablet = TabletEncoder(plan, index, replicas)
+            yield from tablet.take(rows)
+        if tablet is not None:
+            yield from tablet.close()
+    except RowsRefused as refusal:
+        for _ in batches:  # Spark expects its input to be read
+            pass
+        yield _result(refused=str(refusal))
+    finally:
+        replicas.close()
+
+
+def _by_tablet(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut batches where the tablet changes."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        tablets = tablet_of(batch.column(TOKEN).to_numpy(), count)
+        starts = [0, *(np.flatnonzero(np.diff(tablets)) + 1).tolist(), batch.num_rows]
+        for start, end in pairwise(starts):
+            yield int(tablets[start]), batch.slice(start, end - start)
+
+
+class TabletEncoder:
+    """Makes the files of one tablet from its rows in token order."""
+
+    def __init__(self, plan: StagingPlan, index: int, replicas: Replicas) -> None:
+        self.index = index
+        self._plan = plan
+        self._label = tablet_label(index, plan.tablet_count)
+        if not plan.routes.get(index):
+            raise RowsRefused(
+                f"there are rows for tablet {self._label} of {plan.table.full_name}, and no replica for it"
+            )
+        self._replicas = replicas
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._file: _OpenFile | None = None
+        self._last: pa.Table | None = None
+
+    def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._encode()
+            if self._file is not None and self._file.size >= self._plan.target_file_bytes:
+                yield self._store()
+
+    def close(self) -> Iterator[pa.RecordBatch]:
+        self._encode()
+        if self._file is not None:
+            yield self._store()
+
+    def _encode(self) -> None:
+        """Make what waits a row group of the open file."""
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        _refuse_nulls(rows, self._plan)
+        if not self._plan.table.append_only and not self._plan.deleted:
+            self._last = _refuse_duplicates(rows, self._last, self._plan.table)
+        rows = _with_system_columns(rows, self._plan)
+        if self._file is None:
+            self._file = _OpenFile(rows.schema)
+        self._file.write(rows)
+
+    def _store(self) -> pa.RecordBatch:
+        """Store the open file on each replica of the tablet."""
+        assert self._file is not None
+        file, self._file = self._file, None
+        file_id, data = new_file_id(), file.finish()
+        failed = self._replicas.store(self._plan.routes[self.index], self._label, file_id, data)
+        return _result(
+            file_id=file_id,
+            label=self._label,
+            size=data.size,
+            rows=file.rows,
+            min_token=file.min_token,
+            max_token=file.max_token,
+            stored=[one.volume_id for one in self._plan.routes[self.index] if one.volume_id not in failed],
+            failed=list(failed),
+            reasons=list(failed.values()),
+        )
+
+
+class _OpenFile:
+    """A Parquet file that grows in memory, a row group at a time."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.min_token = self.max_token = 0
+        self._sink = pa.BufferOutputStream()
+        # A token is nearly unique: trying a dictionary for it only costs room.
+        dictionaries = [name for name in schema.names if name != TOKEN]
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression=COMPRESSION, use_dictionary=dictionaries, store_schema=False
+        )
+
+    @property
+    def size(self) -> int:
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        tokens = rows.column(TOKEN)
+        if self.rows == 0:
+            self.min_token = tokens[0].as_py()
+        self.max_token = tokens[-1].as_py()
+        self.rows += rows.num_rows
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def finish(self) -> pa.Buffer:
+        self._writer.close()
+        return self._sink.getvalue()
+
+
+class Replicas:
+    """The replicas that a task stores files on. One whose storage has failed is not tried again by this task."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, str] = {}
+        self._directories: set[str] = set()
+        self._pool = ThreadPoolExecutor(8)
+
+    def store(
+        self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
+    ) -> dict[VolumeId, str]:
+        """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
+        reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
+        return {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _store_on(self, replica: ReplicaAddress, label: str, file_id: str, data: pa.Buffer) -> str:
+        uri = replica.uri
+        if self._checked.get(uri):
+            return self._checked[uri]
+        try:
+            if uri not in self._checked:
+                require_replica(replica)
+                self._checked[uri] = ""
+            directory = storage.join(uri, directory_of(label))
+            if directory not in self._directories:
+                storage.create_directory(directory)
+                self._directories.add(directory)
+            storage.write_bytes(storage.join(uri, path_of(label, file_id)), data)
+        except (StorageUnavailable, WrongCluster) as error:
+            self._checked[uri] = str(error)
+        return self._checked[uri]
+
+
+def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
+    table = plan.table
+    required = [] if plan.deleted else [column.name for column in table.columns if not column.nullable]
+    for name in dict.fromkeys([*table.primary_key, *required]):
+        nulls = rows.column(name).null_count
+        if nulls:
+            kind = "a column of the primary key" if name in table.primary_key else "declared not nullable"
+            raise RowsRefused(
+                f"cannot write to {table.full_name}: {name!r} is {kind}, and it is null in at least {nulls} of the "
+                f"rows given. Fill in a value or leave these rows out"
+            )
+
+
+def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> pa.Table:
+    """Equal keys have equal tokens and so are neighbours; `last`: the rows with the token that came last before.
+
+    Returns the rows with the last token of these, for the next call.
+    """
+    keys = rows.select([*table.primary_key, TOKEN])
+    if last is not None:
+        keys = pa.concat_tables([last, keys])
+    tokens = keys.column(TOKEN).to_numpy()
+    same = np.flatnonzero(tokens[1:] == tokens[:-1])
+    if len(same):
+        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key)).to_pylist()
+        seen: set[str] = set()
+        for key in suspects:
+            if repr(key) in seen:
+                raise RowsRefused(
+                    f"cannot write to {table.full_name}: two of the rows given have the same primary key {key}, and "
+                    f"nothing says which one counts. Deduplicate them first"
+                )
+            seen.add(repr(key))
+    return keys.slice(int(np.searchsorted(tokens, tokens[-1])))
+
+
+def _with_system_columns(rows: pa.Table, plan: StagingPlan) -> pa.Table:
+    """The columns of a data file, all nullable, timestamps in UTC; the file then says nothing of the session."""
+    count = rows.num_rows
+    columns, fields = [], []
+    for field in rows.schema:
+        type_ = pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) and field.type.tz else field.type
+        columns.append(rows.column(field.name).cast(type_) if type_ != field.type else rows.column(field.name))
+        fields.append(pa.field(field.name, type_))
+    columns.append(pc.cast(pa.repeat(plan.written_at, count), pa.int64()))
+    columns.append(pa.repeat(plan.deleted, count))
+    fields += [pa.field(WRITTEN_AT, pa.int64()), pa.field(DELETED, pa.bool_())]
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _result(**values: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in RESULT.names}], schema=RESULT)
