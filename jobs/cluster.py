@@ -18,7 +18,7 @@ from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
 from epochlake.metastore.commit import Committed, Committer, Planner
 from epochlake.metastore.configuration import EMBEDDED, Configuration
-from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper
 from epochlake.metastore.errors import ConfigurationError, NotInitialised, WrongCluster
@@ -29,7 +29,7 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
-from kazoo.exceptions import NodeExistsError  # type: ignore[import-untyped]
+from kazoo.exceptions import NodeExistsError
 
 PRODUCT_VERSION = "0.1.0"
 DEFAULT_NAME = "epochlake"
@@ -135,8 +135,10 @@ class Cluster:
             expect_epoch=expect_epoch,
         )
 
-    def coordination(self) -> Coordination:
-        """The ZooKeeper session of this process, opened on first use. Raises CoordinationUnavailable."""
+    def coordination(self, connect_timeout: float = CONNECT_TIMEOUT_SECONDS) -> Coordination:
+        """The ZooKeeper session of this process, opened on first use, for which a server is given `connect_timeout`
+        seconds. Raises CoordinationUnavailable.
+        """
         with self._connecting:
             if self._coordination is None:
                 settings = self.configuration.zookeeper
@@ -144,6 +146,7 @@ class Cluster:
                     self._connect_string(),
                     f"{settings.path.rstrip('/')}/{self.metadata.identity.cluster_id}",
                     session_timeout=settings.session_timeout_seconds,
+                    connect_timeout=connect_timeout,
                 )
                 if settings.connect != EMBEDDED:
                     self._require_same_root(self._coordination)

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Literal, NoReturn, Protocol
 
-from epochlake.metastore.errors import LogUnreadable, WaitTimeout
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, WaitTimeout
 from epochlake.metastore.log.entry import Entry, Position, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -23,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """What is told of each epoch. An exception in a listener is logged and does not stop the follower."""
+    """What is told of each epoch. An exception in a listener is logged and does not stop the follower.
+
+    It is called while the follower moves: it must not ask the follower for more, nor commit.
+    """
 
     def before(self, entry: Entry, metadata: ClusterMetadata) -> None:
         """`entry` is about to be applied to `metadata`."""
@@ -56,10 +59,13 @@ class Follower:
         self._pending: dict[int, Entry] = {}
         self._listeners: list[Listener] = []
         self._stopped_by: LogUnreadable | None = None
+        self._moving = False
+        self._start_is_unproved = False
         found = start.newest() if start is not None else None
         if found is not None:
             self._metadata, self._position = found
             self._requests_known_from = self._position.epoch
+            self._start_is_unproved = True
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -87,11 +93,12 @@ class Follower:
         asked and not what was announced about it.
         """
         with self._lock:
-            self._require_running()
-            entries = self.log.read(self._position.epoch)
-            if entries and entries[0].epoch > self._position.epoch + 1:
-                self._stop(verify_gap(self._position, entries[0]))
-            for entry in entries:
+            self._require_ready()
+            if self._start_is_unproved:
+                self._prove_start()
+            for entry in self.log.read(self._position.epoch):
+                if entry.epoch <= self._position.epoch:
+                    self._stop(LogUnreadable(f"epoch {entry.epoch} is in the log twice: it was not written by commits"))
                 self._pending.pop(entry.epoch, None)
                 self._accept(entry)
             self._apply_pending()
@@ -100,7 +107,7 @@ class Follower:
     def receive(self, entries: Iterable[Entry]) -> ClusterMetadata:
         """Take entries from elsewhere, in any order and any number of times; those that are not due wait."""
         with self._lock:
-            self._require_running()
+            self._require_ready()
             for entry in entries:
                 if entry.epoch > self._position.epoch:
                     self._pending.setdefault(entry.epoch, entry)
@@ -113,10 +120,7 @@ class Follower:
             for entry in entries[:-1]:
                 self._accept(entry)
             last = entries[-1]
-            self._notify_before(last)
-            self._requests[last.request_id] = last.epoch
-            self._metadata, self._position = metadata, Position(last.epoch, last.state_id, last.hash)
-            self._notify_after(last)
+            self._move(last, metadata, Position(last.epoch, last.state_id, last.hash))
 
     def wait_for(self, epoch: int, timeout: float, *, poll_seconds: float = 0.1) -> ClusterMetadata:
         """Catch up until `epoch` is known here. Raises WaitTimeout."""
@@ -149,47 +153,58 @@ class Follower:
             del self._pending[epoch]
 
     def _accept(self, entry: Entry) -> None:
-        if entry.epoch <= self._position.epoch:
-            return
         try:
             position = verify_next(self._position, entry)
             event = entry.decode()
         except LogUnreadable as error:
             self._stop(error)
-        self._notify_before(entry)
-        self._metadata = self._metadata.apply(event, entry.state_id)
-        self._position = position
-        self._requests[entry.request_id] = entry.epoch
-        self._notify_after(entry)
+        try:
+            metadata = self._metadata.apply(event, entry.state_id)
+        except Exception as error:
+            self._stop(
+                LogUnreadable(f"epoch {entry.epoch} ({entry.event}) does not fit what comes before it: {error!r}"),
+                error,
+            )
+        self._move(entry, metadata, position)
 
-    def _notify_before(self, entry: Entry) -> None:
-        for listener in self._listeners:
-            try:
-                listener.before(entry, self._metadata)
-            except Exception:
-                logger.exception("a listener failed before epoch %d", entry.epoch)
-
-    def _notify_after(self, entry: Entry) -> None:
-        for listener in self._listeners:
-            try:
-                listener.after(entry, self._metadata)
-            except Exception:
-                logger.exception("a listener failed after epoch %d", entry.epoch)
+    def _move(self, entry: Entry, metadata: ClusterMetadata, position: Position) -> None:
+        self._moving = True
+        try:
+            self._notify("before", entry)
+            self._metadata, self._position = metadata, position
+            self._requests[entry.request_id] = entry.epoch
+            self._notify("after", entry)
+        finally:
+            self._moving = False
         self._advanced.notify_all()
 
-    def _require_running(self) -> None:
+    def _notify(self, when: Literal["before", "after"], entry: Entry) -> None:
+        for listener in self._listeners:
+            try:
+                getattr(listener, when)(entry, self._metadata)
+            except Exception:
+                logger.exception("a listener failed %s epoch %d", when, entry.epoch)
+
+    def _prove_start(self) -> None:
+        """Stop unless the log holds the entry that the snapshot is of: it may be another log, or a part of it."""
+        start = self._position
+        found = self.log.read(start.epoch - 1, start.epoch)
+        if not found or Position(start.epoch, found[0].state_id, found[0].hash) != start:
+            what = "holds another entry at" if found else "ends before"
+            self._stop(
+                HashMismatch(
+                    f"the log {what} epoch {start.epoch}, of which there is a snapshot: the log or the snapshot was "
+                    "replaced. Restore the log; if it is the right one, delete the snapshots"
+                )
+            )
+        self._start_is_unproved = False
+
+    def _require_ready(self) -> None:
         if self._stopped_by is not None:
             raise self._stopped_by
+        if self._moving:
+            raise RuntimeError("a listener must not move the follower that tells it of an epoch")
 
-    def _stop(self, error: LogUnreadable) -> None:
+    def _stop(self, error: LogUnreadable, cause: Exception | None = None) -> NoReturn:
         self._stopped_by = error
-        raise error
-
-
-def verify_gap(position: Position, entry: Entry) -> LogUnreadable:
-    """The error of a log that continues `position` with `entry`, which is not the next epoch."""
-    try:
-        verify_next(position, entry)
-    except LogUnreadable as error:
-        return error
-    raise AssertionError(f"epoch {entry.epoch} does follow epoch {position.epoch}")
+        raise error from cause

@@ -9,32 +9,42 @@ import logging
 import time
 from collections.abc import Callable
 
-from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.head import Head, publish_head
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.coordination.proposals import Batch, Proposals
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.entry import Position
+from kazoo.exceptions import KazooException
 
 logger = logging.getLogger(__name__)
+
+SHORTEST_CONNECT_SECONDS = 1.0
+"""Even a commit that may not wait for the lock has to wait for a first answer."""
+
+WITHDRAWAL_SECONDS = 2.0
+"""How long an answer is awaited when an offer is taken back; it is asked again as long as there is time."""
 
 
 class ZooKeeperQueue:
     """One process's place in the line. Its lock is used by one thread at a time.
 
-    `connect` gives the session; it is called when something is first asked for, and again while it has failed.
+    `connect` gives the session, waiting at most as many seconds as it is given; it is called when something is first
+    asked for, and again while it has failed.
     """
 
-    def __init__(self, connect: Callable[[], Coordination]) -> None:
+    def __init__(self, connect: Callable[[float], Coordination]) -> None:
         self._connect = connect
+        self._coordination: Coordination | None = None
         self._lock: CommitLock | None = None
         self._proposals: Proposals | None = None
 
     def acquire(self, timeout: float) -> bool:
         started = time.monotonic()
         if self._lock is None:
-            coordination = self._connect()
-            self._lock, self._proposals = CommitLock(coordination), Proposals(coordination)
+            self._coordination = self._connect(min(CONNECT_TIMEOUT_SECONDS, max(timeout, SHORTEST_CONNECT_SECONDS)))
+            self._proposals = Proposals(self._coordination)
+            self._lock = CommitLock(self._coordination)
         return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)))
 
     def release(self) -> None:
@@ -45,19 +55,23 @@ class ZooKeeperQueue:
         return self._proposals.publish(proposals) if self._proposals is not None else None
 
     def withdraw(self, ticket: Batch) -> bool:
-        return self._proposals.withdraw(ticket) if self._proposals is not None else False
+        """True: nobody has taken it nor will; False: it is gone. CoordinationUnavailable: no answer."""
+        assert self._proposals is not None
+        return self._proposals.withdraw(ticket, WITHDRAWAL_SECONDS)
 
     def claim(self) -> list[bytes]:
         if self._proposals is None:
             return []
         try:
             return [batch.data for batch in self._proposals.claim(self._proposals.pending())]
-        except CoordinationUnavailable as error:
+        except (CoordinationUnavailable, KazooException) as error:
             logger.debug("no proposals of others: %s", error)
             return []
 
     def publish(self, position: Position) -> None:
+        if self._coordination is None:
+            return
         try:
-            publish_head(self._connect(), Head(position.epoch, position.state_id, position.hash))
-        except CoordinationUnavailable as error:
+            publish_head(self._coordination, Head(position.epoch, position.state_id, position.hash))
+        except (CoordinationUnavailable, KazooException) as error:
             logger.warning("epoch %d is committed but not announced: %s", position.epoch, error)

@@ -9,10 +9,10 @@ What follows from that:
 - At most one of all the claimers and the owner gets a batch, also when a holder of the lock was paused and there are
   two of them.
 - A delete whose answer was lost decides for nobody. `claim` leaves such a batch out: the owner may have withdrawn it,
-  and may have reported that nothing was proposed. `withdraw` answers False for it: somebody may have claimed it. If the
-  delete was carried out after all, the batch is gone and neither has it; the owner, for whom "gone" and "claimed by
-  somebody who died" look the same, looks its request ids up in the log and, when they are not there, proposes the
-  events itself under the lock. Request ids keep that from committing twice.
+  and may have reported that nothing was proposed. `withdraw` fails for it: it may still be claimed, until withdrawing
+  it is asked again and answered. If the delete was carried out after all, the batch is gone and neither has it; the
+  owner, for whom "gone" and "claimed by somebody who died" look the same, looks its request ids up in the log and, when
+  they are not there, proposes the events itself under the lock. Request ids keep that from committing twice.
 - The znode is ephemeral: a batch of a dead owner vanishes with its session. An owner whose session expired sees
   its batch gone, as above.
 - Names contain a UUID and are chosen before the request is sent, so that a batch whose publishing was not answered can
@@ -80,15 +80,15 @@ class Proposals:
     def withdraw(self, batch: Batch, timeout: float | None = None) -> bool:
         """Take an own batch back. True: nobody has proposed it on our behalf, and nobody will.
 
-        False: it was claimed, or that cannot be ruled out (it vanished with the session, ZooKeeper does not answer).
-        The owner then looks its request ids up in the log before it says anything about them.
+        False: it is not there any more; it was claimed, or it vanished with the session. The owner then looks its
+        request ids up in the log before it says anything about them. `CoordinationUnavailable`: no answer; the batch
+        may still be claimed, so that the owner can say nothing until it has asked again and was answered.
         """
         self._own.discard(batch.path)
         request = self._coordination.client.delete_async(batch.path)
         try:
-            # Once, never again: a second delete would find nothing and could not tell whose the first was.
             self._coordination.answer("withdraw a batch", request, timeout)
-        except (NoNodeError, CoordinationUnavailable):
+        except NoNodeError:
             return False
         return True
 

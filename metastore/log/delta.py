@@ -6,9 +6,11 @@ both succeed, whatever the locks above believe. Nothing that is kept depends on 
 deletes versions, never rows.
 
 One thing about clean-up matters for safety. A writer that was paused for long enough could find the commit file of the
-next version **deleted**, write it again and believe that it had won. Clean-up only deletes what a checkpoint covers, so
-an append counts only if, after it, the newest checkpoint is still older than the version that it wrote; otherwise the
-log is opened anew and read back (docs/decisions/004-log-retention.md).
+next version **deleted**, write it again and believe that it had won. Clean-up only deletes what a checkpoint covers,
+the oldest first, so an append counts only if, after it, the newest checkpoint is still older than the version that it
+wrote and the version before is still there; otherwise the log is opened anew and read back
+(docs/decisions/004-log-retention.md). A version before that is missing also tells that the root itself has gone, where
+a write would begin a second log in the empty place.
 
 Table properties, set on purpose:
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -35,7 +38,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
 
 APP_ID = "epoch-log"
 
@@ -88,7 +91,16 @@ def create_log_table(uri: str) -> None:
             storage_options=storage.storage_options(uri),
         )
     except (OSError, DeltaError) as error:
-        raise storage.unavailable("create the log at", uri, error) from error
+        # Of two that create it at once one fails, and has what it wants.
+        if not _is_there(uri):
+            raise storage.unavailable("create the log at", uri, error) from error
+
+
+def _is_there(uri: str) -> bool:
+    try:
+        return DeltaTable.is_deltatable(uri, storage_options=storage.storage_options(uri))
+    except (OSError, DeltaError):
+        return False
 
 
 class DeltaLog:
@@ -100,20 +112,19 @@ class DeltaLog:
         self._compact_every = compact_every
         self._table: DeltaTable | None = None
         self._refreshed_at = 0.0
-        self._appends_since_compaction = 0
+        self._small_files = 0
+        self._was_there = False
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         table = self._refresh()
         try:
             actions = pa.table(table.get_add_actions(flatten=True))
-            if not actions.num_rows:
-                return []
-            files = [
-                _File(*row)
-                for row in zip(*(actions[name].to_pylist() for name in ("path", "min.epoch", "max.epoch")), strict=True)
-            ]
+            files = _files(actions) if actions.num_rows else []
         except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
             raise LogUnreadable(f"the log at {self.uri} cannot be read after epoch {after}: {error}") from error
+        self._small_files = sum(file.size < COMPACTED_FILE_BYTES for file in files)
+        if after and all(file.last is not None and file.last < after for file in files):
+            raise ends_too_early(after, max((file.last or 0 for file in files), default=0))
         wanted = [file for file in files if file.may_hold(after, up_to)]
         return self._read_files(wanted, after, up_to)
 
@@ -121,7 +132,9 @@ class DeltaLog:
         if self._table is None:
             raise AppendConflict("the log was not read before it was appended to")
         table, self._table = self._table, None
-        first, last = entries[0].epoch, entries[-1].epoch
+        first, last, read_at = entries[0].epoch, entries[-1].epoch, table.version()
+        if not self._version_exists(read_at):
+            raise AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
         try:
             write_deltalake(
                 table,
@@ -133,12 +146,17 @@ class DeltaLog:
             raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before") from error
         except (OSError, DeltaError) as error:
             cause = storage.unavailable("write", self.uri, error)
-            if storage.local_path(self.uri) is not None and not self._version_exists(table.version() + 1):
-                raise AppendFailed(f"epoch {first} was not written: {cause}") from error
-            raise AppendUncertain(f"epoch {first}: {cause}") from error
-        self._require_still_at_the_tail(table, entries)
-        self._table = table
-        self._appends_since_compaction += 1
+            if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):
+                raise AppendUncertain(f"epoch {first}: {cause}") from error
+            if not self._version_exists(read_at):
+                raise AppendConflict(
+                    f"epoch {first} was not appended, the log was read too long ago: {cause}"
+                ) from error
+            raise AppendFailed(f"epoch {first} was not written: {cause}") from error
+        self._require_at_the_tail(read_at + 1, entries)
+        if table.version() == read_at + 1:
+            self._table = table
+        self._small_files += 1
 
     def fence(self) -> None:
         try:
@@ -149,7 +167,8 @@ class DeltaLog:
             raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
-        table = self._refresh()
+        # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
+        table = self._open()
         try:
             paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
             rows = self._read_columns(paths, ["epoch", "request_id"])
@@ -159,10 +178,10 @@ class DeltaLog:
         return {request_id: epoch for request_id, epoch in pairs if epoch <= up_to}
 
     def compact_if_due(self) -> bool:
-        """OPTIMIZE when this handle has appended `compact_every` times; legal on an append-only table."""
-        if self._appends_since_compaction < self._compact_every:
+        """OPTIMIZE when there are `compact_every` small files, whoever wrote them; legal on an append-only table."""
+        if self._small_files < self._compact_every:
             return False
-        self._appends_since_compaction = 0
+        self._small_files = 0
         self.compact()
         return True
 
@@ -193,6 +212,9 @@ class DeltaLog:
                 table.update_incremental()
             except (OSError, DeltaError):
                 table = None
+            # A directory that has gone looks like one without news.
+            if table is not None and not self._version_exists(table.version()):
+                table = None
         else:
             table = None
         self._table = self._open() if table is None else table
@@ -201,8 +223,14 @@ class DeltaLog:
 
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self.uri, storage_options=self._options)
+            table = DeltaTable(self.uri, storage_options=self._options)
+            self._was_there = True
+            return table
         except TableNotFoundError as error:
+            if self._was_there:
+                raise StorageUnavailable(
+                    f"the log at {self.uri} has gone: check that the disk is mounted and the root was not moved"
+                ) from error
             raise NotInitialised(f"there is no cluster at {self.uri}: run `epochlake init` first") from error
         except (OSError, DeltaError) as error:
             raise storage.unavailable("read the log at", self.uri, error) from error
@@ -233,21 +261,23 @@ class DeltaLog:
             pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
         )
 
-    def _require_still_at_the_tail(self, table: DeltaTable, entries: Sequence[Entry]) -> None:
+    def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
+        """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""
         try:
             pointer = f"{self.uri}/_delta_log/_last_checkpoint"
             newest = json.loads(storage.read_bytes(pointer))["version"] if storage.exists(pointer) else -1
-        except (StorageUnavailable, ValueError, KeyError) as error:
+            if newest < written and self._version_exists(written - 1):
+                return
+            found = {entry.epoch: entry.hash for entry in DeltaLog(self.uri).read(entries[0].epoch - 1)}
+        except (LogUnreadable, NotInitialised, StorageUnavailable, ValueError, KeyError) as error:
             raise AppendUncertain(
                 f"epoch {entries[0].epoch}: its place in the log cannot be checked: {error}"
             ) from error
-        if newest < table.version():
-            return
-        found = {entry.epoch: entry.hash for entry in DeltaLog(self.uri).read(entries[0].epoch - 1)}
         if any(found.get(entry.epoch) != entry.hash for entry in entries):
             # The version was written where clean-up had deleted another one: nobody who opens the log can see it, and
             # it must not stay for those who have not looked for long.
-            storage.delete_file(f"{self.uri}/_delta_log/{table.version():020}.json")
+            with suppress(StorageUnavailable):
+                storage.delete_file(f"{self.uri}/_delta_log/{written:020}.json")
             raise AppendConflict(f"epoch {entries[0].epoch} was appended too late: the log had moved on long ago")
 
     def _version_exists(self, version: int) -> bool:
@@ -261,6 +291,7 @@ class _File(NamedTuple):
     """A data file of the log and the epochs that it holds, from its statistics."""
 
     path: str
+    size: int
     first: int | None
     last: int | None
 
@@ -269,6 +300,11 @@ class _File(NamedTuple):
         too_early = self.last is not None and self.last <= after
         too_late = up_to is not None and self.first is not None and self.first > up_to
         return not too_early and not too_late
+
+
+def _files(actions: pa.Table) -> list[_File]:
+    columns = ("path", "size_bytes", "min.epoch", "max.epoch")
+    return [_File(*row) for row in zip(*(actions[name].to_pylist() for name in columns), strict=True)]
 
 
 def _unreadable(uri: str, file: _File, cause: Exception) -> LogUnreadable:

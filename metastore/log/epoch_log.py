@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from epochlake.metastore.errors import EpochlakeError
+from epochlake.metastore.errors import EpochlakeError, LogUnreadable
 from epochlake.metastore.log.entry import Entry
 
 
@@ -30,6 +30,14 @@ class AppendFailed(EpochlakeError):
     """The append failed and certainly did not land, and trying again at once would not help (a full disk)."""
 
 
+def ends_too_early(asked: int, last: int) -> LogUnreadable:
+    """The error of a log that is shorter than what was read of it before."""
+    return LogUnreadable(
+        f"the log ends at epoch {last}, but epoch {asked} was known: an older copy was put in its place, or the "
+        "snapshots are of another log. Restore the log"
+    )
+
+
 class EpochLog(Protocol):
     """One handle on a log; not safe for use by several threads at once."""
 
@@ -38,7 +46,7 @@ class EpochLog(Protocol):
 
         With `up_to` only those up to that epoch; the handle moves to the tail all the same.
 
-        Raises LogUnreadable, NotInitialised or StorageUnavailable.
+        Raises LogUnreadable, also when the log ends before `after`; NotInitialised or StorageUnavailable.
         """
         ...
 
@@ -57,7 +65,7 @@ class EpochLog(Protocol):
         ...
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
-        """The epoch of every request id in entries up to epoch `up_to`."""
+        """The epoch of every request id in entries up to epoch `up_to`. The handle stays where it is."""
         ...
 
     def compact_if_due(self) -> bool:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.epoch_log import AppendConflict
+from epochlake.metastore.log.epoch_log import AppendConflict, ends_too_early
 
 
 class SharedEntries:
@@ -23,11 +23,13 @@ class InMemoryLog:
 
     def __init__(self, shared: SharedEntries | None = None) -> None:
         self.shared = shared or SharedEntries()
-        self._seen = 0
+        self._seen: int | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         with self.shared.lock:
             self._seen = self.shared.version
+            if after > len(self.shared.entries):
+                raise ends_too_early(after, len(self.shared.entries))
             return self.shared.entries[after:up_to]
 
     def append(self, entries: Sequence[Entry]) -> None:
