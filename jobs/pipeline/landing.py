@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
-from epochlake.jobs.dataplane.staging import StagedFile, copy_file_to
+from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.replicas import address_of, describe
-from epochlake.metastore.errors import Rejected, StorageUnavailable
+from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Placement
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
@@ -150,8 +151,8 @@ class Landing:
         error = f"no replica has stored file {file.file_id}"
         for source in sorted(holders):
             try:
-                copy_file_to(file, address_of(self._metadata, self._batch.table, source), target)
-            except StorageUnavailable as unavailable:
+                copy_data_file(FileCopy(file, address_of(self._metadata, self._batch.table, source), target))
+            except (StorageUnavailable, WrongCluster) as unavailable:
                 error = str(unavailable)
                 continue
             holders.add(volume)

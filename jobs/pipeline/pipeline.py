@@ -131,13 +131,10 @@ class Pipeline:
         self._touch(target)
         snapshots, chosen = self._open_for_read(target, level)
         count = self._metadata.tablets.maps[target.table_id].count
-        tablets = {}
-        for tablet, volumes in chosen.items():
-            label = tablet_label(tablet, count)
-            tablets[label] = [
-                (snapshots[volume].address.uri, snapshots[volume].files.get(label, {})) for volume in volumes
-            ]
-        return read_files(self._spark, target, tablets)
+        asked = {
+            tablet_label(tablet, count): [snapshots[volume] for volume in volumes] for tablet, volumes in chosen.items()
+        }
+        return read_files(self._spark, target, asked)
 
     def _write(
         self, rows: DataFrame, table: Table, consistency: str | None, batch: str | None, *, deleted: bool
