@@ -29,6 +29,7 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
+from epochlake.metastore.watcher import Watcher
 from kazoo.exceptions import NodeExistsError
 
 PRODUCT_VERSION = "0.1.0"
@@ -88,6 +89,7 @@ class Cluster:
         self._connecting = threading.RLock()
         self._embedded: EmbeddedZooKeeper | None = None
         self._coordination: Coordination | None = None
+        self._watcher: Watcher | None = None
         self._committer = Committer(
             self.follower,
             ZooKeeperQueue(self.coordination),
@@ -135,6 +137,17 @@ class Cluster:
             expect_epoch=expect_epoch,
         )
 
+    def wait_for_news(self, after: int, timeout: float) -> bool:
+        """Wait until an epoch greater than `after` is known here; False after `timeout` seconds.
+
+        From the first call on this process follows the log in the background, by a watch on the head where ZooKeeper
+        answers and by looking at the log every `[log] poll_seconds`.
+        """
+        with self._connecting:
+            if self._watcher is None:
+                self._watcher = Watcher(self.follower, self.coordination(), self.configuration.log.poll_seconds)
+        return self._watcher.wait(after, timeout)
+
     def coordination(self, connect_timeout: float = CONNECT_TIMEOUT_SECONDS) -> Coordination:
         """The ZooKeeper session of this process, opened on first use, for which a server is given `connect_timeout`
         seconds. Raises CoordinationUnavailable.
@@ -154,6 +167,9 @@ class Cluster:
 
     def close(self) -> None:
         with self._connecting:
+            if self._watcher is not None:
+                self._watcher.stop()
+                self._watcher = None
             if self._coordination is not None:
                 self._coordination.close()
                 self._coordination = None

@@ -134,7 +134,12 @@ class Coordinator:
                 idle = not self._blocked and self._is_idle(self._cluster.metadata)
                 if until_idle and (idle or fruitless >= PATIENCE):
                     break
-                time.sleep(self._settings.backoff_seconds)
+                if idle:
+                    self._cluster.wait_for_news(
+                        self._cluster.metadata.epoch, self._cluster.configuration.log.poll_seconds
+                    )
+                else:
+                    time.sleep(self._settings.backoff_seconds)
         finally:
             candidacy.release()
         return CoordinatorReport(
