@@ -1,0 +1,201 @@
+"""Every part of the cluster metadata as a Spark DataFrame, at any epoch (design, section 6).
+
+The one idea: the metadata is small beside the data and is here already, so a DataFrame is made of the Arrow tables of
+`metastore/tables.py`; no job runs for it, and it is the same on a classic session and on Spark Connect. Only the
+history is read by Spark itself: it is the log's own Delta table, as long as the cluster is old.
+
+    frames = MetadataFrames(spark, cluster)
+    frames.tablets.groupBy("table").count()
+    frames.at(17).nodes
+    frames.diff(3, 17)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import pyarrow as pa
+from epochlake.metastore import storage, tables
+from epochlake.metastore.columns import EPOCH, SUMMARY
+from epochlake.metastore.errors import UnknownFormat
+from epochlake.metastore.history import metadata_at
+from epochlake.metastore.log.delta import SCHEMA, DeltaLog
+from epochlake.metastore.log.entry import decode_event
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.snapshots import Snapshots
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+
+def nodes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each node, those that left included: `columns.NODES_SCHEMA`."""
+    return spark.createDataFrame(tables.nodes(metadata))
+
+
+def volumes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each volume: `columns.VOLUMES_SCHEMA`."""
+    return spark.createDataFrame(tables.volumes(metadata))
+
+
+def keyspaces(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each keyspace: `columns.KEYSPACES_SCHEMA`."""
+    return spark.createDataFrame(tables.keyspaces(metadata))
+
+
+def table_definitions(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each table: `columns.TABLES_SCHEMA`."""
+    return spark.createDataFrame(tables.tables(metadata))
+
+
+def tablets(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each tablet: `columns.TABLETS_SCHEMA`."""
+    return spark.createDataFrame(tables.tablets(metadata))
+
+
+def transitions(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each tablet in transition: `columns.TRANSITIONS_SCHEMA`."""
+    return spark.createDataFrame(tables.transitions(metadata))
+
+
+def read_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each replica that serves reads of a tablet: `columns.READ_PLACEMENTS_SCHEMA`."""
+    return spark.createDataFrame(tables.read_placements(metadata))
+
+
+def write_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each replica that must get a tablet's writes: `columns.WRITE_PLACEMENTS_SCHEMA`."""
+    return spark.createDataFrame(tables.write_placements(metadata))
+
+
+def requests(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each topology request: `columns.REQUESTS_SCHEMA`."""
+    return spark.createDataFrame(tables.requests(metadata))
+
+
+def diff(spark: SparkSession, before: ClusterMetadata, after: ClusterMetadata) -> DataFrame:
+    """A row for each change from one version to another: `columns.CHANGES_SCHEMA`."""
+    return spark.createDataFrame(tables.diff(before, after))
+
+
+def history(spark: SparkSession, log_uri: str, up_to: int | None = None) -> DataFrame:
+    """The log's own Delta table (design, section 4) and `summary`, a line for people; up to an epoch when given.
+
+    In no order: sort by `epoch`. An event that this version does not know is summed up by its kind.
+    """
+    log = spark.read.format("delta").load(storage.spark_uri(log_uri)).select(*SCHEMA.names)
+    if up_to is not None:
+        log = log.where(F.col(EPOCH) <= up_to)
+    summed_up = StructType([*log.schema.fields, StructField(SUMMARY, StringType(), nullable=False)])
+    return log.mapInArrow(_with_summaries, summed_up)
+
+
+def _with_summaries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        told = (batch[name].to_pylist() for name in ("epoch", "event", "payload", "attachment"))
+        lines = [_summary(*row) for row in zip(*told, strict=True)]
+        yield batch.append_column(SUMMARY, pa.array(lines, pa.string()))
+
+
+def _summary(epoch: int, event: str, payload: str, attachment: bytes | None) -> str:
+    try:
+        return decode_event(event, payload, attachment, epoch=epoch).summary()
+    except UnknownFormat:
+        return event
+
+
+class OpenRoot(Protocol):
+    """Where a root keeps its log."""
+
+    log: str
+
+
+class OpenCluster(Protocol):
+    """What is needed of an open cluster (`epochlake.jobs.cluster.Cluster`)."""
+
+    root: OpenRoot
+    snapshots: Snapshots
+
+    def catch_up(self) -> ClusterMetadata:
+        """The newest committed metadata."""
+        ...
+
+
+class MetadataFrames:
+    """The metadata of a cluster as DataFrames, for notebooks and jobs.
+
+    Unpinned, each attribute shows the newest epoch at the moment when it is taken. `at(epoch)` and `now()` pin an
+    epoch: take frames that are to be joined from one of these.
+    """
+
+    def __init__(self, spark: SparkSession, cluster: OpenCluster, *, pinned: ClusterMetadata | None = None) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._pinned = pinned
+
+    def at(self, epoch: int) -> MetadataFrames:
+        """The same as of `epoch`. Raises InvalidRequest, naming the epochs that are there, for one that is not."""
+        return MetadataFrames(self._spark, self._cluster, pinned=self._metadata_at(epoch))
+
+    def now(self) -> MetadataFrames:
+        """The same, pinned to the newest epoch."""
+        return MetadataFrames(self._spark, self._cluster, pinned=self._cluster.catch_up())
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """What the frames are made of."""
+        return self._pinned if self._pinned is not None else self._cluster.catch_up()
+
+    @property
+    def epoch(self) -> int:
+        return self.metadata.epoch
+
+    @property
+    def nodes(self) -> DataFrame:
+        return nodes(self._spark, self.metadata)
+
+    @property
+    def volumes(self) -> DataFrame:
+        return volumes(self._spark, self.metadata)
+
+    @property
+    def keyspaces(self) -> DataFrame:
+        return keyspaces(self._spark, self.metadata)
+
+    @property
+    def tables(self) -> DataFrame:
+        return table_definitions(self._spark, self.metadata)
+
+    @property
+    def tablets(self) -> DataFrame:
+        return tablets(self._spark, self.metadata)
+
+    @property
+    def transitions(self) -> DataFrame:
+        return transitions(self._spark, self.metadata)
+
+    @property
+    def read_placements(self) -> DataFrame:
+        return read_placements(self._spark, self.metadata)
+
+    @property
+    def write_placements(self) -> DataFrame:
+        return write_placements(self._spark, self.metadata)
+
+    @property
+    def requests(self) -> DataFrame:
+        return requests(self._spark, self.metadata)
+
+    @property
+    def history(self) -> DataFrame:
+        """Every entry up to the epoch of these frames, sorted."""
+        return history(self._spark, self._cluster.root.log, self.epoch).sort(EPOCH)
+
+    def diff(self, epoch_a: int, epoch_b: int) -> DataFrame:
+        """What changed from one epoch to another."""
+        return diff(self._spark, self._metadata_at(epoch_a), self._metadata_at(epoch_b))
+
+    def _metadata_at(self, epoch: int) -> ClusterMetadata:
+        # A handle of its own: see metastore/history.py.
+        return metadata_at(DeltaLog(self._cluster.root.log), self._cluster.snapshots, epoch)
