@@ -64,7 +64,10 @@ def verify_tablets(metadata: ClusterMetadata) -> TabletReport:
     Replicas may differ without anything being wrong (a write that reached its level missed one of them): that is for
     repair, and reported apart.
     """
-    stored, violations, differing, unreachable = [], [], [], []
+    stored: list[StoredReplica] = []
+    violations: list[TabletFinding] = []
+    differing: list[TabletFinding] = []
+    unreachable: list[TabletFinding] = []
     for table in metadata.schema.tables.values():
         snapshots, failures = _snapshots(metadata, table)
         for volume, reason in failures.items():

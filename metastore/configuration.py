@@ -66,9 +66,6 @@ class LogSettings(msgspec.Struct, frozen=True):
     compact_every: Annotated[
         int, Meta(ge=2, description="The log is compacted when this many files have come since the last time.")
     ] = 32
-    checkpoint_every: Annotated[
-        int, Meta(ge=1, description="Delta versions of the log between two Delta checkpoints.")
-    ] = 100
     snapshot_every: Annotated[
         int, Meta(ge=0, description="Epochs between two snapshots of the metadata: what catching up replays; 0: none.")
     ] = 500

@@ -24,20 +24,13 @@ from epochlake.metastore.metadata.model import (
     TopologyRequest,
     VolumeId,
 )
-from epochlake.placement.balancing.model import Cause, ClusterLoad, Hold, Obstacle, Plan, Policy, Role
+from epochlake.placement.balancing.model import ClusterLoad, Hold, Obstacle, Plan, Policy, Role
 from epochlake.placement.balancing.planner import plan_moves
+from epochlake.placement.balancing.reasons import move_reasons
 from epochlake.placement.transitions import Kind, Stage
 
 BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
 """Stages in which a transition still counts as a stream of its volumes."""
-
-CAUSES = {
-    Cause.DRAIN: "node leaves",
-    Cause.BYTES: "evens out bytes",
-    Cause.COUNTS: "evens out counts",
-    Cause.TABLE: "spreads the table",
-    Cause.VOLUMES: "evens out the node's volumes",
-}
 
 
 class Loads(msgspec.Struct, frozen=True):
@@ -161,8 +154,10 @@ def _planned_moves(
     if not len(load.replica_tablet):
         return [], []
     plan = plan_moves(load, Policy(streams_per_volume=streams))
+    names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
+    reasons, reason_of = move_reasons(load, plan, names)
     moves = []
-    for index in np.flatnonzero(plan.wave == 1):
+    for index in np.flatnonzero(plan.wave == 1).tolist():
         table_id, tablet = rows.tablets[load.replica_tablet[plan.replica[index]]]
         source, target = rows.volumes[plan.source[index]], rows.volumes[plan.target[index]]
         from_node = metadata.directory.node_of_volume[source].node_id
@@ -170,7 +165,7 @@ def _planned_moves(
             continue
         same_node = from_node == metadata.directory.node_of_volume[target].node_id
         kind = Kind.INTRANODE_MIGRATION if same_node else kinds.get(from_node, Kind.MIGRATION)
-        moves.append(NewTransition(table_id, tablet, kind, source, target, CAUSES[Cause(plan.cause[index])]))
+        moves.append(NewTransition(table_id, tablet, kind, source, target, reasons[reason_of[index]]))
     return moves, _stuck(metadata, load, rows, plan, set(kinds))
 
 

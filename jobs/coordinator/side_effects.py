@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 
 from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
+from epochlake.jobs.dataplane.copying import link_data_file
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, create_replica, open_snapshot
-from epochlake.jobs.dataplane.streaming import Copier, plan_streaming
+from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier, plan_streaming
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -64,7 +65,11 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) ->
     target = _open(metadata, transition.table_id, transition.pending)
     sources = _sources(metadata, transition)
     copies = plan_streaming(sources, target, label)
-    copied = copier.copy(copies)
+    within_node = transition.kind is Kind.INTRANODE_MIGRATION
+    result = (ThreadCopier(how=link_data_file) if within_node else copier).copy(copies)
+    if result.failed:
+        raise SideEffectFailed("; ".join(sorted(set(result.failed.values()))))
+    copied = sum(file.size for file in result.arrived)
     outcome = commit_files(
         address_of(metadata, table, transition.pending),
         [copy.file for copy in copies],
