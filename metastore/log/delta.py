@@ -148,10 +148,8 @@ class DeltaLog:
             cause = storage.unavailable("write", self.uri, error)
             if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):
                 raise AppendUncertain(f"epoch {first}: {cause}") from error
-            if not self._version_exists(read_at):
-                raise AppendConflict(
-                    f"epoch {first} was not appended, the log was read too long ago: {cause}"
-                ) from error
+            if self._has_moved_on(read_at):
+                raise AppendConflict(f"epoch {first} was not appended, it was read too long ago: {cause}") from error
             raise AppendFailed(f"epoch {first} was not written: {cause}") from error
         self._require_at_the_tail(read_at + 1, entries)
         if table.version() == read_at + 1:
@@ -263,13 +261,11 @@ class DeltaLog:
 
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
         """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""
+        if not self._has_moved_on(written - 1):
+            return
         try:
-            pointer = f"{self.uri}/_delta_log/_last_checkpoint"
-            newest = json.loads(storage.read_bytes(pointer))["version"] if storage.exists(pointer) else -1
-            if newest < written and self._version_exists(written - 1):
-                return
             found = {entry.epoch: entry.hash for entry in DeltaLog(self.uri).read(entries[0].epoch - 1)}
-        except (LogUnreadable, NotInitialised, StorageUnavailable, ValueError, KeyError) as error:
+        except (LogUnreadable, NotInitialised, StorageUnavailable) as error:
             raise AppendUncertain(
                 f"epoch {entries[0].epoch}: its place in the log cannot be checked: {error}"
             ) from error
@@ -279,6 +275,15 @@ class DeltaLog:
             with suppress(StorageUnavailable):
                 storage.delete_file(f"{self.uri}/_delta_log/{written:020}.json")
             raise AppendConflict(f"epoch {entries[0].epoch} was appended too late: the log had moved on long ago")
+
+    def _has_moved_on(self, version: int) -> bool:
+        """Whether clean-up may have come to the version after this one; also when that cannot be told."""
+        try:
+            pointer = f"{self.uri}/_delta_log/_last_checkpoint"
+            newest = json.loads(storage.read_bytes(pointer))["version"] if storage.exists(pointer) else -1
+        except (StorageUnavailable, ValueError, KeyError):
+            return True
+        return newest > version or not self._version_exists(version)
 
     def _version_exists(self, version: int) -> bool:
         try:

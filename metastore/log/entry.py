@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from typing import Any
 
 import msgspec
 from epochlake.metastore.errors import HashMismatch, LogGap, UnknownFormat
@@ -67,7 +68,7 @@ def decode_event(kind: str, payload: str, attachment: bytes | None, *, epoch: in
     try:
         if attachment is None:
             return _decoder(kind).decode(payload)
-        fields = msgspec.json.decode(payload)
+        fields = msgspec.json.decode(payload, type=dict[str, Any])
         fields["attachment"] = attachment
         return msgspec.convert(fields, KINDS[kind])
     except msgspec.MsgspecError as error:
@@ -84,10 +85,12 @@ def entry_hash(entry: Entry) -> str:
     digest = hashlib.sha256()
     attachment = b"" if entry.attachment is None else entry.attachment
     head = (
-        f"{entry.epoch}|{entry.event}|{len(entry.payload)}|{'-' if entry.attachment is None else len(attachment)}|"
-        f"{len(entry.request_id)}|{entry.request_id}|{entry.state_id}|{entry.previous_state_id}|"
+        f"{entry.epoch}|{len(entry.event)}|{entry.event}|{len(entry.payload)}|"
+        f"{'-' if entry.attachment is None else len(attachment)}|"
+        f"{len(entry.request_id)}|{entry.request_id}|{len(entry.state_id)}|{entry.state_id}|"
+        f"{len(entry.previous_state_id)}|{entry.previous_state_id}|"
         f"{len(entry.author)}|{entry.author}|{len(entry.reason)}|{entry.reason}|"
-        f"{entry.committed_at}|{entry.incarnation}|{entry.format}|{entry.previous_hash}|"
+        f"{entry.committed_at}|{entry.incarnation}|{entry.format}|{len(entry.previous_hash)}|{entry.previous_hash}|"
     )
     digest.update(head.encode())
     digest.update(entry.payload.encode())

@@ -1,0 +1,342 @@
+"""What can happen to a Delta table on a real disk: full, read-only, gone, littered, damaged, and writers that slept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from epochlake.metastore.errors import (
+    CommitTimeout,
+    HashMismatch,
+    LogGap,
+    LogUnreadable,
+    NotInitialised,
+    StorageUnavailable,
+    UnknownFormat,
+)
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.log import delta
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed
+
+from tests.support.failures import mounted, no_room_to_write, remount
+from tests.support.logs import chain, committer, position_of, put, resealed, toggle
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "root" / "log")
+    create_log_table(uri)
+    return uri
+
+
+def files(uri: str) -> list[str]:
+    return sorted(str(path.relative_to(uri)) for path in Path(uri).rglob("*") if path.is_file())
+
+
+def age(uri: str) -> None:
+    """Let all versions be an hour old."""
+    for path in (Path(uri) / "_delta_log").iterdir():
+        os.utime(path, (time.time() - HOUR,) * 2)
+
+
+def test_there_is_no_cluster_where_there_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(NotInitialised, match="epochlake init"):
+        DeltaLog(str(tmp_path / "nothing")).read(0)
+
+
+def test_creating_the_table_twice_at_once_gives_one_table(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def create(uri: str, everybody: threading.Barrier) -> None:
+        everybody.wait()
+        try:
+            create_log_table(uri)
+        except BaseException as error:
+            errors.append(error)
+
+    for attempt in range(10):
+        uri, everybody = str(tmp_path / str(attempt)), threading.Barrier(4)
+        threads = [threading.Thread(target=create, args=(uri, everybody)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        put(DeltaLog(uri), chain(1))
+        assert len(DeltaLog(uri).read(0)) == 1
+    assert errors == []
+
+
+def test_parquet_files_that_no_version_names_are_not_read(uri: str) -> None:
+    entries = chain(3)
+    put(DeltaLog(uri), entries)
+    [written] = Path(uri).glob("*.parquet")
+    shutil.copy(written, Path(uri) / "part-00000-copied-c000.snappy.parquet")
+    (Path(uri) / "part-00000-torn-c000.snappy.parquet").write_bytes(written.read_bytes()[:100])
+    pq.write_table(pa.table({"foreign": [1]}), Path(uri) / "foreign.parquet")
+    assert DeltaLog(uri).read(0) == entries
+
+
+@pytest.mark.parametrize("keep", [0, 4, 200])
+def test_a_torn_file_of_the_log_is_an_error_that_names_its_epochs(uri: str, keep: int) -> None:
+    entries = chain(5)
+    log = DeltaLog(uri)
+    log.read(0)
+    log.append(entries[:2])
+    [sound] = Path(uri).glob("*.parquet")
+    log.append(entries[2:])
+    [torn] = set(Path(uri).glob("*.parquet")) - {sound}
+    torn.write_bytes(torn.read_bytes()[:keep])
+    follower = Follower(DeltaLog(uri))
+    with pytest.raises(LogUnreadable, match="epochs 3 to 5"):
+        follower.catch_up()
+
+
+DAMAGED: list[tuple[str, Callable[[list[Entry]], list[Entry]], type[LogUnreadable], str]] = [
+    ("gap", lambda e: [e[0], e[2]], LogGap, "epoch 2 is missing"),
+    ("no beginning", lambda e: e[1:], LogGap, "epoch 1 is missing"),
+    ("twice", lambda e: [e[0], e[1], e[1], e[2]], LogUnreadable, "epoch 2 is in the log twice"),
+    ("altered", lambda e: [e[0], resealed(e[1], reason="x"), e[2]], HashMismatch, "epoch 3 does not continue"),
+    ("format", lambda e: [e[0], resealed(e[1], format=2)], UnknownFormat, "epoch 2 is written in format 2"),
+    ("kind", lambda e: [e[0], resealed(e[1], event="Fly")], UnknownFormat, "epoch 2 holds an event 'Fly'"),
+    ("payload", lambda e: [e[0], resealed(e[1], payload="{")], UnknownFormat, "epoch 2: the payload"),
+    ("types", lambda e: [e[0], resealed(e[1], payload='{"on":"x"}')], UnknownFormat, "epoch 2: the payload"),
+]
+
+
+@pytest.mark.parametrize(("damage", "error", "message"), [d[1:] for d in DAMAGED], ids=[d[0] for d in DAMAGED])
+def test_a_damaged_log_is_refused_by_epoch_and_nothing_is_written_to_it(
+    uri: str, damage: Callable[[list[Entry]], list[Entry]], error: type[LogUnreadable], message: str
+) -> None:
+    put(DeltaLog(uri), damage(chain(3)))
+    before = files(uri)
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            committer(DeltaLog(uri)).commit(toggle, timeout=1)
+    assert files(uri) == before
+
+
+def test_a_full_disk_fails_the_append_and_leaves_the_log_as_it_was(uri: str) -> None:
+    entries = chain(2)
+    log = DeltaLog(uri)
+    log.read(0)
+    log.append(entries[:1])
+    with no_room_to_write(), pytest.raises(AppendFailed, match="epoch 2"):
+        log.append(entries[1:])
+    assert log.read(0) == entries[:1]
+    log.append(entries[1:])
+    assert DeltaLog(uri).read(0) == entries
+
+
+def test_a_commit_on_a_full_disk_fails_with_the_cause_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", size="1m") as disk:
+        uri = str(disk / "log")
+        create_log_table(uri)
+        commits = committer(DeltaLog(uri))
+        put(DeltaLog(uri), chain(1))
+        ballast = disk / "ballast"
+        fill(ballast)
+        with pytest.raises(AppendFailed, match="make room"):
+            commits.commit(toggle, request_id="full", timeout=5)
+        assert len(DeltaLog(uri).read(0)) == 1
+        ballast.unlink()
+        assert commits.commit(toggle, request_id="full", timeout=5).epoch == 2
+
+
+def test_on_a_read_only_file_system_reading_goes_on_and_commits_fail(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        uri = str(disk / "log")
+        create_log_table(uri)
+        put(DeltaLog(uri), chain(2))
+        commits = committer(DeltaLog(uri))
+        remount(disk, "ro")
+        with pytest.raises(AppendFailed, match="read-only"):
+            commits.commit(toggle, timeout=5)
+        assert len(DeltaLog(uri).read(0)) == 2
+        remount(disk, "rw")
+        assert commits.commit(toggle, timeout=5).epoch == 3
+
+
+def test_a_root_that_has_gone_takes_no_append_and_is_not_begun_anew(uri: str) -> None:
+    entries = chain(2)
+    log = DeltaLog(uri)
+    log.read(0)
+    log.append(entries[:1])
+    root = Path(uri).parent
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(AppendConflict):
+        log.append(entries[1:])
+    for after in (0, 1):
+        with pytest.raises(StorageUnavailable, match="has gone"):
+            log.read(after)
+    assert not root.exists()
+    root.with_name("elsewhere").rename(root)
+    assert log.read(0) == entries[:1]
+
+
+def test_a_commit_waits_for_a_root_that_has_gone_and_times_out_or_goes_on(uri: str) -> None:
+    put(DeltaLog(uri), chain(1))
+    commits = committer(DeltaLog(uri))
+    commits.commit(toggle)
+    root = Path(uri).parent
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(CommitTimeout, match="has gone"):
+        commits.commit(toggle, timeout=0.5)
+    assert not root.exists()
+    back = threading.Timer(0.5, lambda: root.with_name("elsewhere").rename(root))
+    back.start()
+    assert commits.commit(toggle, timeout=10).epoch == 3
+    back.join()
+
+
+def test_an_older_copy_in_the_place_of_the_log_stops_those_who_know_more(uri: str, tmp_path: Path) -> None:
+    entries = chain(4)
+    put(DeltaLog(uri), entries[:2])
+    shutil.copytree(uri, tmp_path / "copy")
+    log = DeltaLog(uri)
+    log.read(0)
+    log.append(entries[2:])
+    commits = committer(log)
+    commits.commit(toggle)
+    shutil.rmtree(uri)
+    shutil.copytree(tmp_path / "copy", uri)
+    with pytest.raises(LogUnreadable, match=r"ends at epoch 2, but epoch 5"):
+        commits.commit(toggle, timeout=2)
+    assert DeltaLog(uri).read(0) == entries[:2]
+
+
+def fill(ballast: Path) -> None:
+    """Take all the room that there is."""
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 512):
+            pass
+
+
+class Sleeper:
+    """A handle that reads now, and whose append is asleep while the others commit `epochs` and clean up.
+
+    It sleeps in the middle of `write_deltalake`, after the data was asked for and before the commit.
+    """
+
+    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.uri = uri
+        self.log = DeltaLog(uri)
+        self.known = self.log.read(0)
+        self._monkeypatch = monkeypatch
+        self._proper = delta._to_arrow
+
+    def append(self, entries: list[Entry], meanwhile: Callable[[], None]) -> None:
+        def batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+            awake = threading.Thread(target=meanwhile)
+            awake.start()
+            awake.join()
+            yield from table.to_batches()
+
+        def sleepy(entries: list[Entry]) -> pa.RecordBatchReader:
+            self._monkeypatch.setattr(delta, "_to_arrow", self._proper)
+            table = self._proper(entries)
+            return pa.RecordBatchReader.from_batches(table.schema, batches(table))
+
+        self._monkeypatch.setattr(delta, "_to_arrow", sleepy)
+        self.log.append(entries)
+
+
+def others_commit(uri: str, known: list[Entry], count: int) -> None:
+    """`count` epochs by somebody else, with clean-up of all the versions that it may delete."""
+    log = DeltaLog(uri)
+    for entry in chain(count, position_of(known[-1]), tag="awake"):
+        log.read(entry.epoch - 1)
+        log.append([entry])
+        age(uri)
+    DeltaTable(uri).create_checkpoint()
+    age(uri)
+    DeltaTable(uri).cleanup_metadata()
+
+
+@pytest.mark.parametrize("left", ["nothing", "the version that was read"])
+def test_a_writer_that_slept_through_a_clean_up_conflicts_and_leaves_no_version(
+    uri: str, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    put(DeltaLog(uri), chain(3))
+    sleeper = Sleeper(uri, monkeypatch)
+    [read_at] = (Path(uri) / "_delta_log").glob(f"*{1:020}.json")
+    content = read_at.read_bytes()
+    seen: list[list[str]] = []
+
+    def meanwhile() -> None:
+        others_commit(uri, sleeper.known, 65)
+        assert not read_at.exists(), "clean-up has to be under way for this test to say something"
+        if left == "the version that was read":
+            read_at.write_bytes(content)  # as if clean-up had not come to it yet
+        seen.append(files(f"{uri}/_delta_log"))
+
+    with pytest.raises(AppendConflict):
+        sleeper.append(chain(1, position_of(sleeper.known[-1]), tag="asleep"), meanwhile)
+    assert files(f"{uri}/_delta_log") == seen[0]
+    read_at.unlink(missing_ok=True)
+    assert_only_those_awake(uri, sleeper.log)
+
+
+def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_count_and_goes(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(DeltaLog(uri), chain(3))
+    sleeper = DeltaLog(uri)
+    known = sleeper.read(0)
+    stray = Path(uri) / "_delta_log" / f"{2:020}.json"
+
+    proper = delta.write_deltalake
+
+    def write_asleep(*_: object, **__: object) -> None:
+        monkeypatch.setattr(delta, "write_deltalake", proper)
+        # The instant between delta-rs' last look at the log and its putting of the next version, drawn out.
+        others_commit(uri, known, 65)
+        with stray.open("xb") as file:
+            file.write((Path(uri) / "_delta_log" / f"{66:020}.json").read_bytes())
+
+    monkeypatch.setattr(delta, "write_deltalake", write_asleep)
+    with pytest.raises(AppendConflict, match="too late"):
+        sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
+    assert not stray.exists()
+    assert_only_those_awake(uri, sleeper)
+
+
+def assert_only_those_awake(uri: str, sleeper: DeltaLog) -> None:
+    entries = DeltaLog(uri).read(0)
+    assert [entry.epoch for entry in entries] == list(range(1, 69))
+    assert not any(entry.request_id.startswith("asleep") for entry in entries)
+    assert sleeper.read(3) == entries[3:]
+
+
+def test_a_writer_that_slept_before_its_append_conflicts(uri: str) -> None:
+    put(DeltaLog(uri), chain(3))
+    sleeper = DeltaLog(uri)
+    known = sleeper.read(0)
+    others_commit(uri, known, 65)
+    with pytest.raises(AppendConflict):
+        sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
+    assert [entry.epoch for entry in sleeper.read(3)] == list(range(4, 69))
+
+
+def test_a_handle_that_was_idle_for_long_at_the_tail_still_appends(uri: str) -> None:
+    entries = chain(4)
+    log = DeltaLog(uri)
+    log.read(0)
+    log.append(entries[:3])
+    DeltaTable(uri).create_checkpoint()
+    age(uri)
+    DeltaTable(uri).cleanup_metadata()
+    log.append(entries[3:])
+    assert DeltaLog(uri).read(0) == entries
