@@ -151,7 +151,7 @@ def settles(state: RingState, asked: Operation) -> None:
     ring = state.ring_with(tokens_after(settled_tokens(state), asked))
     targets = {key: key for key in state.placements}
     for operation in (*state.operations.values(), asked):
-        if operation.replication is not None:
+        if operation.replication is not None and not operation.cancelling:
             targets.update(dict.fromkeys(operation.deltas, operation.replication))
     for replication, target in targets.items():
         if not same(predicted[replication].reads, calculated(ring, target)):

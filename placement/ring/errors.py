@@ -10,9 +10,9 @@ class PlanRejected(EpochlakeError):
 
     `code` is stable and meant for programs, `reason` for people. `operation_id` names the operation that stands in
     the way, where one does. Codes: `unknown-node`, `node-state`, `node-busy`, `operation-exists`,
-    `unknown-operation`, `tokens-taken`, `tokens-unchanged`, `ranges-locked`, `hands-to-departing`,
+    `unknown-operation`, `cancelling`, `tokens-taken`, `tokens-unchanged`, `ranges-locked`, `hands-to-departing`,
     `would-not-settle`, `last-node`, `below-replication`, `rack-needed`, `only-replica`, `unknown-keyspace`,
-    `
+    `keyspace-busy`, `replication-step`, `no-source`.
     """
 
     exit_code = 3

@@ -67,7 +67,8 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
     """A prepared plan. `tokens` are those that `node_id` owns once it has finished; `deltas` hold one for each step.
 
     `replaced` is the node that a replace takes out. `keyspace`, `previous` and `replication` belong to a change of
-    replication, `datacenter` to a rebuild from that datacenter. `next_step` counts the steps that are done.
+    replication, `datacenter` to a rebuild from that datacenter. `next_step` counts the steps that are done; one that
+    is `cancelling` only goes back.
     """
 
     operation_id: str
@@ -82,6 +83,7 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
     replication: Replication | None = None
     datacenter: str = ""
     next_step: int = 0
+    cancelling: bool = False
 
     @property
     def departing(self) -> frozenset[int]:
@@ -130,5 +132,7 @@ def ring_state(nodes: Iterable[RingNode], keyspaces: Mapping[str, Replication]) 
     """The state of a cluster at rest: every placement is what its strategy calculates."""
     bare = RingState({node.node_id: node for node in nodes}, dict(keyspaces), {})
     ring = bare.ring()
-    placements = {replication: settled(calculated(ring, replication)) for replication in set(keyspaces.values())}
+    placements = {
+        replication: settled(calculated(ring, replication)) for replication in dict.fromkeys(keyspaces.values())
+    }
     return msgspec.structs.replace(bare, placements=placements)

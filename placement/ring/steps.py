@@ -47,25 +47,45 @@ def accepted(state: RingState, operation: Operation) -> RingState:
 def advanced(state: RingState, operation_id: str) -> RingState:
     """The state after the next step of an operation in flight; after FINISH it is in flight no more.
 
-    Raises `PlanRejected` (`unknown-operation`) when it is not in flight, `InvariantViolated` when the placements are
-    not those that the plan was made for.
+    Raises `PlanRejected` (`unknown-operation` when it is not in flight, `cancelling` when it is on its way back) and
+    `InvariantViolated` when the placements are not those that the plan was made for.
     """
-    return _stepped(state, in_flight(state, operation_id))
+    operation = in_flight(state, operation_id)
+    if operation.cancelling:
+        raise PlanRejected("cancelling", f"{operation} is being cancelled: it only goes back.", operation_id)
+    return _stepped(state, operation)
+
+
+def retreated(state: RingState, operation_id: str) -> RingState:
+    """The state with an operation's last step taken back; with PREPARE taken back it is in flight no more.
+
+    This is how to cancel while jobs run: each step back is an epoch with a barrier after it, like each step forth.
+    From then on the operation is `cancelling`.
+    """
+    operation = in_flight(state, operation_id)
+    step = STEPS[operation.next_step - 1]
+    placements = dict(state.placements)
+    for replication, deltas in operation.deltas.items():
+        placements[replication] = applied(placements[replication], inverse(deltas[operation.next_step - 1]))
+    nodes = {**state.nodes, **_members_before(state, operation, step)}
+    back = replace(operation, next_step=operation.next_step - 1, cancelling=True)
+    if step is not Step.PREPARE:
+        operations = {**state.operations, operation_id: back}
+        return replace(state, nodes=nodes, placements=placements, operations=operations)
+    gone = replace(state, nodes=nodes, placements=placements, operations=_without(state, operation))
+    return gone if operation.previous is None else _with_replication(gone, operation, operation.previous)
 
 
 def cancelled(state: RingState, operation_id: str) -> RingState:
-    """The state as if the operation had never been prepared; raises like `advanced`."""
-    operation = in_flight(state, operation_id)
-    placements = dict(state.placements)
-    for replication, deltas in operation.deltas.items():
-        for delta in reversed(deltas[: operation.next_step]):
-            placements[replication] = applied(placements[replication], inverse(delta))
-    nodes = dict(state.nodes)
-    if operation.kind is not OperationKind.CHANGE_REPLICATION:
-        idle = MemberState.NONE if operation.kind in _NEWCOMERS else MemberState.NORMAL
-        nodes[operation.node_id] = replace(nodes[operation.node_id], state=idle)
-    back = replace(state, nodes=nodes, placements=placements, operations=_without(state, operation))
-    return back if operation.previous is None else _with_replication(back, operation, operation.previous)
+    """The state as if the operation had never been prepared; raises like `advanced`.
+
+    All steps back at once. Once MID is done that is no single epoch's change while jobs run: who still reads the new
+    replicas could miss what is written to the old ones. Then go back with `retreated`, a step at a time.
+    """
+    in_flight(state, operation_id)
+    while operation_id in state.operations:
+        state = retreated(state, operation_id)
+    return state
 
 
 def in_flight(state: RingState, operation_id: str) -> Operation:
@@ -82,11 +102,26 @@ def next_step(operation: Operation) -> Step:
 
 
 def settled_placements(state: RingState) -> dict[Replication, Placements]:
-    """The placements once every operation in flight has finished: the same however their steps are interleaved."""
+    """The placements once every operation in flight has ended, however their steps are interleaved.
+
+    Those that are being cancelled end where they began, all others where their plans lead.
+    """
     placements = dict(state.placements)
     for operation in state.operations.values():
-        placements = with_deltas(placements, operation, operation.next_step)
+        if operation.cancelling:
+            placements = without_deltas(placements, operation)
+        else:
+            placements = with_deltas(placements, operation, operation.next_step)
     return placements
+
+
+def without_deltas(placements: Mapping[Replication, Placements], operation: Operation) -> dict[Replication, Placements]:
+    """The placements with all the steps of an operation that are done taken back."""
+    result = dict(placements)
+    for replication, deltas in operation.deltas.items():
+        for delta in reversed(deltas[: operation.next_step]):
+            result[replication] = applied(result[replication], inverse(delta))
+    return result
 
 
 def with_deltas(
@@ -101,10 +136,11 @@ def with_deltas(
 
 
 def settled_tokens(state: RingState) -> dict[int, tuple[int, ...]]:
-    """Who owns which tokens once every operation in flight has finished."""
+    """Who owns which tokens once every operation in flight has ended."""
     tokens = state.tokens()
     for operation in state.operations.values():
-        tokens = tokens_after(tokens, operation)
+        if not operation.cancelling:
+            tokens = tokens_after(tokens, operation)
     return tokens
 
 
@@ -155,6 +191,15 @@ def _members(state: RingState, operation: Operation, step: Step) -> dict[int, Ri
     if operation.replaced is not None:
         changed[operation.replaced] = replace(changed[operation.replaced], replaced_by=node.node_id)
     return changed
+
+
+def _members_before(state: RingState, operation: Operation, step: Step) -> dict[int, RingNode]:
+    """The node whose state a step had changed, as it was before that step."""
+    changed_at = Step.PREPARE if operation.kind is OperationKind.MOVE else Step.START
+    if operation.kind is OperationKind.CHANGE_REPLICATION or step is not changed_at:
+        return {}
+    idle = MemberState.NONE if operation.kind in _NEWCOMERS else MemberState.NORMAL
+    return {operation.node_id: replace(state.nodes[operation.node_id], state=idle)}
 
 
 def _without(state: RingState, operation: Operation) -> dict[str, Operation]:

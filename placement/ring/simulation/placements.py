@@ -1,0 +1,342 @@
+"""The placement simulator of seed 002: a cluster that grows by random range movements, checked after every step.
+
+A run is a function of its seed and its configuration. It starts with RF+1 nodes in each datacenter and joins, leaves,
+moves, replaces, cancels, goes on by one step, and takes snapshots at random, until the cluster has grown and nothing
+is in flight. After every step production is compared with the independent `model`, and with what must hold whatever
+the model says. The first thing that does not ends the run with a `SimulationFailure` that says how to run it again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+from epochlake.placement.errors import InvariantViolated
+from epochlake.placement.ring.codec import decode_state, encode_state
+from epochlake.placement.ring.errors import PlanRejected
+from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_replace
+from epochlake.placement.ring.placements import Assignment
+from epochlake.placement.ring.simulation.model import Covered, Model, Owners, overlapping
+from epochlake.placement.ring.simulation.quorums import all_views, disjoint_in_step
+from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
+from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated, settled_placements, settled_tokens
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION, replication_of
+from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
+
+_KEYSPACE = "simulated"
+_RACKS = 3
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """`operations` at once, replicas (in each datacenter), datacenters (0: SimpleStrategy), nodes to grow to."""
+
+    operations: int
+    factor: int
+    datacenters: int
+    nodes: int = 50
+    tokens: int = 1
+    quorums: bool = True
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a run did. `done` counts steps by what they were, `rejected` plans by their code."""
+
+    seed: int
+    configuration: Configuration
+    steps: int
+    done: dict[str, int]
+    rejected: dict[str, int]
+    nodes: int
+
+
+class SimulationFailure(InvariantViolated):
+    """Something that must always hold did not, at one step of one run."""
+
+    def __init__(self, configuration: Configuration, seed: int, step: int, what: str) -> None:
+        super().__init__(f"seed {seed}, step {step}: {what}. Run it again with seed {seed} and {configuration}.")
+        self.configuration = configuration
+        self.seed = seed
+        self.step = step
+        self.what = what
+
+
+CONFIGURATIONS = tuple(
+    Configuration(operations, factor, datacenters)
+    for datacenters in (0, 3)
+    for factor in (2, 3, 5)
+    for operations in (1, 3, 5)
+)
+
+
+def simulate_placements(configuration: Configuration, seed: int) -> Report:
+    """One run; raises `SimulationFailure`."""
+    run = _Run(configuration, seed)
+    try:
+        run.until_grown()
+    except (InvariantViolated, KeyError) as error:
+        if isinstance(error, SimulationFailure):
+            raise
+        raise run.failure(f"{type(error).__name__}: {error}") from error
+    owners = sum(bool(node.tokens) for node in run.state.nodes.values())
+    return Report(seed, configuration, run.step, dict(run.done), dict(run.rejected), owners)
+
+
+class _Run:
+    """One run on its way: production's state, the model's, and the source of chance."""
+
+    def __init__(self, configuration: Configuration, seed: int) -> None:
+        self.configuration = configuration
+        self.seed = seed
+        self.chance = random.Random(repr((seed, msgspec.structs.astuple(configuration))))
+        self.step = 0
+        self.done: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self.names = 0
+        names = [f"dc{number}" for number in range(1, max(1, configuration.datacenters) + 1)]
+        nodes = [
+            RingNode(index, name, self._rack(), MemberState.NORMAL, self._tokens())
+            for index, name in enumerate(name for name in names for _ in range(configuration.factor + 1))
+        ]
+        if configuration.datacenters:
+            replication = replication_of(NETWORK_TOPOLOGY, dict.fromkeys(names, configuration.factor))
+            factors = dict.fromkeys(names, configuration.factor)
+        else:
+            replication = replication_of(SIMPLE, {SIMPLE_OPTION: configuration.factor})
+            factors = {"": configuration.factor}
+        self.datacenters = names
+        self.state = ring_state(nodes, {_KEYSPACE: replication})
+        places = {node.node_id: (node.datacenter, node.rack) for node in nodes}
+        self.model = Model(places, {node.node_id: node.tokens for node in nodes}, factors)
+        self.views = all_views(self.state)
+
+    def failure(self, what: str) -> SimulationFailure:
+        return SimulationFailure(self.configuration, self.seed, self.step, what)
+
+    def until_grown(self) -> None:
+        self._check(self.state, _covered(self._placements(self.state).reads))
+        limit = 400 * self.configuration.nodes
+        while self.state.operations or len(self.state.tokens()) < self.configuration.nodes:
+            if self.step > limit:
+                raise self.failure(f"the cluster has not grown to {self.configuration.nodes} nodes in {limit} steps")
+            self._one_step()
+
+    def _one_step(self) -> None:
+        growing = len(self.state.tokens()) < self.configuration.nodes
+        free = self.configuration.operations - len(self.state.operations)
+        roll = self.chance.random()
+        if not self.state.operations or (growing and free and roll < 0.4):
+            self._prepare()
+        elif roll > 0.97:
+            self._cancel()
+        elif roll > 0.94:
+            self._snapshot()
+        else:
+            self._go_on()
+
+    def _prepare(self) -> None:
+        kind = self.chance.choices(("join", "leave", "move", "replace"), (60, 10, 15, 15))[0]
+        name = f"{kind}-{self.names}"
+        self.names += 1
+        before = self.state
+        with_newcomer, plan, tokens = getattr(self, f"_{kind}")(before, name)
+        try:
+            operation: Operation = plan()
+        except PlanRejected as rejection:
+            self.rejected[rejection.code] += 1
+            self._check_rejection(rejection, name, tokens)
+            return
+        self.model.prepare(name, tokens)
+        after = accepted(with_newcomer, operation)
+        self._check_apart(name)
+        self._check_restored(with_newcomer, cancelled(after, name))
+        self._went(kind, after)
+
+    def _join(self, state: RingState, name: str) -> tuple[RingState, Callable[[], Operation], Owners]:
+        grown, node = self._registered(state, self.chance.choice(self.datacenters))
+        tokens = self._tokens()
+        return grown, lambda: plan_join(grown, name, node, tokens), {node: tokens}
+
+    def _leave(self, state: RingState, name: str) -> tuple[RingState, Callable[[], Operation], Owners]:
+        node = self._member(state)
+        return state, lambda: plan_leave(state, name, node), {node: ()}
+
+    def _move(self, state: RingState, name: str) -> tuple[RingState, Callable[[], Operation], Owners]:
+        node, tokens = self._member(state), self._tokens()
+        return state, lambda: plan_move(state, name, node, tokens), {node: tokens}
+
+    def _replace(self, state: RingState, name: str) -> tuple[RingState, Callable[[], Operation], Owners]:
+        replaced = self._member(state)
+        grown, node = self._registered(state, state.nodes[replaced].datacenter)
+        tokens = state.nodes[replaced].tokens
+        return grown, lambda: plan_replace(grown, name, replaced, node), {replaced: (), node: tokens}
+
+    def _registered(self, state: RingState, datacenter: str) -> tuple[RingState, int]:
+        node = RingNode(len(state.nodes), datacenter, self._rack())
+        self.model.places[node.node_id] = (node.datacenter, node.rack)
+        return msgspec.structs.replace(state, nodes={**state.nodes, node.node_id: node}), node.node_id
+
+    def _go_on(self) -> None:
+        """One step of an operation in flight: forth, or back when it is being cancelled."""
+        name = self.chance.choice(sorted(self.state.operations))
+        if self.state.operations[name].cancelling:
+            self._retreat(name)
+            return
+        before, foretold = self.state, self.model.settled()
+        self.model.advance(name)
+        after = advanced(before, name)
+        if self.model.settled() != foretold:
+            raise self.failure(f"the settled placement changed when {name} went on")
+        self._check_new_readers(before, after)
+        self._went("advance", after)
+
+    def _cancel(self) -> None:
+        self._retreat(self.chance.choice(sorted(self.state.operations)))
+
+    def _retreat(self, name: str) -> None:
+        self.model.retreat(name)
+        after = retreated(self.state, name)
+        self._check_new_readers(self.state, after)
+        self._went("cancel", after)
+
+    def _snapshot(self) -> None:
+        data = encode_state(self.state)
+        restored = decode_state(data)
+        if encode_state(restored) != data:
+            raise self.failure("a snapshot that was read back is not what was written")
+        self._went("snapshot", restored)
+
+    def _went(self, what: str, after: RingState) -> None:
+        self.step += 1
+        self.done[what] += 1
+        self.state = after
+        self._check(after, self.model.settled())
+        if self.configuration.quorums:
+            views = all_views(after)
+            datacenters = {node.node_id: node.datacenter for node in after.nodes.values()}
+            found = disjoint_in_step(self.views, views, datacenters)
+            if found is not None:
+                raise self.failure(str(found))
+            self.views = views
+
+    def _check(self, state: RingState, settled: Covered) -> None:
+        """Everything that holds of any state, whatever led to it."""
+        placements = self._placements(state)
+        if not _same_tokens(state.tokens(), self.model.tokens):
+            raise self.failure("tokens differ from the model's")
+        if not _same_tokens(settled_tokens(state), self.model.settled_tokens()):
+            raise self.failure("the tokens foretold differ from the model's")
+        reads, writes = _covered(placements.reads), _covered(placements.writes)
+        self._check_cover(placements.reads)
+        self._check_cover(placements.writes)
+        self._compare("reads", reads, self.model.reads())
+        self._compare("writes", writes, self.model.writes())
+        foretold = settled_placements(state)[state.keyspaces[_KEYSPACE]]
+        self._compare("the reads foretold", _covered(foretold.reads), settled)
+        self._compare("the writes foretold", _covered(foretold.writes), settled)
+        for span, readers in reads.items():
+            self._check_counts(span, readers, writes[span])
+
+    def _check_cover(self, assignment: Assignment) -> None:
+        """Ranges begin at the lowest token and at each token that somebody owns or is about to own, and nowhere
+        else."""
+        starts = assignment.starts.tolist()
+        owned = {token for tokens in self.model.tokens.values() for token in tokens}
+        for change in self.model.changes.values():
+            owned.update(token for tokens in change.tokens.values() for token in tokens)
+        if starts != sorted(owned | {MIN_TOKEN}):
+            raise self.failure("ranges do not begin exactly at the tokens")
+
+    def _check_counts(self, span: tuple[int, int], readers: frozenset[int], writers: frozenset[int]) -> None:
+        groups = [set(self.state.nodes)] if not self.configuration.datacenters else self._by_datacenter()
+        for group in groups:
+            if len(readers & group) != self.configuration.factor:
+                raise self.failure(f"{span} has {len(readers & group)} read replicas, not {self.configuration.factor}")
+            if len(writers & group) < self.configuration.factor:
+                raise self.failure(f"{span} has only {len(writers & group)} write replicas")
+        if not readers <= writers:
+            raise self.failure(f"{span} is read from nodes that are not written to: {sorted(readers - writers)}")
+
+    def _check_new_readers(self, before: RingState, after: RingState) -> None:
+        earlier = self._placements(before)
+        written = _covered(earlier.writes)
+        for span, readers in _covered(self._placements(after).reads).items():
+            writers = written.get(span)
+            if writers is None:  # Ranges that were merged: each piece's writers had to have it.
+                pieces = [nodes for (low, high), nodes in written.items() if _inside((low, high), span)]
+                writers = frozenset.intersection(*pieces)
+            if not readers <= writers:
+                raise self.failure(f"{span} is read from {sorted(readers - writers)}, which were no writers before")
+
+    def _check_apart(self, name: str) -> None:
+        """Operations in flight alter disjoint ranges, by the model's own reckoning."""
+        asked = self.model.affected(name)
+        for other in self.model.changes:
+            if other != name:
+                span = overlapping(asked, self.model.affected(other))
+                if span is not None:
+                    raise self.failure(f"{name} was accepted although {other} alters {span} too")
+
+    def _check_rejection(self, rejection: PlanRejected, name: str, tokens: Owners) -> None:
+        """A plan is not rejected for a lock that nobody needs."""
+        if rejection.code != "ranges-locked" or rejection.operation_id is None:
+            return
+        self.model.prepare(name, tokens)
+        apart = overlapping(self.model.affected(name), self.model.affected(rejection.operation_id)) is None
+        self.model.retreat(name)
+        if apart:
+            raise self.failure(f"{name} was rejected, but shares no range: {rejection.reason}")
+
+    def _check_restored(self, before: RingState, back: RingState) -> None:
+        same = before.nodes == back.nodes and set(before.operations) == set(back.operations)
+        mine, other = self._placements(before), self._placements(back)
+        same &= _covered(mine.reads) == _covered(other.reads) and _covered(mine.writes) == _covered(other.writes)
+        if not same:
+            raise self.failure("cancelling a prepared operation does not restore what was there before")
+
+    def _compare(self, what: str, found: Covered, expected: Covered) -> None:
+        if found != expected:
+            span = next(iter({*found.items()} ^ {*expected.items()}))[0]
+            have, want = found.get(span), expected.get(span)
+            raise self.failure(f"{what} of {span} are {_shown(have)}, by the model {_shown(want)}")
+
+    def _by_datacenter(self) -> list[set[int]]:
+        return [
+            {node.node_id for node in self.state.nodes.values() if node.datacenter == name} for name in self.datacenters
+        ]
+
+    def _placements(self, state: RingState):  # type: ignore[no-untyped-def]
+        return state.placements[state.keyspaces[_KEYSPACE]]
+
+    def _member(self, state: RingState) -> int:
+        return self.chance.choice(sorted(state.tokens()))
+
+    def _rack(self) -> str:
+        return f"r{self.chance.randint(1, _RACKS)}"
+
+    def _tokens(self) -> tuple[int, ...]:
+        return tuple(sorted(self.chance.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(self.configuration.tokens)))
+
+
+def _covered(assignment: Assignment) -> Covered:
+    starts, rows = assignment.starts.tolist(), assignment.replicas.tolist()
+    return {
+        (low, high): frozenset(row) - {-1}
+        for low, high, row in zip(starts, [*starts[1:], MIN_TOKEN], rows, strict=True)
+    }
+
+
+def _same_tokens(left: Owners, right: Owners) -> bool:
+    return {n: sorted(t) for n, t in left.items() if t} == {n: sorted(t) for n, t in right.items() if t}
+
+
+def _inside(span: tuple[int, int], whole: tuple[int, int]) -> bool:
+    top = MAX_TOKEN + 1
+    return whole[0] <= span[0] and (span[1] if span[1] != MIN_TOKEN else top) <= (
+        whole[1] if whole[1] != MIN_TOKEN else top
+    )
+
+
+def _shown(nodes: frozenset[int] | None) -> str:
+    return "no such range" if nodes is None else str(sorted(nodes))

@@ -1,0 +1,200 @@
+"""Quorum intersection: for two views that may be in use at once, every read quorum meets every write quorum.
+
+Exhaustive: every read quorum is enumerated, and for each of them it is decided exactly whether any write quorum
+avoids it. What makes a write quorum is design section 10: a majority of the old replicas *and* of the new ones, as
+far as writes go to them. Barriers stand between steps (majorities of old, new and both together), so that of one
+range only views one step apart are in use at once; that a barrier leaves no quorum to an older view is checked here
+as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations
+
+import msgspec
+import numpy as np
+from epochlake.placement.ring.placements import Assignment, Delta, Placements, applied, inverse, on_grid
+from epochlake.placement.ring.state import RingState
+from epochlake.placement.ring.steps import with_deltas
+from epochlake.placement.ring.strategies import Replication
+from epochlake.placement.ring.tokens import Tokens
+
+Nodes = frozenset[int]
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a coordinator may go by for one range: who serves reads, who gets writes, and the old and new replicas."""
+
+    reads: Nodes
+    writes: Nodes
+    old: Nodes
+    new: Nodes
+
+
+class Views(msgspec.Struct, frozen=True, eq=False):
+    """The views of all ranges of a keyspace at one epoch, by the starts of the ranges."""
+
+    starts: Tokens
+    views: list[View]
+
+
+class Counterexample(msgspec.Struct, frozen=True):
+    """A quorum that something which it must meet can avoid, and the views in which that happens."""
+
+    what: str
+    quorum: Nodes
+    earlier: View
+    later: View
+
+    def __str__(self) -> str:
+        return f"{self.what} {sorted(self.quorum)}: {_shown(self.earlier)}, then {_shown(self.later)}"
+
+
+def all_views(state: RingState) -> dict[str, Views]:
+    """The views of every keyspace."""
+    return {keyspace: _views(state, replication) for keyspace, replication in state.keyspaces.items()}
+
+
+def disjoint_in_step(
+    before: Mapping[str, Views], after: Mapping[str, Views], datacenters: Mapping[int, str]
+) -> Counterexample | None:
+    """A counterexample between two epochs that follow each other, over all ranges of all keyspaces."""
+    for keyspace in before.keys() & after.keys():
+        earlier, later = before[keyspace], after[keyspace]
+        grid = np.union1d(earlier.starts, later.starts)
+        at_earlier = (np.searchsorted(earlier.starts, grid, side="right") - 1).tolist()
+        at_later = (np.searchsorted(later.starts, grid, side="right") - 1).tolist()
+        pairs = {(earlier.views[a], later.views[b]) for a, b in zip(at_earlier, at_later, strict=True)}
+        for pair in pairs:
+            found = disjoint_quorums(*pair, datacenters)
+            if found is not None:
+                return found
+    return None
+
+
+def disjoint_in_history(states: Iterable[RingState]) -> Iterator[tuple[int, Counterexample]]:
+    """Position and counterexample of every state of a history whose quorums do not all meet those of the one
+    before."""
+    previous: dict[str, Views] | None = None
+    for position, state in enumerate(states):
+        views = all_views(state)
+        datacenters = {node.node_id: node.datacenter for node in state.nodes.values()}
+        found = None if previous is None else disjoint_in_step(previous, views, datacenters)
+        if found is not None:
+            yield position, found
+        previous = views
+
+
+def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str]) -> Counterexample | None:
+    """A counterexample for one range at two views one step apart: at QUORUM, and at LOCAL_QUORUM of each
+    datacenter."""
+    nodes = frozenset().union(*_groups(earlier), *_groups(later))
+    names = {datacenters[node] for node in nodes}
+    groups = [nodes]
+    if len(names) > 1:
+        groups += [frozenset(node for node in nodes if datacenters[node] == name) for name in sorted(names)]
+    for group in groups:
+        ordered, masks = _as_masks(_within(earlier, group), _within(later, group))
+        found = _avoided(masks)
+        if found is not None:
+            what, quorum = found
+            return Counterexample(what, frozenset(n for i, n in enumerate(ordered) if quorum >> i & 1), earlier, later)
+    return None
+
+
+Masks = tuple[int, int, int, int]
+
+
+@lru_cache(maxsize=100_000)
+def _avoided(pair: tuple[Masks, Masks]) -> tuple[str, int] | None:
+    """A read quorum that a write quorum or a barrier avoids, or a write quorum that a barrier avoids; sets are bit
+    masks."""
+    earlier, later = pair
+    for what, reader, writer in (
+        ("a write at the later view misses the read quorum at the earlier", earlier, later),
+        ("a write at the earlier view misses the read quorum at the later", later, earlier),
+        ("a write misses the read quorum at the same view", later, later),
+    ):
+        targets = _targets(writer)
+        for quorum in _majorities(reader[0]):
+            if targets and all(_has_majority(target, quorum) for target in targets):
+                return what, quorum
+    reads, _, old, new = earlier
+    fenced = [group for group in (old, new, old | new) if group]
+    for quorum in _majorities(reads):
+        if all(_has_majority(group, quorum) for group in fenced):
+            return "a barrier leaves out the read quorum at the earlier view", quorum
+    # A write holds a majority of each target: it is enough that those of one target cannot be left out.
+    left_out = [
+        next((quorum for quorum in _majorities(target) if all(_has_majority(g, quorum) for g in fenced)), 0)
+        for target in _targets(earlier)
+    ]
+    if left_out and all(left_out):
+        return "a barrier leaves out the write quorum at the earlier view", left_out[0]
+    return None
+
+
+def _targets(view: Masks) -> list[int]:
+    """The sets of which a write needs a majority each: old and new replicas, as far as they get writes."""
+    _, writes, old, new = view
+    return [group for group in {old, new} if group and group & ~writes == 0]
+
+
+def _has_majority(group: int, without: int) -> bool:
+    return (group & ~without).bit_count() > group.bit_count() // 2
+
+
+@lru_cache(maxsize=10_000)
+def _majorities(group: int) -> tuple[int, ...]:
+    """Every smallest majority of a group; of an empty group none."""
+    members = [1 << index for index in range(group.bit_length()) if group >> index & 1]
+    return tuple(sum(chosen) for chosen in combinations(members, len(members) // 2 + 1)) if members else ()
+
+
+def _as_masks(earlier: View, later: View) -> tuple[list[int], tuple[Masks, Masks]]:
+    """The views as bit masks over the nodes in order of what they belong to: alike pairs are checked only once."""
+    groups = [*_groups(earlier), *_groups(later)]
+    nodes = frozenset().union(*groups)
+    ordered = sorted(nodes, key=lambda node: ([node not in group for group in groups], node))
+    bit = {node: 1 << index for index, node in enumerate(ordered)}
+    reads, writes, old, new, *rest = (sum(bit[node] for node in group) for group in groups)
+    return ordered, ((reads, writes, old, new), (rest[0], rest[1], rest[2], rest[3]))
+
+
+def _views(state: RingState, replication: Replication) -> Views:
+    """Old replicas are those with all that is in flight taken back, new ones those with all of it done."""
+    now = state.placements[replication]
+    grid = now.reads.starts
+    old, after = now, state.placements
+    for operation in reversed(list(state.operations.values())):
+        for delta in reversed(operation.deltas.get(replication, ())[: operation.next_step]):
+            old = applied(old, inverse(_unsplit(delta)))
+        after = with_deltas(after, operation, operation.next_step)
+    new: Placements = after[replication]
+    columns = [_sets(now.reads, grid)]
+    columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old.reads, new.reads)]
+    return Views(grid, [View(*sets) for sets in zip(*columns, strict=True)])
+
+
+def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
+    return [frozenset(row) - {-1} for row in on_grid(assignment, grid).tolist()]
+
+
+def _within(view: View, group: Nodes) -> View:
+    return View(*(nodes & group for nodes in _groups(view)))
+
+
+def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes]:
+    return view.reads, view.writes, view.old, view.new
+
+
+def _shown(view: View) -> str:
+    reads, writes, old, new = (sorted(group) for group in _groups(view))
+    return f"reads {reads} writes {writes} (old {old}, new {new})"
+
+
+def _unsplit(delta: Delta) -> Delta:
+    """The delta without its splits: taking it back leaves the cover as it is."""
+    return msgspec.structs.replace(delta, split=delta.split[:0], merge=delta.merge[:0])
