@@ -53,7 +53,7 @@ class _Spread:
     def __init__(self, state: State, leaving: Ints) -> None:
         self.tables = state.tables
         cells = state.node_count * state.tables
-        cell = state.node.astype(np.int64) * state.tables + state.table[state.tablet]
+        cell = state.cells()
         before = np.bincount(cell, minlength=cells), np.bincount(cell, state.size, cells)
         after = (
             before[0] - np.bincount(cell[leaving], minlength=cells),

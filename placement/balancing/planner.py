@@ -22,6 +22,7 @@ from epochlake.placement.balancing.model import (
 from epochlake.placement.balancing.placing import place
 from epochlake.placement.balancing.refining import STARVED, allowed, refine
 from epochlake.placement.balancing.shedding import leaving
+from epochlake.placement.balancing.spreading import spread_tables
 from epochlake.placement.balancing.state import Shares, State, cut, shares
 from epochlake.placement.balancing.volumes import exchange_leavers, settle
 from epochlake.placement.balancing.waves import schedule
@@ -77,18 +78,22 @@ def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Policy)
     changed = False
     for _ in range(_MOST_PASSES):
         before = state.node.copy()
-        rows = _relieve(state, share, causes, policy)
+        moved = _relieve(state, share, causes, policy)
         steps = refine(state, share, policy, _MOST_STEPS)
-        for row, _target, why in steps:
-            causes[row] = why
-        if not rows and not steps:
-            break
-        new_score = _score(state, share, policy)
-        if not _better(new_score, score):
+        if moved or steps:
+            new_score = _score(state, share, policy)
+            if _better(new_score, score):
+                for row, _target, why in steps:
+                    causes[row] = why
+                score, changed = new_score, True
+                continue
             back = np.flatnonzero(state.node != before)
             state.move(back, before[back])
+        spread = spread_tables(state, share, policy, _MOST_STEPS)
+        if not len(spread):
             break
-        score, changed = new_score, True
+        causes[spread] = Cause.TABLE
+        score, changed = _score(state, share, policy), True
     return changed
 
 

@@ -77,7 +77,7 @@ def allowed(state: State, rows: Ints, targets: Ints) -> Bools:
 
 def _heights(state: State, shares: Shares) -> Floats:
     """How many replicas of each table are on each node above its fair part, flat (node * tables + table)."""
-    cell = state.node.astype(np.int64) * state.tables + state.table[state.tablet]
+    cell = state.cells()
     fraction = shares.count / max(float(shares.count.sum()), 1e-300)
     per_table = np.bincount(state.table, state.copies, state.tables)
     held = np.bincount(cell, minlength=state.node_count * state.tables)

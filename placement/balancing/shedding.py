@@ -48,7 +48,7 @@ def leaving(state: State, shares: Shares, relieve: Bools, spare: Floats) -> Ints
 def _by_node_and_table(state: State, rows: Ints) -> Ints:
     """An order of `rows` by node, within it by table."""
     node = state.node[rows].astype(np.uint16 if state.node_count < 65_536 else np.int64)
-    table = state.table[state.tablet[rows]]
+    table = state.replica_table[rows]
     if (table[1:] >= table[:-1]).all():
         return np.argsort(node, kind="stable")
     return np.lexsort((table, node))
@@ -56,7 +56,7 @@ def _by_node_and_table(state: State, rows: Ints) -> Ints:
 
 def _levels(state: State, shares: Shares, rows: Ints) -> Floats:
     """How far its table stands above the table's fair count on the node when this replica is the next to go."""
-    node, table = state.node[rows], state.table[state.tablet[rows]]
+    node, table = state.node[rows], state.replica_table[rows]
     change = np.ones(len(rows), bool)
     change[1:] = (node[1:] != node[:-1]) | (table[1:] != table[:-1])
     start = np.flatnonzero(change)

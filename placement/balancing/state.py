@@ -7,6 +7,7 @@ and with it what the nodes hold.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,6 +39,16 @@ class State:
     node: Ints
     bytes_per_node: Floats
     count_per_node: Floats
+
+    @cached_property
+    def replica_table(self) -> Ints:
+        """The table of each replica, (R,)."""
+        return self.table[self.tablet]
+
+    def cells(self) -> Ints:
+        """Where each replica counts in what is kept by node and table, flat (R,): node * tables + table."""
+        kind = np.int32 if self.node_count * self.tables < 2**31 else np.int64
+        return self.node.astype(kind) * kind(self.tables) + self.replica_table
 
     @property
     def node_count(self) -> int:
