@@ -17,9 +17,9 @@ from epochlake.placement.errors import InvariantViolated
 from epochlake.placement.ring.codec import decode_state, encode_state
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_replace
-from epochlake.placement.ring.placements import Assignment
+from epochlake.placement.ring.placements import Assignment, Placements
 from epochlake.placement.ring.simulation.model import Covered, Model, Owners, overlapping
-from epochlake.placement.ring.simulation.quorums import all_views, disjoint_in_step
+from epochlake.placement.ring.simulation.quorums import Pair, all_views, disjoint_in_step
 from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated, settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION, replication_of
@@ -110,6 +110,7 @@ class _Run:
         places = {node.node_id: (node.datacenter, node.rack) for node in nodes}
         self.model = Model(places, {node.node_id: node.tokens for node in nodes}, factors)
         self.views = all_views(self.state)
+        self.met: set[Pair] = set()
 
     def failure(self, what: str) -> SimulationFailure:
         return SimulationFailure(self.configuration, self.seed, self.step, what)
@@ -215,7 +216,7 @@ class _Run:
         if self.configuration.quorums:
             views = all_views(after)
             datacenters = {node.node_id: node.datacenter for node in after.nodes.values()}
-            found = disjoint_in_step(self.views, views, datacenters)
+            found = disjoint_in_step(self.views, views, datacenters, self.met)
             if found is not None:
                 raise self.failure(str(found))
             self.views = views
@@ -235,8 +236,9 @@ class _Run:
         foretold = settled_placements(state)[state.keyspaces[_KEYSPACE]]
         self._compare("the reads foretold", _covered(foretold.reads), settled)
         self._compare("the writes foretold", _covered(foretold.writes), settled)
+        groups = self._by_datacenter() if self.configuration.datacenters else [set(state.nodes)]
         for span, readers in reads.items():
-            self._check_counts(span, readers, writes[span])
+            self._check_counts(span, readers, writes[span], groups)
 
     def _check_cover(self, assignment: Assignment) -> None:
         """Ranges begin at the lowest token and at each token that somebody owns or is about to own, and nowhere
@@ -248,8 +250,9 @@ class _Run:
         if starts != sorted(owned | {MIN_TOKEN}):
             raise self.failure("ranges do not begin exactly at the tokens")
 
-    def _check_counts(self, span: tuple[int, int], readers: frozenset[int], writers: frozenset[int]) -> None:
-        groups = [set(self.state.nodes)] if not self.configuration.datacenters else self._by_datacenter()
+    def _check_counts(
+        self, span: tuple[int, int], readers: frozenset[int], writers: frozenset[int], groups: list[set[int]]
+    ) -> None:
         for group in groups:
             if len(readers & group) != self.configuration.factor:
                 raise self.failure(f"{span} has {len(readers & group)} read replicas, not {self.configuration.factor}")
@@ -306,7 +309,7 @@ class _Run:
             {node.node_id for node in self.state.nodes.values() if node.datacenter == name} for name in self.datacenters
         ]
 
-    def _placements(self, state: RingState):  # type: ignore[no-untyped-def]
+    def _placements(self, state: RingState) -> Placements:
         return state.placements[state.keyspaces[_KEYSPACE]]
 
     def _member(self, state: RingState) -> int:

@@ -33,6 +33,9 @@ class View(msgspec.Struct, frozen=True):
     new: Nodes
 
 
+Pair = tuple[View, View]
+
+
 class Views(msgspec.Struct, frozen=True, eq=False):
     """The views of all ranges of a keyspace at one epoch, by the starts of the ranges."""
 
@@ -58,19 +61,23 @@ def all_views(state: RingState) -> dict[str, Views]:
 
 
 def disjoint_in_step(
-    before: Mapping[str, Views], after: Mapping[str, Views], datacenters: Mapping[int, str]
+    before: Mapping[str, Views], after: Mapping[str, Views], datacenters: Mapping[int, str], known: set[Pair]
 ) -> Counterexample | None:
-    """A counterexample between two epochs that follow each other, over all ranges of all keyspaces."""
+    """A counterexample between two epochs that follow each other, over all ranges of all keyspaces.
+
+    `known`: pairs of views that were found good already, in this history; those found good now are added.
+    """
     for keyspace in before.keys() & after.keys():
         earlier, later = before[keyspace], after[keyspace]
         grid = np.union1d(earlier.starts, later.starts)
         at_earlier = (np.searchsorted(earlier.starts, grid, side="right") - 1).tolist()
         at_later = (np.searchsorted(later.starts, grid, side="right") - 1).tolist()
         pairs = {(earlier.views[a], later.views[b]) for a, b in zip(at_earlier, at_later, strict=True)}
-        for pair in pairs:
+        for pair in pairs - known:
             found = disjoint_quorums(*pair, datacenters)
             if found is not None:
                 return found
+            known.add(pair)
     return None
 
 
@@ -78,10 +85,11 @@ def disjoint_in_history(states: Iterable[RingState]) -> Iterator[tuple[int, Coun
     """Position and counterexample of every state of a history whose quorums do not all meet those of the one
     before."""
     previous: dict[str, Views] | None = None
+    known: set[Pair] = set()
     for position, state in enumerate(states):
         views = all_views(state)
         datacenters = {node.node_id: node.datacenter for node in state.nodes.values()}
-        found = None if previous is None else disjoint_in_step(previous, views, datacenters)
+        found = None if previous is None else disjoint_in_step(previous, views, datacenters, known)
         if found is not None:
             yield position, found
         previous = views
