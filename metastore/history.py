@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from epochlake.metastore.errors import NotInitialised
+from epochlake.metastore.errors import LogUnreadable, NotInitialised
 from epochlake.metastore.log.entry import Entry, Position, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -37,7 +37,8 @@ def metadata_at(log: EpochLog, snapshots: Snapshots | None, epoch: int) -> Clust
     """The cluster metadata as of `epoch`: the newest usable snapshot at or before it, and the entries in between.
 
     A snapshot is usable when it is whole and the log holds the very entry that it says it was taken after. Raises
-    InvalidRequest, naming the epochs that are there, for one that is not; LogUnreadable when the log cannot be trusted.
+    InvalidRequest, naming the epochs that are there, for one that is not; LogUnreadable when the log cannot be trusted,
+    or is shorter than its snapshots say.
     """
     _require_positive(log, epoch)
     at_most = epoch
@@ -67,10 +68,15 @@ def entries(log: EpochLog, first: int = 1, last: int | None = None) -> list[Entr
     _require_positive(log, first)
     if last is not None and last < first:
         raise InvalidRequest(f"there is no epoch from {first} to {last}: the first of a range comes first")
-    found = list(log.read(first - 1, last))
+    try:
+        found = log.read(first - 1, last)
+    except LogUnreadable:
+        if _tail(log) >= first:
+            raise
+        found = []
     if not found:
         raise _no_such_epoch(first, _tail(log))
-    return found
+    return list(found)
 
 
 def replay(

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from epochlake.metastore import verification
-from epochlake.metastore.errors import HashMismatch, NotInitialised
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised
 from epochlake.metastore.history import Change, diff, entries, metadata_at, verify
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, entry_hash
@@ -87,6 +87,12 @@ def test_an_epoch_that_is_not_there_is_refused_with_the_range_that_is(epoch: int
         metadata_at(history.log(), snapshots, epoch)
 
 
+def test_a_log_that_is_shorter_than_its_snapshots_is_not_trusted(snapshots: Snapshots) -> None:
+    write(snapshots, random_history(1, 60), 60)
+    with pytest.raises(LogUnreadable, match="ends at epoch 40"):
+        metadata_at(random_history(1, 40).log(), snapshots, 60)
+
+
 def test_an_empty_log_says_that_there_is_no_cluster_yet() -> None:
     with pytest.raises(NotInitialised, match="epochlake init"):
         metadata_at(InMemoryLog(), None, 1)
@@ -108,7 +114,7 @@ def test_entries_are_read_by_range(first: int, last: int | None, expected: tuple
     assert [entry.epoch for entry in found] == list(range(expected[0], expected[1] + 1))
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 3), (31, None), (31, 40), (7, 5)])
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (31, None), (31, 40), (35, 40), (7, 5)])
 def test_a_range_without_an_epoch_is_refused(first: int, last: int | None) -> None:
     with pytest.raises(InvalidRequest):
         entries(random_history(1, 30).log(), first, last)
@@ -119,6 +125,9 @@ def test_ranges_of_the_delta_log_are_those_of_the_log_in_memory(tmp_path: Path) 
     log = delta_log(tmp_path, history, files=4)
     for first, last in [(1, None), (1, 40), (9, 12), (10, 10), (11, None), (35, 99)]:
         assert entries(log, first, last) == entries(history.log(), first, last)
+    for beyond in (41, 42, 99):
+        with pytest.raises(InvalidRequest, match=f"epoch {beyond} is not in the log: ask for one from 1 to 40"):
+            entries(log, beyond)
 
 
 # --- differences ------------------------------------------------------------------------------------------------

@@ -1,0 +1,236 @@
+"""Committing: latency against the sum of its own parts, flatness over a long log, throughput (issue 3)."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.coordination.lock import CommitLock
+from epochlake.metastore.log.delta import APP_ID, SCHEMA, DeltaLog, create_log_table
+from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
+from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
+from epochlake.metastore.metadata.model import Volume
+
+from benchmarks.harness import Result, at_least, interleaved, ratio_at_most, seconds
+
+ROUNDS = 200
+EARLY, LATE = 100, 10_000
+COMPACT_EVERY = 32
+PROCESSES, THREADS, COMMITS = 4, 16, 100
+
+
+def latency() -> list[Result]:
+    """One committer without contention; each part is done in turn with the commits, on logs of the same length."""
+    with _cluster() as cluster, tempfile.TemporaryDirectory() as directory:
+        parts = _Parts(cluster, directory)
+        for _ in range(EARLY):
+            _commit(cluster)
+        taken = interleaved(
+            ROUNDS,
+            {
+                "commit": lambda: _commit(cluster),
+                "lock": parts.lock,
+                "read": parts.read,
+                "append": parts.append,
+                "znode": parts.set_znode,
+                "not measured": parts.follow,
+            },
+        )
+    middle = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    names = ("lock", "read", "append", "znode")
+    told = ", ".join(f"{name} {middle[name]:.1f}" for name in names)
+    ninth = statistics.quantiles(taken["commit"], n=10)[-1] * 1e3
+    return [
+        Result(
+            "commit latency, median",
+            middle["commit"],
+            "ms",
+            sum(middle[name] for name in names),
+            f"sum of its parts alone ({told})",
+            ratio_at_most(1.5),
+        ),
+        Result("commit latency, 90 % are faster (compactions are above)", ninth, "ms"),
+    ]
+
+
+def flatness() -> list[Result]:
+    """Commits around the 10,000th on one log, in turns with commits around the 100th on another."""
+    window = 50
+    with _cluster() as long, _cluster() as short:
+        for cluster, length in ((short, EARLY), (long, LATE)):
+            while cluster.metadata.epoch < length - window // 2:
+                _commit(cluster)
+        taken = interleaved(window, {"late": lambda: _commit(long), "early": lambda: _commit(short)})
+    middle = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    return [
+        Result(
+            f"commit around epoch {LATE:,}",
+            middle["late"],
+            "ms",
+            middle["early"],
+            f"around {EARLY}",
+            ratio_at_most(1.5),
+        )
+    ]
+
+
+def throughput() -> list[Result]:
+    """64 committers in 4 processes, each waiting for its commit before the next one."""
+    with _cluster() as cluster:
+        _add_node(cluster)
+        before = cluster.metadata.epoch
+        command = [sys.executable, "-m", "benchmarks.committer", cluster.configuration.root, str(THREADS), str(COMMITS)]
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(PROCESSES)
+        ]
+        try:
+            _hear(processes, "ready")
+            taken = seconds(lambda: _run(processes))
+        finally:
+            for process in processes:
+                process.communicate(timeout=60)
+        failed = [process.returncode for process in processes if process.returncode]
+        if failed:
+            raise RuntimeError(f"{len(failed)} of {PROCESSES} committing processes have failed")
+        committed = cluster.catch_up().epoch - before
+        alone = statistics.median(seconds(partial(_commit, cluster)) for _ in range(EARLY))
+    return [
+        Result(
+            f"{PROCESSES * THREADS} committers in {PROCESSES} processes",
+            committed / taken,
+            "epochs/s",
+            1 / alone,
+            "one committer",
+            at_least(500),
+        )
+    ]
+
+
+@contextmanager
+def _cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory() as directory:
+        configuration = Configuration(root=f"{directory}/root")
+        initialise(configuration, "benchmark")
+        with Cluster.open(configuration) as cluster:
+            cluster.coordination()
+            yield cluster
+        # The embedded server outlives its last user for a little while, in this directory.
+        time.sleep(configuration.zookeeper.embedded_linger_seconds + 1)
+
+
+def _commit(cluster: Cluster) -> None:
+    cluster.commit(lambda metadata: SwitchBalancing(not metadata.switches.balancing))
+
+
+def _add_node(cluster: Cluster) -> None:
+    volume = Volume(1, "disk", f"{cluster.root.uri}/disk", 1 << 40)
+    cluster.commit(RegisterNode("join", 1, "n1", next_state_id(""), "dc1", "r1", (volume,)))
+    cluster.commit(StartRequest("join"))
+    cluster.commit(FinishRequest("join"))
+
+
+def _run(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    _hear(processes, "done")
+
+
+def _hear(processes: list[subprocess.Popen[str]], word: str) -> None:
+    for process in processes:
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if line != word:
+            raise RuntimeError(f"a committing process said {line!r} where {word!r} was expected")
+
+
+class _Parts:
+    """The parts of a commit, each alone: the lock, reading a tail with nothing new, one append, one znode."""
+
+    def __init__(self, cluster: Cluster, directory: str) -> None:
+        coordination = cluster.coordination()
+        self._lock = CommitLock(coordination, "benchmark-lock")
+        self._call = coordination.call
+        self._path = coordination.path("benchmark")
+        self._call("create", lambda client: client.create_async(self._path, b"", makepath=True))
+        self._position = Position()
+        followed, appended = f"{directory}/followed", f"{directory}/appended"
+        for uri in (followed, appended):
+            create_log_table(uri)
+        self._followed = DeltaLog(followed, compact_every=COMPACT_EVERY)
+        self._appended = DeltaTable(appended)
+        for _ in range(EARLY):
+            self.follow()
+            self.append()
+
+    def lock(self) -> None:
+        self._lock.acquire(10)
+        self._lock.release()
+
+    def read(self) -> None:
+        self._followed.read(self._position.epoch)
+
+    def append(self) -> None:
+        """As the log does it, without anything around it."""
+        write_deltalake(
+            self._appended,
+            self._row,
+            mode="append",
+            commit_properties=CommitProperties(
+                max_commit_retries=0, app_transactions=[Transaction(APP_ID, self._position.epoch)]
+            ),
+        )
+
+    def set_znode(self) -> None:
+        self._call("set", lambda client: client.set_async(self._path, b"x" * 200))
+
+    def follow(self) -> None:
+        """What the other parts need to have happened, and the commit does at other times: not measured."""
+        entry = _entry(self._position)
+        self._position = Position(entry.epoch, entry.state_id, entry.hash)
+        self._followed.read(entry.epoch - 1)
+        self._followed.append([entry])
+        self._row = _as_row(entry)
+        if self._followed.compact_if_due():
+            self._appended.optimize.compact()
+        self._appended.update_incremental()
+
+
+def _entry(position: Position) -> Entry:
+    return seal(
+        encode_event(SwitchBalancing(True)),
+        epoch=position.epoch + 1,
+        request_id=next_state_id(""),
+        state_id=next_state_id(position.state_id),
+        previous_state_id=position.state_id,
+        author="benchmark",
+        reason="",
+        committed_at=time.time_ns() // 1_000,
+        incarnation=1,
+        previous_hash=position.hash,
+    )
+
+
+def _as_row(entry: Entry) -> pa.Table:
+    columns = [pa.array([getattr(entry, field.name)]).cast(field.type) for field in SCHEMA]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
+    "latency": latency,
+    "flatness": flatness,
+    "throughput": throughput,
+}
