@@ -54,10 +54,12 @@ def author() -> str:
     return f"{user}@{socket.gethostname()}:{os.getpid()}"
 
 
-def initialise(configuration: Configuration, name: str | None = None, *, reason: str = "") -> Committed:
+def initialise(
+    configuration: Configuration, name: str | None = None, *, reason: str = "", request_id: str | None = None
+) -> Committed:
     """Begin a cluster at the configuration's root. Of two that try at once one is `Rejected` (already-initialised).
 
-    An `init` that was killed half-way can be run again.
+    An `init` that was killed half-way can be run again; with the same `request_id` also one that was not.
     """
     storage.use_options(configuration.storage.options)
     root = Root(configuration.root)
@@ -70,7 +72,9 @@ def initialise(configuration: Configuration, name: str | None = None, *, reason:
     )
     # There is no cluster id yet to find a lock by: the log alone decides which of two beginnings is the first epoch.
     committer = Committer(Follower(DeltaLog(root.log)), LocalQueue(), author=author())
-    return committer.commit(event, reason=reason, timeout=configuration.log.commit_timeout_seconds)
+    return committer.commit(
+        event, request_id=request_id, reason=reason, timeout=configuration.log.commit_timeout_seconds
+    )
 
 
 class Cluster:

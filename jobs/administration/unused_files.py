@@ -7,13 +7,14 @@ can be missing for a moment (a process that is cut off), nothing young is delete
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.reachability import THREADS
 from epochlake.jobs.dataplane.replica import ReplicaAddress
-from epochlake.jobs.dataplane.vacuum import vacuum
+from epochlake.jobs.dataplane.vacuum import Vacuumed, unused_files, vacuum
 from epochlake.metastore import storage
 from epochlake.metastore.coordination.leases import live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -44,13 +45,16 @@ class SweptReplica(msgspec.Struct, frozen=True):
 class Sweep(msgspec.Struct, frozen=True):
     """What `sweep` did. `keep_newer_than_ms`: since when files are kept, Unix epoch; `leases`: live pipelines."""
 
+    dry_run: bool
     keep_newer_than_ms: int
     leases: int
     replicas: tuple[SweptReplica, ...]
 
 
-def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS) -> Sweep:
+def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, dry_run: bool = False) -> Sweep:
     """Delete files that were dropped, replaced or never committed, `older_than_seconds` ago or longer.
+
+    With `dry_run` they are only counted.
 
     Nothing that a live pipeline may read is deleted, however old. Raises CoordinationUnavailable when it cannot be
     asked which pipelines live.
@@ -64,11 +68,11 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS) -
     keep = min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)])
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
-        return _sweep_replica(metadata, *place, keep)
+        return _sweep_replica(metadata, *place, keep, _counted if dry_run else vacuum)
 
     with ThreadPoolExecutor(THREADS) as pool:
         swept = [replica for replica in pool.map(sweep_one, _places(metadata)) if replica is not None]
-    return Sweep(keep, len(leases), tuple(swept))
+    return Sweep(dry_run, keep, len(leases), tuple(swept))
 
 
 def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
@@ -78,7 +82,19 @@ def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
     return [(table, volume) for table in tables for volume in volumes]
 
 
-def _sweep_replica(metadata: ClusterMetadata, table: Table, volume_id: VolumeId, keep: int) -> SweptReplica | None:
+def _counted(address: ReplicaAddress, keep_newer_than_ms: int) -> Vacuumed:
+    """What `vacuum` would report, without deleting."""
+    found = unused_files(address, keep_newer_than_ms)
+    return Vacuumed(len(found.deletable), sum(entry.size for entry in found.deletable), found.kept)
+
+
+def _sweep_replica(
+    metadata: ClusterMetadata,
+    table: Table,
+    volume_id: VolumeId,
+    keep: int,
+    clean: Callable[[ReplicaAddress, int], Vacuumed],
+) -> SweptReplica | None:
     """None when the table has nothing to do with that volume."""
     node, volume = metadata.directory.node_of_volume[volume_id], metadata.directory.volumes[volume_id]
     name = f"{node.name}/{volume.name}"
@@ -86,7 +102,7 @@ def _sweep_replica(metadata: ClusterMetadata, table: Table, volume_id: VolumeId,
     try:
         if not _holds(metadata, table, volume_id) and not storage.exists(address.uri):
             return None
-        done = vacuum(address, keep)
+        done = clean(address, keep)
     except (StorageUnavailable, WrongCluster) as error:
         return SweptReplica(table.full_name, name, obstacle=str(error))
     return SweptReplica(table.full_name, name, done.files, done.size, done.kept_for_leases)

@@ -16,6 +16,7 @@ from epochlake.jobs.dataplane.replica import (
     STORAGE_ERRORS,
     TOMBSTONE_RETENTION_SECONDS,
     ReplicaAddress,
+    ReplicaSnapshot,
     open_snapshot,
 )
 from epochlake.metastore import storage
@@ -33,6 +34,33 @@ class Vacuumed(msgspec.Struct, frozen=True):
     kept_for_leases: int
 
 
+class Unused(msgspec.Struct, frozen=True):
+    """Files that the newest snapshot does not have: those that nobody can need, and how many may still be needed.
+
+    `allowed`: whether anything may be deleted there now, old log files included.
+    """
+
+    snapshot: ReplicaSnapshot
+    allowed: bool
+    deletable: tuple[storage.FileEntry, ...]
+    kept: int
+
+
+def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int = CLOCK_MARGIN_MS) -> Unused:
+    """What `vacuum` would delete; changes nothing. Raises StorageUnavailable."""
+    cutoff = keep_newer_than_ms - clock_margin_ms
+    now = time.time_ns() // 1_000_000
+    listed = [entry for entry in storage.list_files(address.uri) if _is_data(entry.name)]
+    snapshot = open_snapshot(address)
+    live = {file.path for tablet in snapshot.files.values() for file in tablet.values()}
+    unused = [entry for entry in listed if entry.name not in live]
+    if snapshot.sessions or cutoff < now - TOMBSTONE_RETENTION_SECONDS * 1000:
+        return Unused(snapshot, False, (), len(unused))
+    removed_at = removal_times(address)
+    old = [entry for entry in unused if max(entry.modified_ms, removed_at.get(entry.name, 0)) < cutoff]
+    return Unused(snapshot, True, tuple(old), len(unused) - len(old))
+
+
 def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int = CLOCK_MARGIN_MS) -> Vacuumed:
     """Delete what no live lease can need, and old log files.
 
@@ -41,22 +69,13 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     files that lie there already), nor when the oldest lease began before the log's memory of removed files. Raises
     StorageUnavailable.
     """
-    cutoff = keep_newer_than_ms - clock_margin_ms
-    now = time.time_ns() // 1_000_000
-    listed = [entry for entry in storage.list_files(address.uri) if _is_data(entry.name)]
-    snapshot = open_snapshot(address)
-    live = {file.path for tablet in snapshot.files.values() for file in tablet.values()}
-    unused = [entry for entry in listed if entry.name not in live]
-    if snapshot.sessions or cutoff < now - TOMBSTONE_RETENTION_SECONDS * 1000:
-        return Vacuumed(0, 0, len(unused))
-    removed_at = removal_times(address)
-
-    deleted = [entry for entry in unused if max(entry.modified_ms, removed_at.get(entry.name, 0)) < cutoff]
-    for entry in deleted:
+    found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms)
+    for entry in found.deletable:
         storage.delete_file(storage.join(address.uri, entry.name))
-    with storage.naming("clean the log of", address.uri):
-        snapshot.delta_table().cleanup_metadata()
-    return Vacuumed(len(deleted), sum(entry.size for entry in deleted), len(unused) - len(deleted))
+    if found.allowed:
+        with storage.naming("clean the log of", address.uri):
+            found.snapshot.delta_table().cleanup_metadata()
+    return Vacuumed(len(found.deletable), sum(entry.size for entry in found.deletable), found.kept)
 
 
 def removal_times(address: ReplicaAddress) -> dict[str, int]:

@@ -1,5 +1,4 @@
-"""The gate: reading and writing tables while their placement changes (design, section 10)."""
+"""The gate: reading and writing tables while their placement changes (design, section 10).
 
-from epochlake.jobs.pipeline.pipeline import Pipeline
-
-__all__ = ["Pipeline"]
+`Pipeline` is in `pipeline.pipeline`: what only wants an address must not pay for Spark.
+"""

@@ -1,0 +1,69 @@
+"""All commands in their tree, and the options that every one of them takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from epochlake.jobs.cli.commands import (
+    cluster,
+    configuration,
+    coordinator,
+    keyspaces,
+    log,
+    maintenance,
+    nodes,
+    placement,
+    plan,
+    switches,
+    tables,
+)
+from epochlake.jobs.cli.session import Output, Session
+
+app = typer.Typer(
+    name="epochlake",
+    help="Transactional cluster metadata and data placement for Spark and Delta Lake.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    conf: Annotated[
+        Path | None, typer.Option("--conf", metavar="FILE", help="Configuration file; else conf/epochlake.toml.")
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", metavar="URI", help="Where the cluster is; else the configuration's root.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Tables for people, JSON for programs.")
+    ] = Output.TEXT,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything; stack traces on errors.")] = False,
+) -> None:
+    session = Session(conf, root, output, verbose)
+    context.obj = session
+    context.call_on_close(session.close)
+
+
+cluster.register(app)
+for name, group in (
+    ("node", nodes.app),
+    ("keyspace", keyspaces.app),
+    ("table", tables.app),
+    ("coordinator", coordinator.app),
+    ("log", log.app),
+    ("placement", placement.app),
+    ("plan", plan.app),
+    ("balance", switches.balance),
+    ("changes", switches.changes),
+    ("pipeline", maintenance.pipelines),
+    ("config", configuration.app),
+):
+    app.add_typer(group, name=name)
+maintenance.register(app)

@@ -1,0 +1,91 @@
+"""Arguments that several commands take, and how texts of them are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from epochlake.jobs.administration.nodes import VolumeSpec
+from epochlake.jobs.cli.session import Session
+from epochlake.placement.errors import InvalidRequest
+
+At = Annotated[int | None, typer.Option("--at", metavar="EPOCH", help="As it was at this epoch.", min=1)]
+TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\Z", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?\Z", re.IGNORECASE)
+_SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
+
+
+def of(context: typer.Context) -> Session:
+    """The session of this run."""
+    session: Session = context.obj
+    return session
+
+
+def parse_volumes(texts: Iterable[str]) -> list[VolumeSpec]:
+    """Volumes as `NAME=URI` or `URI`, with `,CAPACITY` after it where it is not that of the file system.
+
+    Volumes without a name are d1, d2, … Raises InvalidRequest.
+    """
+    specs = []
+    for number, text in enumerate(texts, 1):
+        place, _, capacity = text.partition(",")
+        name, equals, uri = place.partition("=")
+        if not equals or "/" in name:
+            name, uri = f"d{number}", place
+        if not name or not uri:
+            raise InvalidRequest(f"the volume {text!r} cannot be read: write NAME=URI, or NAME=URI,CAPACITY")
+        specs.append(VolumeSpec(name, uri, parse_size(capacity) if capacity else None))
+    return specs
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `500GB`, `1.5TiB`, `1024`. Raises InvalidRequest."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise InvalidRequest(f"{text!r} is no size: write bytes, or something like 500GB or 2TiB")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `30min`, `2h`, `1d`. Raises InvalidRequest."""
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise InvalidRequest(f"{text!r} is no duration: write seconds, or something like 30min, 2h or 1d")
+    number, unit = match.groups()
+    return float(number) * _SECONDS[(unit or "s").lower()]
+
+
+def parse_replication(texts: Iterable[str]) -> dict[str, int]:
+    """Replicas by datacenter from `dc1=3` or `dc1=3,dc2=2`. Raises InvalidRequest."""
+    replication: dict[str, int] = {}
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        datacenter, _, count = part.partition("=")
+        if not datacenter or not count.isdecimal():
+            raise InvalidRequest(f"the replication {part!r} cannot be read: write DATACENTER=REPLICAS, as in dc1=3")
+        if datacenter in replication:
+            raise InvalidRequest(f"the replication names datacenter {datacenter!r} twice")
+        replication[datacenter] = int(count)
+    return replication
+
+
+def parse_key(texts: Iterable[str]) -> dict[str, str]:
+    """A primary key from `COLUMN=VALUE` texts. Raises InvalidRequest."""
+    key: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in key:
+            raise InvalidRequest(f"the key {text!r} cannot be read: write COLUMN=VALUE, once for each key column")
+        key[name] = value
+    return key
+
+
+def parse_names(texts: Iterable[str]) -> list[str]:
+    """Names, parted by commas or given one by one."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]

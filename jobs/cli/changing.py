@@ -1,0 +1,145 @@
+"""Commands that change the cluster: their common options, dry runs, and what is told after the commit.
+
+The one idea: a change is a plan and a commit. `--dry-run` takes the plan only, and shows the event and what it would
+make of the metadata; a commit is told the same way by every command.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from epochlake.jobs.administration.changes import Options, identified, preview, require_epoch
+from epochlake.jobs.cli.documents import Changed, Planned
+from epochlake.jobs.cli.session import Session
+from epochlake.jobs.cli.text import changes as text
+from epochlake.metastore.commit import Committed
+from epochlake.metastore.history import entries
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.entry import encode_event
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.differences import diff
+from epochlake.metastore.metadata.events import Event
+
+
+class How(msgspec.Struct, frozen=True):
+    """The options of every change."""
+
+    dry_run: bool = False
+    reason: str = ""
+    request_id: str | None = None
+    expect_epoch: int | None = None
+    timeout: float | None = None
+
+    def options(self) -> Options:
+        """As the functions of `jobs/administration` take them; the request id is made up when none was given."""
+        given: Options = {
+            "request_id": self.request_id,
+            "reason": self.reason,
+            "expect_epoch": self.expect_epoch,
+            "timeout": self.timeout,
+        }
+        return identified(given)[1]
+
+
+_PANEL = "Change"
+_HOW: dict[str, Any] = {
+    "dry_run": Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show the event and what it would change; commit nothing.", rich_help_panel=_PANEL
+        ),
+    ],
+    "reason": Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.", rich_help_panel=_PANEL)
+    ],
+    "request_id": Annotated[
+        str | None,
+        typer.Option("--request-id", metavar="ID", help="Submitting an id twice commits once.", rich_help_panel=_PANEL),
+    ],
+    "expect_epoch": Annotated[
+        int | None,
+        typer.Option(
+            "--expect-epoch", metavar="N", help="Reject unless the cluster is at this epoch.", rich_help_panel=_PANEL
+        ),
+    ],
+    "timeout": Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long the commit may wait; else the configuration's.",
+            min=0,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+}
+
+
+def change_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose last parameter is `how: How`: it gets the options of every change in its place."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "how"]
+        defaults = How()
+        common = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=getattr(defaults, key), annotation=kind)
+            for key, kind in _HOW.items()
+        ]
+
+        def command(*args: Any, **kwargs: Any) -> None:
+            how = How(**{key: kwargs.pop(key) for key in _HOW})
+            function(*args, **kwargs, how=how)
+
+        command.__doc__ = function.__doc__
+        command.__name__ = function.__name__
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *common]}
+        command.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
+        app.command(name)(command)
+        return function
+
+    return register
+
+
+def carry_out(
+    session: Session,
+    how: How,
+    plan: Callable[[ClusterMetadata, Options], Event],
+    commit: Callable[[Options], Committed],
+    details: Callable[[], dict[str, Any]] = dict,
+) -> None:
+    """Do what a change command is for: show the plan with `--dry-run`, commit otherwise; `details` are told with it."""
+    options = how.options()
+    if how.dry_run:
+        metadata = session.cluster.catch_up()
+        require_epoch(metadata, how.expect_epoch)
+        event = plan(metadata, options)
+        session.show(planned(metadata, event, details()), text.planned)
+        return
+    committed = commit(options)
+    session.show(changed(session, committed, details()), text.changed)
+
+
+def planned(metadata: ClusterMetadata, event: Event, details: dict[str, Any] | None = None) -> Planned:
+    """The document of a dry run on `metadata`. Raises Rejected as the commit would."""
+    after = preview(metadata, event)
+    encoded = encode_event(event)
+    return Planned(
+        dry_run=True,
+        on_epoch=metadata.epoch,
+        event=encoded.event,
+        payload=msgspec.json.decode(encoded.payload),
+        what=event.summary(),
+        changes=tuple(diff(metadata, after)),
+        details=details or {},
+    )
+
+
+def changed(session: Session, committed: Committed, details: dict[str, Any] | None = None) -> Changed:
+    """The document of a commit."""
+    log = DeltaLog(session.cluster.root.log)
+    entry = entries(log, committed.epoch, committed.epoch)[0]
+    return Changed(committed.epoch, committed.request_id, committed.already, entry.decode().summary(), details or {})

@@ -1,0 +1,63 @@
+"""`init` and `status`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from epochlake.jobs.administration.status import status as status_of
+from epochlake.jobs.cli.arguments import At, of
+from epochlake.jobs.cli.changing import changed, planned
+from epochlake.jobs.cli.text import changes as changes_text
+from epochlake.jobs.cli.text.status import status as status_text
+from epochlake.jobs.cluster import DEFAULT_NAME, PRODUCT_VERSION, initialise
+from epochlake.metastore import storage
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Initialise
+
+
+def register(app: typer.Typer) -> None:
+    app.command("init")(init)
+    app.command("status")(status)
+
+
+def init(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the cluster; else [cluster] name.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed; create nothing.")] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")] = "",
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", metavar="ID", help="Submitting an id twice begins one cluster.")
+    ] = None,
+) -> None:
+    """Begin a new, empty cluster at the root."""
+    session = of(context)
+    configuration = session.configuration
+    if dry_run:
+        wanted = name or configuration.cluster.name or DEFAULT_NAME
+        log = session.places.log
+        metadata = ClusterMetadata.empty()
+        if storage.exists(log):
+            for entry in DeltaLog(log).read(0)[:1]:
+                metadata = metadata.apply(entry.decode(), entry.state_id)
+        event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
+        session.show(planned(metadata, event), changes_text.planned)
+        return
+    committed = initialise(configuration, name, reason=reason, request_id=request_id)
+    root = session.cluster.root.uri
+    details = {"root": root, "cluster_id": session.cluster.metadata.identity.cluster_id}
+    session.show(changed(session, committed, details), changes_text.changed)
+
+
+def status(
+    context: typer.Context,
+    at: At = None,
+    metadata_only: Annotated[
+        bool, typer.Option("--metadata-only", help="Do not ask the volumes what they hold.")
+    ] = False,
+) -> None:
+    """Show the cluster: nodes, open requests and what blocks them, tablets on their way, switches, coordinator."""
+    session = of(context)
+    session.show(status_of(session.cluster, at=at, ask_volumes=not metadata_only), status_text)

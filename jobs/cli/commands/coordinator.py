@@ -1,0 +1,77 @@
+"""`coordinator run`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+from typing import Annotated
+
+import typer
+from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.text.coordinator import live, report
+from epochlake.metastore.errors import WaitTimeout
+
+app = typer.Typer(help="The process that moves requests and tablets forward.", no_args_is_help=True)
+
+
+class Streaming(StrEnum):
+    THREADS = "threads"
+    SPARK = "spark"
+
+
+@app.command("run")
+def run(
+    context: typer.Context,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when nothing is left to do, or nothing can go on (exit code 75).")
+    ] = False,
+    streaming: Annotated[
+        Streaming | None,
+        typer.Option("--streaming", help="Who copies files: threads here, or executors; else the configuration's."),
+    ] = None,
+) -> None:
+    """Coordinate: carry out requests, move tablets. Stops cleanly on Ctrl-C and SIGTERM."""
+    # Here, not at the top: only this command needs streaming, and perhaps Spark.
+    from epochlake.jobs.coordinator.coordinator import Coordinator
+
+    session = of(context)
+    where = streaming or Streaming(session.configuration.coordinator.streaming)
+    copier = None
+    if where is Streaming.SPARK:
+        from epochlake.jobs.dataplane.streaming import SparkCopier
+        from epochlake.jobs.spark_session import session as spark_session
+
+        copier = SparkCopier(spark_session("epochlake-coordinator"))
+    with _asked_to_stop() as asked, live(session.errors) as on_progress:
+        done = Coordinator(session.cluster, copier, on_progress).run(until_idle, should_stop=asked.is_set)
+    session.show(done, report)
+    if until_idle and not done.idle and not asked.is_set():
+        raise WaitTimeout(
+            f"not everything could be done; {len(done.blocked)} thing(s) are waited for: "
+            f"{'; '.join(done.blocked[:3])}. See `epochlake status`, and run the coordinator again"
+        )
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set for the duration of the block; the second one interrupts."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

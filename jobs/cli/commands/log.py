@@ -1,0 +1,182 @@
+"""`log …`: reading, comparing and verifying the history; keeping the log small."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from epochlake.jobs import administration
+from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.switches import plan_take_snapshot
+from epochlake.jobs.cli.arguments import Limit, of
+from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.documents import (
+    Compacted,
+    Differences,
+    FindingRow,
+    LogEntry,
+    LogRow,
+    Verified,
+)
+from epochlake.jobs.cli.text import log as text
+from epochlake.jobs.cli.text.changes import differences
+from epochlake.jobs.verification import TabletFinding, TabletReport, verify_tablets
+from epochlake.metastore.errors import LogUnreadable
+from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
+from epochlake.metastore.history import diff as diff_of
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import KINDS
+from epochlake.metastore.snapshots import Snapshots
+from epochlake.placement.errors import InvalidRequest, InvariantViolated
+
+app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
+
+Epoch = Annotated[int, typer.Argument(metavar="EPOCH", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    first: Annotated[int | None, typer.Option("--first", metavar="EPOCH", min=1, help="From this epoch on.")] = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="EPOCH", min=1, help="Up to this epoch.")] = None,
+    event: Annotated[str | None, typer.Option("--event", metavar="KIND", help="Only events of this kind.")] = None,
+    limit: Limit = 50,
+) -> None:
+    """List epochs, the newest last."""
+    session = of(context)
+    if event is not None and event not in KINDS:
+        raise InvalidRequest(f"there are no events {event!r}: they are {', '.join(sorted(KINDS))}")
+    found = entries(DeltaLog(session.places.log), first or 1, last)
+    chosen = [entry for entry in found if event in (None, entry.event)]
+    session.show([_row(entry) for entry in chosen[-limit if limit else 0 :]], text.log_list)
+
+
+@app.command("show")
+def show(context: typer.Context, epoch: Epoch) -> None:
+    """Show an epoch: its event, its place in the chain, and what it changed."""
+    session = of(context)
+    log, snapshots = DeltaLog(session.places.log), Snapshots(session.places.snapshots)
+    entry = entries(log, epoch, epoch)[0]
+    before = ClusterMetadata.empty() if epoch == 1 else metadata_at(log, snapshots, epoch - 1)
+    after = before.apply(entry.decode(), entry.state_id)
+    row = _row(entry)
+    session.show(
+        LogEntry(
+            **{name: getattr(row, name) for name in row.__struct_fields__},
+            state_id=entry.state_id,
+            previous_state_id=entry.previous_state_id,
+            incarnation=entry.incarnation,
+            format=entry.format,
+            previous_hash=entry.previous_hash,
+            hash=entry.hash,
+            attachment_bytes=len(entry.attachment or b""),
+            payload=msgspec.json.decode(entry.payload),
+            changes=tuple(diff_of(before, after)),
+        ),
+        text.log_entry,
+    )
+
+
+@app.command("diff")
+def diff(
+    context: typer.Context,
+    before: Annotated[int, typer.Argument(metavar="EPOCH", show_default=False)],
+    after: Annotated[int | None, typer.Argument(metavar="[EPOCH]", help="Default: the newest.")] = None,
+) -> None:
+    """Show what differs between two epochs."""
+    session = of(context)
+    newer = cluster_at(session.cluster, after)
+    older = cluster_at(session.cluster, before)
+    session.show(Differences(before, newer.epoch, tuple(diff_of(older, newer))), differences)
+
+
+@app.command("verify")
+def verify_(
+    context: typer.Context,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Look at every replica table as well (INV-TABL-1).")
+    ] = False,
+) -> None:
+    """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold."""
+    session = of(context)
+    # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
+    report = verify(DeltaLog(session.places.log), Snapshots(session.places.snapshots))
+    replicas = verify_tablets(session.cluster.catch_up()) if tablets and report.holds else None
+    document = _verified(report, replicas)
+    session.show(document, text.verified)
+    if not document.holds:
+        raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
+
+
+@app.command("compact")
+def compact(context: typer.Context) -> None:
+    """Put the log's small files together; no entry changes."""
+    session = of(context)
+    done = DeltaLog(session.cluster.root.log).compact()
+    added, removed = (int(str(done.get(key, 0))) for key in ("numFilesAdded", "numFilesRemoved"))
+    session.show(Compacted(removed, added), text.compacted)
+
+
+@change_command(app, "snapshot")
+def snapshot(context: typer.Context, how: How) -> None:
+    """Take a snapshot of the metadata, from which catching up can begin."""
+    session = of(context)
+    carry_out(
+        session,
+        how,
+        lambda *_: plan_take_snapshot(),
+        lambda options: administration.take_snapshot(session.cluster, **options),
+    )
+
+
+def _row(entry: Entry) -> LogRow:
+    return LogRow(
+        epoch=entry.epoch,
+        event=entry.event,
+        summary=_summary(entry),
+        author=entry.author,
+        reason=entry.reason,
+        committed_at=_iso(entry.committed_at),
+        request_id=entry.request_id,
+    )
+
+
+def _summary(entry: Entry) -> str:
+    """What the entry says, also when it cannot be read: a list of a damaged log is still a list."""
+    try:
+        return entry.decode().summary()
+    except LogUnreadable as error:
+        return str(error)
+
+
+def _iso(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _verified(report: VerificationReport, replicas: TabletReport | None) -> Verified:
+    findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in report.findings]
+    notices: list[FindingRow] = []
+    if replicas is not None:
+        findings += [_finding(f) for f in replicas.violations]
+        notices = [_finding(f) for f in (*replicas.differing, *replicas.unreachable)]
+    return Verified(
+        holds=not findings,
+        last_epoch=report.last_epoch,
+        entries=report.entries,
+        events=report.events,
+        snapshots=report.snapshots,
+        replicas=len(replicas.replicas) if replicas is not None else 0,
+        findings=tuple(findings),
+        notices=tuple(notices),
+    )
+
+
+def _finding(found: TabletFinding) -> FindingRow:
+    where = (
+        f"{found.table} on {found.place}" if found.tablet is None else f"{found.table}/{found.tablet} on {found.place}"
+    )
+    return FindingRow(where, found.kind, found.detail)

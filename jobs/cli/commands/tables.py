@@ -1,0 +1,137 @@
+"""`table …`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from epochlake.jobs import administration
+from epochlake.jobs.administration.columns import parse_columns
+from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.schema import plan_create_table, plan_drop_table
+from epochlake.jobs.cli.arguments import At, TableName, of, parse_names
+from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.documents import TableRow, TableShown
+from epochlake.jobs.cli.text.schema import table_list, table_shown
+from epochlake.metastore.commit import Committed
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import CreateTable
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.tablet_map import NO_REPLICA
+
+app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=True)
+
+
+@change_command(app, "create")
+def create(
+    context: typer.Context,
+    table: TableName,
+    column: Annotated[
+        list[str],
+        typer.Option(
+            "--column",
+            metavar="'NAME TYPE [NOT NULL]'",
+            help="A column; several parted by commas, or repeat. Types are Spark SQL's.",
+            show_default=False,
+        ),
+    ],
+    primary_key: Annotated[
+        list[str],
+        typer.Option(
+            "--primary-key", metavar="COLUMN[,COLUMN]", help="Its hash says where a row belongs.", show_default=False
+        ),
+    ],
+    how: How,
+    append_only: Annotated[
+        bool, typer.Option("--append-only", help="Rows are only ever inserted: reading needs no merge.")
+    ] = False,
+    tablets: Annotated[
+        int | None, typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's.")
+    ] = None,
+) -> None:
+    """Create a table: place its tablets, make its replica tables, then commit."""
+    session, keys = of(context), parse_names(primary_key)
+    columns = parse_columns(column, keys)
+    unreachable: dict[str, str] = {}
+
+    def plan(metadata: ClusterMetadata, options: Any) -> CreateTable:
+        count = session.configuration.tablets.initial_count if tablets is None else tablets
+        event, missing = plan_create_table(
+            metadata, table, columns, keys, append_only=append_only, tablets=count, request_id=options["request_id"]
+        )
+        unreachable.update(missing)
+        return event
+
+    def commit(options: Any) -> Committed:
+        created = administration.create_table(
+            session.cluster, table, columns, keys, append_only=append_only, tablets=tablets, **options
+        )
+        unreachable.update(created.unreachable)
+        return created.committed
+
+    carry_out(session, how, plan, commit, lambda: {"no_tablets_on": unreachable} if unreachable else {})
+
+
+@app.command("list")
+def list_(context: typer.Context, at: At = None) -> None:
+    """List the tables."""
+    session = of(context)
+    metadata = cluster_at(session.cluster, at)
+    moving = Counter(key[0] for key in metadata.tablets.transitions)
+    rows = [
+        TableRow(
+            name=t.full_name,
+            table_id=t.table_id,
+            append_only=t.append_only,
+            primary_key=t.primary_key,
+            columns=len(t.columns),
+            tablets=metadata.tablets.maps[t.table_id].count,
+            in_transition=moving[t.table_id],
+            epoch=t.epoch,
+        )
+        for t in sorted(metadata.schema.tables.values(), key=lambda table: table.full_name)
+    ]
+    session.show(rows, table_list)
+
+
+@app.command("show")
+def show(context: typer.Context, table: TableName, at: At = None) -> None:
+    """Show a table's columns and how its tablets are spread."""
+    session = of(context)
+    metadata = cluster_at(session.cluster, at)
+    session.show(_shown(metadata, metadata.table(table)), table_shown)
+
+
+@change_command(app, "drop")
+def drop(context: typer.Context, table: TableName, how: How) -> None:
+    """Drop a table from the metadata; its files stay on the volumes."""
+    session = of(context)
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_drop_table(metadata, table),
+        lambda options: administration.drop_table(session.cluster, table, **options),
+    )
+
+
+def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:
+    tablet_map = metadata.tablets.maps[table.table_id]
+    volumes, counts = np.unique(tablet_map.to_array(), return_counts=True)
+    by_node: Counter[str] = Counter()
+    for volume, count in zip(volumes.tolist(), counts.tolist(), strict=True):
+        if volume != NO_REPLICA:
+            by_node[metadata.directory.node_of_volume[volume].name] += count
+    return TableShown(
+        name=table.full_name,
+        table_id=table.table_id,
+        append_only=table.append_only,
+        primary_key=table.primary_key,
+        columns=table.columns,
+        version=table.version,
+        tablets=tablet_map.count,
+        in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
+        replicas_by_node=dict(sorted(by_node.items())),
+        epoch=table.epoch,
+    )

@@ -1,0 +1,204 @@
+"""The documents of the command line: what `--output json` prints. Keys are stable; docs/cli.md is made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from epochlake.metastore.metadata.differences import Change
+from epochlake.metastore.metadata.model import Column
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A change that is in the log. `already`: an earlier try with this request id had committed it.
+
+    `details` are particular to the command (the id of a new table, volumes that were left out, …).
+    """
+
+    epoch: int
+    request_id: str
+    already: bool
+    what: str
+    details: dict[str, Any] = {}
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What a change would do, with `--dry-run`: the event as the log would have it, and what differs after it."""
+
+    dry_run: bool
+    on_epoch: int
+    event: str
+    payload: Any
+    what: str
+    changes: tuple[Change, ...]
+    details: dict[str, Any] = {}
+
+
+class KeyspaceRow(msgspec.Struct, frozen=True):
+    """A keyspace; `replication` is replicas by datacenter."""
+
+    name: str
+    placement: str
+    strategy: str
+    replication: dict[str, int]
+    tables: int
+    epoch: int
+
+
+class TableRow(msgspec.Struct, frozen=True):
+    """A table in a list; `in_transition` of its `tablets` are on their way."""
+
+    name: str
+    table_id: str
+    append_only: bool
+    primary_key: tuple[str, ...]
+    columns: int
+    tablets: int
+    in_transition: int
+    epoch: int
+
+
+class TableShown(msgspec.Struct, frozen=True):
+    """A table in full; `version` is the state id of the last change of its schema."""
+
+    name: str
+    table_id: str
+    append_only: bool
+    primary_key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    version: str
+    tablets: int
+    in_transition: int
+    replicas_by_node: dict[str, int]
+    epoch: int
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """An entry of the log. `summary` is for people, `committed_at` ISO 8601."""
+
+    epoch: int
+    event: str
+    summary: str
+    author: str
+    reason: str
+    committed_at: str
+    request_id: str
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """An entry in full, with its event, its place in the chain, and what it changed."""
+
+    epoch: int
+    event: str
+    summary: str
+    author: str
+    reason: str
+    committed_at: str
+    request_id: str
+    state_id: str
+    previous_state_id: str
+    incarnation: int
+    format: int
+    previous_hash: str
+    hash: str
+    attachment_bytes: int
+    payload: Any
+    changes: tuple[Change, ...]
+
+
+class Differences(msgspec.Struct, frozen=True):
+    """What differs between two epochs."""
+
+    before: int
+    after: int
+    changes: tuple[Change, ...]
+
+
+class FindingRow(msgspec.Struct, frozen=True):
+    """Something that does not hold; `where` is an epoch or a replica."""
+
+    where: str
+    code: str
+    message: str
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was verified. With `--tablets` also replica tables: `violations` of INV-TABL-1 count as findings.
+
+    Replicas that differ, or that were unreachable, are `notices`: repair is for them, nothing is wrong.
+    """
+
+    holds: bool
+    last_epoch: int
+    entries: int
+    events: int
+    snapshots: int
+    replicas: int
+    findings: tuple[FindingRow, ...]
+    notices: tuple[FindingRow, ...]
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """The compaction of the log: how many small files became how many. No entry was changed."""
+
+    files_removed: int
+    files_added: int
+
+
+class TabletRow(msgspec.Struct, frozen=True):
+    """Where a tablet is. Replicas are `node/volume`; those that are read, and those that get writes."""
+
+    tablet: int
+    label: str
+    token_start: int
+    token_end: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    stage: str | None
+
+
+class PlacementShown(msgspec.Struct, frozen=True):
+    """Where the tablets of a table are; `rows` may be fewer than `tablets` (`--limit`)."""
+
+    table: str
+    epoch: int
+    tablets: int
+    rows: tuple[TabletRow, ...]
+
+
+class PipelineRow(msgspec.Struct, frozen=True):
+    """A live pipeline, by its lease; `started_at` ISO 8601, by the clock of `host`."""
+
+    name: str
+    pipeline_id: str
+    epoch: int
+    tables: tuple[str, ...]
+    started_at: str
+    host: str
+    pid: int
+
+
+class ConfigurationRow(msgspec.Struct, frozen=True):
+    """A configuration key with its value here. Values of storage options are never shown."""
+
+    section: str
+    key: str
+    value: Any
+    expected: str
+    description: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`type` is the kind of error, `code` that of a rejection, `request_id` the one to submit again with."""
+
+    type: str
+    message: str
+    exit_code: int
+    code: str | None = None
+    request_id: str | None = None
+
+
+class ErrorDocument(msgspec.Struct, frozen=True):
+    """What went wrong; on stderr, stdout stays empty."""
+
+    error: ErrorBody

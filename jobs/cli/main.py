@@ -1,0 +1,136 @@
+"""The entry of the command line: `run` for the shell, `main` for whoever has arguments and wants the exit code.
+
+The one idea: every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
+never ends the process: in a notebook or a wheel task that would be a failure by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+from epochlake.jobs.cli.documents import ErrorBody, ErrorDocument
+from epochlake.metastore.errors import CommitUnknown, Rejected
+from epochlake.placement.errors import EpochlakeError
+
+PROGRAM = "epochlake"
+INTERRUPTED = 130
+USAGE = 2
+
+# In whatever version: typer brings click's errors along, or has its own copy of them.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+GLOBAL_FLAGS = frozenset({"--verbose", "-v"})
+GLOBAL_VALUES = frozenset({"--conf", "--root", "--output", "-o"})
+TAKES_OWN_OPTIONS = "demo"
+
+logger = logging.getLogger(__name__)
+
+
+def run() -> None:
+    """The `epochlake` command."""
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (default: that of the process) and return its exit code."""
+    arguments = globals_first(sys.argv[1:] if argv is None else list(argv))
+    as_json = _wants_json(arguments)
+    verbose = bool(GLOBAL_FLAGS & set(arguments))
+    try:
+        from epochlake.jobs.cli.app import app
+
+        code = typer.main.get_command(app).main(arguments, prog_name=PROGRAM, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except EpochlakeError as error:
+        _tell(error, error.exit_code, as_json, verbose)
+        return error.exit_code
+    except UsageError as error:
+        _tell_usage(error, as_json)
+        return USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        _tell(error, EpochlakeError.exit_code, as_json, verbose)
+        return EpochlakeError.exit_code
+
+
+def globals_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the global options in front, wherever they were given."""
+    front: list[str] = []
+    rest: list[str] = []
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        name, equals, _ = word.partition("=")
+        if word in ("--", TAKES_OWN_OPTIONS) and (word == "--" or not rest):
+            rest += arguments[position:]
+            break
+        if word in GLOBAL_FLAGS or (name in GLOBAL_VALUES and equals):
+            front.append(word)
+        elif word in GLOBAL_VALUES and position + 1 < len(arguments):
+            front += arguments[position : position + 2]
+            position += 1
+        else:
+            rest.append(word)
+        position += 1
+    return front + rest
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word in ("--output=json", "-o=json") or (word in ("--output", "-o") and following == "json"):
+            return True
+    return False
+
+
+def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exception(error)
+    message = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, EpochlakeError):
+        message = f"{type(error).__name__}: {message} (unexpected: run again with --verbose and report what it prints)"
+    if as_json:
+        body = ErrorBody(
+            type=type(error).__name__,
+            message=message,
+            exit_code=exit_code,
+            code=error.code if isinstance(error, Rejected) else None,
+            request_id=error.request_id if isinstance(error, CommitUnknown) else None,
+        )
+        _print_json(body)
+    else:
+        print(f"{PROGRAM}: {message}", file=sys.stderr)
+
+
+def _tell_usage(error: Exception, as_json: bool) -> None:
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = " ".join(text.split())
+    context = getattr(error, "ctx", None)
+    if as_json:
+        _print_json(ErrorBody("UsageError", message, USAGE))
+        return
+    where = context.command_path if context is not None else PROGRAM
+    print(f"{PROGRAM}: {message} See `{where} --help`.", file=sys.stderr)
+
+
+def _print_json(body: ErrorBody) -> None:
+    from epochlake.jobs.cli.session import as_json
+
+    print(as_json(ErrorDocument(body)), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,89 @@
+"""What all commands share: the global options, the cluster that they lead to, and the two ways to show a document.
+
+The one idea: a command makes a document (a struct with stable keys), and only here is decided whether it is printed as
+JSON or by a renderer. Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from epochlake.jobs.cluster import Cluster, Root
+from epochlake.metastore import configuration as configurations
+from epochlake.metastore import storage
+from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.diagnostics import start_logging
+from rich.console import Console, RenderableType
+
+D = TypeVar("D")
+
+
+class Output(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Session:
+    """One run of the command line; close it at the end."""
+
+    def __init__(self, conf: Path | None, root: str | None, output: Output, verbose: bool) -> None:
+        self.output = output
+        self.verbose = verbose
+        self._conf = conf
+        self._root = root
+        self._open = ExitStack()
+        self._cluster: Cluster | None = None
+        self._configuration: Configuration | None = None
+        self.console = Console(highlight=False, soft_wrap=False)
+        self.errors = Console(stderr=True, highlight=False)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration, with `--root` and `--verbose` put over it; logging is on from then on."""
+        if self._configuration is None:
+            loaded = configurations.load(self._conf)
+            if self._root is not None:
+                loaded = msgspec.structs.replace(loaded, root=configurations.resolved(self._root, Path.cwd()))
+            settings = loaded.logging
+            if self.verbose:
+                settings = msgspec.structs.replace(settings, level="DEBUG")
+            start_logging(settings)
+            storage.use_options(loaded.storage.options)
+            self._configuration = loaded
+        return self._configuration
+
+    @property
+    def places(self) -> Root:
+        """Where log and snapshots are, also of a cluster that cannot be opened."""
+        return Root(self.configuration.root)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster at the root, opened on first use."""
+        if self._cluster is None:
+            self._cluster = self._open.enter_context(Cluster(self.configuration))
+        return self._cluster
+
+    def show(self, document: D, text: Callable[[D], RenderableType | list[RenderableType]]) -> None:
+        """Print a document: as JSON, or what `text` makes of it."""
+        if self.output is Output.JSON:
+            sys.stdout.write(as_json(document) + "\n")
+            sys.stdout.flush()
+            return
+        rendered = text(document)
+        for part in rendered if isinstance(rendered, list) else [rendered]:
+            self.console.print(part)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def as_json(document: Any) -> str:
+    """A document as indented JSON, its keys in their order."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

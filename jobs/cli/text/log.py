@@ -1,0 +1,71 @@
+"""How the history looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochlake.jobs.cli.documents import Compacted, LogEntry, LogRow, Verified
+from epochlake.jobs.cli.text.changes import change_lines
+from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from rich.console import RenderableType
+from rich.text import Text
+
+
+def log_list(rows: Sequence[LogRow]) -> RenderableType:
+    if not rows:
+        return Text("no such epochs")
+    made = table("epoch", "when (UTC)", "what", "who", right=["epoch"], wide=["what"])
+    return filled(made, ((row.epoch, _when(row.committed_at), _what(row), _who(row.author)) for row in rows))
+
+
+def log_entry(entry: LogEntry) -> list[RenderableType]:
+    line = bold(f"epoch {entry.epoch}")
+    line.append(f"  {entry.event}: {entry.summary}", style="not bold")
+    facts = [
+        ("when", entry.committed_at),
+        ("who", entry.author),
+        ("why", entry.reason),
+        ("request", entry.request_id),
+        ("state id", entry.state_id),
+        ("after", entry.previous_state_id),
+        ("hash", entry.hash),
+        ("after", entry.previous_hash),
+        ("attachment", f"{entry.attachment_bytes:,} B" if entry.attachment_bytes else ""),
+    ]
+    lines: list[RenderableType] = [Text(f"{name:<11}{value}", style="bright_black") for name, value in facts if value]
+    return [line, *lines, Text(), bold(plural(len(entry.changes), "change")), *change_lines(entry.changes)]
+
+
+def verified(document: Verified) -> list[RenderableType]:
+    looked = (
+        f"{plural(document.entries, 'entry').replace('entrys', 'entries')} to epoch {document.last_epoch}, "
+        f"{plural(document.events, 'event')} applied, {plural(document.snapshots, 'snapshot')} compared"
+    )
+    if document.replicas:
+        looked += f", {plural(document.replicas, 'replica table')} looked at"
+    verdict = Text("the log holds", style="bold green") if document.holds else Text("does NOT hold", style="bold red")
+    parts: list[RenderableType] = [verdict.append(f"  {looked}", style="not bold default")]
+    for title, rows in (("Findings", document.findings), ("Notices", document.notices)):
+        if rows:
+            made = table("where", "what", "", wide=[""])
+            parts += [Text(), bold(title), filled(made, ((row.where, row.code, row.message) for row in rows))]
+    return parts
+
+
+def compacted(document: Compacted) -> RenderableType:
+    if not document.files_removed:
+        return Text("the log is compact already")
+    return Text(f"{plural(document.files_removed, 'file')} became {document.files_added}")
+
+
+def _when(iso: str) -> str:
+    return iso[:19].replace("T", " ")
+
+
+def _what(row: LogRow) -> Text:
+    text = Text(row.summary)
+    return text.append(f"  ({row.reason})", style="bright_black") if row.reason else text
+
+
+def _who(author: str) -> str:
+    return author.partition("@")[0]

@@ -1,0 +1,75 @@
+"""Small pieces that all screens are made of: tables, bytes, durations, states in colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = {
+    "normal": "green",
+    "bootstrapping": "cyan",
+    "decommissioning": "yellow",
+    "removing": "yellow",
+    "replacing": "yellow",
+    "rebuilding": "yellow",
+    "left": "bright_black",
+    "none": "cyan",
+}
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def table(*columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) -> Table:
+    """A table without lines; columns named in `right` hold numbers, those in `wide` take the room that is left."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        flexible = column in wide
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=not flexible,
+            overflow="fold" if flexible else "ellipsis",
+            ratio=1 if flexible else None,
+        )
+    return made
+
+
+def filled(made: Table, rows: Iterable[Sequence[Any]]) -> Table:
+    """The table with rows; None is a dash."""
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else "-" if cell is None else str(cell) for cell in row))
+    return made
+
+
+def size(count: int | None) -> str | None:
+    """Bytes for people, three digits."""
+    if count is None:
+        return None
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.3g} {UNITS[unit]}"
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value < 100:
+        return f"{value:.0f} s"
+    if value < 6000:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def state(word: str) -> Text:
+    return Text(word, style=COLOURS.get(word, ""))
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def bold(text: str) -> Text:
+    return Text(text, style="bold")

@@ -1,0 +1,58 @@
+"""How a plan of moves looks."""
+
+from __future__ import annotations
+
+from epochlake.jobs.administration.balancing import BalancePlan
+from epochlake.jobs.cli.text.parts import bold, filled, plural, size, state, table
+from rich.console import RenderableType
+from rich.text import Text
+
+
+def balance_plan(plan: BalancePlan) -> list[RenderableType]:
+    waves = max((move.wave for move in plan.moves), default=0)
+    moved = sum(move.bytes for move in plan.moves)
+    head = bold(f"{plural(len(plan.moves), 'move')}")
+    head.append(
+        f" in {plural(waves, 'wave')}, {size(moved)}, planned at epoch {plan.epoch}"
+        if plan.moves
+        else f": the cluster is balanced as it is, at epoch {plan.epoch}",
+        style="not bold",
+    )
+    parts: list[RenderableType] = [head]
+    if not plan.balancing:
+        parts.append(Text("balancing is paused: the coordinator begins none of this", style="yellow"))
+    if plan.moves:
+        made = table("wave", "tablet", "from", "to", "size", "why", right=["wave", "size"], wide=["why"])
+        rows = (
+            (move.wave, f"{move.table}/{move.tablet}", move.source, move.target, size(move.bytes), move.reason)
+            for move in plan.moves
+        )
+        parts += [Text(), filled(made, rows)]
+    if plan.nodes:
+        made = table(
+            "node",
+            "state",
+            "replicas",
+            "after",
+            "used",
+            "after",
+            "capacity",
+            right=["replicas", "after", "used", "capacity"],
+        )
+        rows_ = (
+            (
+                n.node,
+                state(n.state),
+                n.replicas_before,
+                n.replicas_after,
+                size(n.bytes_before),
+                size(n.bytes_after),
+                size(n.capacity),
+            )
+            for n in plan.nodes
+        )
+        parts += [Text(), filled(made, rows_)]
+    if plan.stays:
+        made = table("node", "replicas", "stays because", right=["replicas"], wide=["stays because"])
+        parts += [Text(), filled(made, ((s.node, s.replicas or None, s.reason) for s in plan.stays))]
+    return parts

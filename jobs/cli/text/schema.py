@@ -1,0 +1,73 @@
+"""How keyspaces and tables look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochlake.jobs.cli.documents import KeyspaceRow, TableRow, TableShown
+from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from rich.console import RenderableType
+from rich.text import Text
+
+
+def keyspace_list(rows: Sequence[KeyspaceRow]) -> RenderableType:
+    if not rows:
+        return Text("no keyspaces")
+    made = table("keyspace", "placement", "replication", "tables", "since epoch", right=["tables", "since epoch"])
+    return filled(
+        made,
+        (
+            (
+                row.name,
+                row.placement,
+                ", ".join(f"{dc}={n}" for dc, n in row.replication.items()),
+                row.tables,
+                row.epoch,
+            )
+            for row in rows
+        ),
+    )
+
+
+def table_list(rows: Sequence[TableRow]) -> RenderableType:
+    if not rows:
+        return Text("no tables")
+    numbers = ["columns", "tablets", "moving", "since epoch"]
+    made = table("table", "kind", "primary key", *numbers, right=numbers, wide=["primary key"])
+    return filled(
+        made,
+        (
+            (
+                row.name,
+                _kind(row.append_only),
+                ", ".join(row.primary_key),
+                row.columns,
+                f"{row.tablets:,}",
+                f"{row.in_transition:,}",
+                row.epoch,
+            )
+            for row in rows
+        ),
+    )
+
+
+def table_shown(shown: TableShown) -> list[RenderableType]:
+    line = Text()
+    line.append(shown.name, style="bold")
+    line.append(
+        f"  {_kind(shown.append_only)}, {plural(shown.tablets, 'tablet')}, {shown.in_transition:,} of them moving"
+    )
+    columns = table("column", "type", "", wide=["type"])
+    for column in shown.columns:
+        key = column.name in shown.primary_key
+        note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
+        columns.add_row(Text(column.name, style="bold" if key else ""), column.type, note)
+    spread = filled(
+        table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
+    )
+    facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
+    return [line, facts, Text(), columns, Text(), bold("Replicas"), spread]
+
+
+def _kind(append_only: bool) -> str:
+    return "append-only" if append_only else "upserts"

@@ -1,0 +1,141 @@
+"""The screen of `status`, and the list of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochlake.jobs.administration.status import NodeStatus, RequestStatus, Status, VolumeStatus
+from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+
+def status(document: Status) -> list[RenderableType]:
+    parts: list[RenderableType] = [_headline(document), *_circumstances(document), Text()]
+    present = [node for node in document.nodes if node.state != "left"]
+    if present:
+        parts += [_nodes(present), Text()]
+    else:
+        parts += [Text("no nodes yet: `epochlake node add NAME --datacenter … --rack … --volume …`"), Text()]
+    if document.requests:
+        parts.append(bold("Requests"))
+        for request in document.requests:
+            parts += _request(request)
+        parts.append(Text())
+    if document.transitions:
+        parts.append(bold("Tablets on their way"))
+        made = table("kind", "stage", "tablets", "errors", right=["tablets"], wide=["errors"])
+        rows = [(t.kind, t.stage, t.tablets, "; ".join(t.errors)) for t in document.transitions]
+        parts += [filled(made, rows), Text()]
+    if not document.requests and not document.transitions and present:
+        parts.append(Text("Nothing is under way." if document.now else "Nothing was under way.", style="green"))
+    return [*parts[:-1], parts[-1]] if str(parts[-1]) else parts[:-1]
+
+
+def node_list(nodes: Sequence[NodeStatus]) -> RenderableType:
+    if not nodes:
+        return Text("no nodes")
+    made = table(
+        "node", "state", "place", "tablets", "capacity", "volumes", right=["tablets", "capacity"], wide=["volumes"]
+    )
+    return filled(
+        made,
+        (
+            (
+                node.name,
+                state(node.state),
+                f"{node.datacenter}/{node.rack}",
+                f"{node.tablets:,}",
+                size(node.capacity),
+                " ".join(f"{volume.name}={volume.uri}" for volume in node.volumes),
+            )
+            for node in nodes
+        ),
+    )
+
+
+def _headline(document: Status) -> Text:
+    line = Text()
+    line.append(document.cluster, style="bold")
+    line.append(" at epoch ")
+    line.append(str(document.epoch), style="bold green" if document.now else "bold yellow")
+    line.append("" if document.now else " (the past)")
+    line.append(
+        f"   {plural(document.keyspaces, 'keyspace')}, {plural(document.tables, 'table')}, "
+        f"{plural(document.tablets, 'tablet')}"
+    )
+    return line
+
+
+def _circumstances(document: Status) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(f"root         {document.root}", style="bright_black")]
+    coordinator = document.coordinator
+    if coordinator.zookeeper != "not-asked":
+        who = coordinator.leader or "nobody"
+        said = {"answers": "", "stopped": " (ZooKeeper is not running)", "away": " known (ZooKeeper is away)"}
+        style = "" if coordinator.leader else "yellow" if coordinator.zookeeper == "away" else "bright_black"
+        lines.append(Text(f"coordinator  {who}{said[coordinator.zookeeper]}", style=style))
+    switches = document.switches
+    if not switches.changes:
+        why = switches.changes_reason or "no reason given"
+        lines.append(Text(f"changes      paused: {why}", style="bold yellow"))
+    if not switches.balancing:
+        why = switches.balancing_reason or "no reason given"
+        lines.append(Text(f"balancing    paused: {why}", style="yellow"))
+    return lines
+
+
+def _nodes(nodes: Sequence[NodeStatus]) -> RenderableType:
+    made = table(
+        "node",
+        "state",
+        "place",
+        "volume",
+        "tablets",
+        "used",
+        "capacity",
+        "",
+        right=["tablets", "used", "capacity"],
+        wide=[""],
+    )
+    for node in nodes:
+        first = True
+        for volume in node.volumes:
+            made.add_row(
+                node.name if first else "",
+                state(node.state) if first else "",
+                f"{node.datacenter}/{node.rack}" if first else "",
+                volume.name,
+                f"{volume.tablets:,}",
+                size(volume.bytes) or "-",
+                size(volume.capacity) or "-",
+                _remark(node, volume) if first or volume.obstacle else "",
+            )
+            first = False
+    return made
+
+
+def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
+    if volume.obstacle:
+        return Text("unreachable", style="bold red")
+    return Text(f"replaces {node.replaces}" if node.replaces and node.state != "normal" else "", style="bright_black")
+
+
+def _request(request: RequestStatus) -> list[RenderableType]:
+    line = Text("  ")
+    line.append(f"{request.kind} {request.node}", style="bold")
+    line.append(f"  {request.state} since epoch {request.started_epoch or request.requested_epoch}")
+    if request.tablets_left is not None and request.tablets_total:
+        done = request.tablets_total - request.tablets_left
+        line.append(f", {done:,} of {plural(request.tablets_total, 'tablet')} moved")
+    elif request.tablets_left is not None:
+        line.append(f", {plural(request.tablets_left, 'tablet')} to move")
+    if request.seconds_left is not None:
+        line.append(f", about {seconds(request.seconds_left)} left")
+    lines: list[RenderableType] = [line]
+    if request.reason:
+        lines.append(Text(f"    reason  {request.reason}", style="bright_black"))
+    lines.append(Text(f"    request {request.request_id}", style="bright_black"))
+    lines += [Padding(Text(f"waits: {obstacle}", style="yellow"), (0, 0, 0, 4)) for obstacle in request.blocked_by]
+    return lines
