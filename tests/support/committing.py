@@ -1,0 +1,271 @@
+"""A line in front of an in-memory log, in which whatever other processes may do happens where a test wants it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, Rejected
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.log.entry import Entry, Position, verify_next
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
+from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
+from epochlake.metastore.metadata.events import Event
+from epochlake.metastore.submissions import Committed, Prepared, Submission, decode_proposals
+
+
+class Steps:
+    """Counts what one process does to the log and the line, and runs what others do right before a given step."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.before: dict[int, list[Callable[[], None]]] = {}
+
+    def step(self, name: str) -> None:
+        for action in self.before.pop(len(self.done), []):
+            action()
+        self.done.append(name)
+
+    def finish(self) -> None:
+        """Whatever was planned for a step that did not come happens now."""
+        for number in sorted(self.before):
+            for action in self.before[number]:
+                action()
+        self.before.clear()
+
+
+class SteppedLog:
+    """A handle on an in-memory log, whose next append can be made to end without an answer."""
+
+    def __init__(self, log: InMemoryLog, steps: Steps) -> None:
+        self._log = log
+        self._steps = steps
+        self.unanswered: Callable[[InMemoryLog, Sequence[Entry]], None] | None = None
+
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+        self._steps.step("read")
+        return self._log.read(after, up_to)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        self._steps.step("append")
+        unanswered, self.unanswered = self.unanswered, None
+        if unanswered is None:
+            return self._log.append(entries)
+        unanswered(self._log, entries)
+        raise AppendUncertain("no answer")
+
+    def fence(self) -> None:
+        self._steps.step("fence")
+        self._log.fence()
+
+    def request_epochs(self, up_to: int) -> dict[str, int]:
+        return self._log.request_epochs(up_to)
+
+    def compact_if_due(self) -> bool:
+        return False
+
+
+class SteppedQueue:
+    """One process's place in the line; `lock` says how each wait for it ends, the last one for ever."""
+
+    def __init__(self, steps: Steps, *, lock: Iterable[bool] = (True,), silent_withdrawals: int = 0) -> None:
+        self._steps = steps
+        self._lock = list(lock)
+        self._silent = silent_withdrawals
+        self.offers: dict[int, bytes] = {}
+        self.published: list[Position] = []
+        self._tickets = 0
+
+    def acquire(self, timeout: float) -> bool:
+        self._steps.step("acquire")
+        time.sleep(0 if self._lock[0] else min(timeout, 0.001))
+        return self._lock.pop(0) if len(self._lock) > 1 else self._lock[0]
+
+    def release(self) -> None:
+        self._steps.step("release")
+
+    def offer(self, proposals: bytes) -> int:
+        self._steps.step("offer")
+        self._tickets += 1
+        self.offers[self._tickets] = proposals
+        return self._tickets
+
+    def withdraw(self, ticket: int) -> bool:
+        self._steps.step("withdraw")
+        if self._silent > 0:
+            self._silent -= 1
+            raise CoordinationUnavailable("no answer")
+        return self.offers.pop(ticket, None) is not None
+
+    def claim(self) -> list[bytes]:
+        self._steps.step("claim")
+        return []
+
+    def publish(self, position: Position) -> None:
+        self._steps.step("publish")
+        self.published.append(position)
+
+
+class Claimer:
+    """Another process that holds the lock, or believes so: it takes what is in line, and appends it when it likes."""
+
+    def __init__(self, shared: SharedEntries, queue: SteppedQueue, own: Sequence[Event] = ()) -> None:
+        self._follower = Follower(InMemoryLog(shared))
+        self._queue = queue
+        self._own = own
+        self._prepared: Prepared | None = None
+
+    def claim(self) -> None:
+        self._follower.catch_up()
+        offers = [self._queue.offers.pop(ticket) for ticket in list(self._queue.offers)]
+        own = [
+            Submission(event, f"claimer-{number}", "claimer", "", float("inf"), None)
+            for number, event in enumerate(self._own)
+        ]
+        claimed = [submission for data in offers for submission in decode_proposals(data)]
+        self._prepared = Prepared(self._follower, [*own, *claimed], 0, "claimer")
+
+    def append(self) -> None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or not prepared.entries:
+            return
+        try:
+            self._follower.log.append(prepared.entries)
+        except AppendConflict:
+            return
+
+
+class BusyLine:
+    """A line that several committers of one test share, each by a place of its own, with offers and random trouble."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.lock = threading.Lock()
+        self.guard = threading.Lock()
+        self.offers: dict[int, tuple[BusyPlace, bytes]] = {}
+        self.tickets = 0
+        self.claimed = 0
+
+    def chance(self, probability: float) -> bool:
+        with self.guard:
+            return self.dice.random() < probability
+
+
+class BusyPlace:
+    """A process's place in a `BusyLine`. Locks may be lost without notice: then two believe that they hold it."""
+
+    def __init__(self, line: BusyLine) -> None:
+        self._line = line
+        self._held = False
+
+    def acquire(self, timeout: float) -> bool:
+        line = self._line
+        if line.chance(0.05):
+            time.sleep(min(0.002, timeout))
+            raise CoordinationUnavailable("away")
+        if line.chance(0.05):
+            return True  # the lock of another session, which has expired
+        self._held = line.lock.acquire(timeout=timeout)
+        return self._held
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self._line.lock.release()
+
+    def offer(self, proposals: bytes) -> int | None:
+        line = self._line
+        if line.chance(0.1):
+            return None
+        with line.guard:
+            line.tickets += 1
+            line.offers[line.tickets] = (self, proposals)
+            return line.tickets
+
+    def withdraw(self, ticket: int) -> bool:
+        line = self._line
+        silent, carried_out = line.chance(0.2), line.chance(0.5)
+        if silent and not carried_out:
+            raise CoordinationUnavailable("no answer")
+        with line.guard:
+            found = line.offers.pop(ticket, None) is not None
+        if silent:
+            raise CoordinationUnavailable("no answer")
+        return found
+
+    def claim(self) -> list[bytes]:
+        line = self._line
+        with line.guard:
+            others = [ticket for ticket, (owner, _) in line.offers.items() if owner is not self]
+            found = [line.offers.pop(ticket)[1] for ticket in others]
+            line.claimed += len(found)
+        return found
+
+    def publish(self, position: Position) -> None:
+        """Nobody looks."""
+
+
+class TroubledLog:
+    """A handle on an in-memory log that is slow at times, and whose appends may end without an answer."""
+
+    def __init__(self, shared: SharedEntries, line: BusyLine) -> None:
+        self._log = InMemoryLog(shared)
+        self._line = line
+
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+        found = self._log.read(after, up_to)
+        if self._line.chance(0.1):
+            time.sleep(0.002)
+        return found
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        if self._line.chance(0.1):
+            raise AppendUncertain("did not land")
+        if self._line.chance(0.1):
+            time.sleep(0.01)
+        self._log.append(entries)
+        if self._line.chance(0.1):
+            raise AppendUncertain("landed")
+
+    def fence(self) -> None:
+        if self._line.chance(0.1):
+            raise AppendUncertain("no fence")
+        self._log.fence()
+
+    def request_epochs(self, up_to: int) -> dict[str, int]:
+        return self._log.request_epochs(up_to)
+
+    def compact_if_due(self) -> bool:
+        return False
+
+
+Outcome = Committed | BaseException
+
+
+def outcome_of(commit: Callable[[], Committed]) -> Outcome:
+    try:
+        return commit()
+    except Exception as error:
+        return error
+
+
+def assert_sound(entries: Sequence[Entry]) -> None:
+    """No gap, no fork, an unbroken chain, each request id at most once."""
+    position = Position()
+    for entry in entries:
+        position = verify_next(position, entry)
+    request_ids = [entry.request_id for entry in entries]
+    assert len(request_ids) == len(set(request_ids))
+
+
+def assert_true_to(outcome: Outcome, request_id: str, entries: Sequence[Entry]) -> None:
+    """A success is in the log at its epoch; a failure is not in the log at all; no outcome is of another sort."""
+    found = [entry.epoch for entry in entries if entry.request_id == request_id]
+    if isinstance(outcome, Committed):
+        assert found == [outcome.epoch], f"{outcome} but {found}"
+    elif isinstance(outcome, Rejected | CommitTimeout):
+        assert found == [], f"{outcome!r} but {found}"
+    else:
+        assert isinstance(outcome, CommitUnknown), repr(outcome)
