@@ -63,8 +63,6 @@ def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.nda
     for _ in range(_MOST_ROUNDS):
         begin = state.node.copy()
         changed = _even_nodes(state, share, causes, policy)
-        if changed:
-            _match_leaving_to_entering(state, origin)
         if not _even_volumes(load, state, origin, begin, final, cause, causes, policy) and not changed:
             break
         if changed and share.crowded:
@@ -165,6 +163,8 @@ def _match_leaving_to_entering(state: State, start: Ints) -> None:
     Replicas of a tablet are alike: an end that both leaves and enters stays, and ends in the same rack go together.
     """
     moved = np.flatnonzero(state.node != start)
+    if len(moved) < 2:
+        return
     # Rows are sorted by tablet, so replicas of the same one are neighbours.
     tablet = state.tablet[moved]
     same = tablet[1:] == tablet[:-1]
@@ -209,6 +209,7 @@ def _even_volumes(
     several = np.flatnonzero(state.active & (number > 1)).tolist()
     for n in several:
         _keep_volumes_even(load, state, begin, n, order[start[n] : start[n] + number[n]], final, causes)
+    _match_leaving_to_entering(state, origin)
     moved = np.flatnonzero(state.node != begin)
     rows, returned = state.rows[moved], state.node[moved] == origin[moved]
     cause[rows] = causes[moved]

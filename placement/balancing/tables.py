@@ -121,11 +121,12 @@ def _with_arrivals(catalog: Catalog, replicas: pa.Table) -> pa.Table:
     coming = coming.cast(_fields(replicas, key)).join(sizes, ["table_id", "tablet"], join_type="left outer")
     coming = coming.rename_columns([*key, "bytes"])
     wanted = [*key, "bytes"]
-    return pa.concat_tables([staying.select(wanted), coming.select(wanted).cast(_fields(replicas, wanted))])
+    kinds = _fields(replicas, wanted)
+    return pa.concat_tables([staying.select(wanted).cast(kinds), coming.select(wanted).cast(kinds)])
 
 
 def _fields(table: pa.Table, names: list[str]) -> pa.Schema:
-    return pa.schema([table.schema.field(name) for name in names])
+    return pa.schema([table.schema.field(name).with_nullable(True) for name in names])
 
 
 def _holds(catalog: Catalog, names: pa.Array, keys: Ints, span: int) -> np.ndarray:
