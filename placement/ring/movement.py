@@ -24,7 +24,7 @@ from epochlake.placement.ring.placements import (
     united,
     without_node,
 )
-from epochlake.placement.ring.tokens import Tokens, ends_of
+from epochlake.placement.ring.tokens import Tokens, ends_of, missing_from, with_starts
 
 
 class Movement(msgspec.Struct, frozen=True, eq=False):
@@ -81,20 +81,17 @@ def refilling(old: Assignment, node_id: int) -> Movement:
 
 def _compared(old: Assignment, new: Assignment) -> tuple[Tokens, Tokens, Change]:
     """Starts that come, starts that go, and the ranges of the finer of both covers whose replicas differ."""
-    grid = old.starts if np.array_equal(old.starts, new.starts) else np.union1d(old.starts, new.starts)
+    split, merge = missing_from(new.starts, old.starts), missing_from(old.starts, new.starts)
+    grid = with_starts(old.starts, split)
     before, after = on_grid(old, grid), on_grid(new, grid)
     rows = np.flatnonzero(~same_sets(before, after))
-    return (
-        np.setdiff1d(new.starts, old.starts, assume_unique=True),
-        np.setdiff1d(old.starts, new.starts, assume_unique=True),
-        Change(grid[rows], ends_of(grid)[rows], narrowed(before[rows]), narrowed(after[rows])),
-    )
+    return split, merge, Change(grid[rows], ends_of(grid)[rows], narrowed(before[rows]), narrowed(after[rows]))
 
 
 def _locked(old: Assignment, new: Assignment, changed: Change) -> Ranges:
     """Changed ranges; ranges that are split, with their pieces; ranges that are merged, with theirs."""
     starts, ends = [changed.starts], [changed.ends]
-    grid = np.union1d(old.starts, new.starts)
+    grid = with_starts(old.starts, missing_from(new.starts, old.starts))
     for coarse in (old, new):
         whole = np.searchsorted(coarse.starts, grid, side="right") - 1
         in_pieces = np.bincount(whole, minlength=len(coarse.starts)) > 1

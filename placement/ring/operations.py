@@ -111,10 +111,11 @@ def still_allowed(state: RingState, operation: Operation) -> None:
 def _movements(
     state: RingState, before: Mapping[int, tuple[int, ...]], after: Mapping[int, tuple[int, ...]]
 ) -> dict[Replication, Movement]:
-    ring, final = state.ring_with(before), state.ring_with(after)
+    final = state.ring_with(after)
     plan = movement if before else founding
     if not state.operations:  # At rest, what the strategy calculates for the ring as it is stands there already.
         return {key: plan(current.reads, calculated(final, key)) for key, current in state.placements.items()}
+    ring = state.ring_with(before)
     return {key: plan(calculated(ring, key), calculated(final, key)) for key in state.placements}
 
 

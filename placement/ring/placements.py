@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from epochlake.placement.errors import InvariantViolated
 from epochlake.placement.ring.strategies import Replication, natural_replicas
-from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring, Tokens, ends_of
+from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring, Tokens, ends_of, missing_from, with_starts
 from numpy.typing import NDArray
 
 
@@ -158,11 +158,11 @@ def _applied(assignment: Assignment, split: Tokens, change: Change, merge: Token
 def _split(assignment: Assignment, tokens: Tokens) -> Assignment:
     if not len(tokens):
         return assignment
-    starts = np.union1d(assignment.starts, tokens)
-    if len(starts) != len(assignment.starts) + len(tokens):
+    if len(missing_from(tokens, assignment.starts)) != len(tokens):
         raise InvariantViolated(
             "a range is to be split where a range starts already: the plan is for another placement."
         )
+    starts = with_starts(assignment.starts, tokens)
     return Assignment(starts, on_grid(assignment, starts))
 
 

@@ -69,10 +69,10 @@ def natural_replicas(ring: Ring, replication: Replication) -> NodeIds:
     if len(ring.tokens) == 0:
         return np.empty((0, 0), dtype=np.int32)
     if replication.strategy == SIMPLE:
-        by_token = _simple(ring, replication.factor(""))
+        walked = _simple(ring, replication.factor(""))
     else:
-        by_token = _network_topology(ring, replication)
-    return _by_range(ring, by_token)
+        walked = _network_topology(ring, replication)
+    return _by_range(ring, walked)
 
 
 def first_distinct(keys: NDArray[np.int32], count: int) -> Offsets:
@@ -90,26 +90,36 @@ def first_distinct(keys: NDArray[np.int32], count: int) -> Offsets:
     # Each position knows the distinct keys of a window that starts there; `reach` is the window's length. The first
     # window ends with the first key that differs, so that long runs of one rack cost nothing.
     step = _to_next_other(keys)
-    seen[0], seen[1], offsets[1] = keys, keys[(np.arange(size, dtype=np.int32) + step) % size], step
+    seen[0], seen[1], offsets[1] = keys, keys[_wrapped(np.arange(size) + step, size)], step
     filled, reach = np.full(size, 2, dtype=np.int32), step + 1
     rows = np.arange(size if count > 2 else 0)
     while len(rows):
-        ahead = (rows + reach[rows]) % size
-        mine, mine_at, mine_filled = seen[:, rows], offsets[:, rows], filled[rows]
-        for column in range(count):
-            key = seen[column, ahead]
+        ahead = _wrapped(rows + reach[rows], size)
+        # In the first round all rows are open, and need no copies: what a row knows already never changes.
+        everywhere = len(rows) == size
+        mine = seen if everywhere else seen[:, rows]
+        mine_at = offsets if everywhere else offsets[:, rows]
+        mine_filled = filled if everywhere else filled[rows]
+        for column in range(int(filled[ahead].max())):
+            key = seen[column][ahead]
             new = (key >= 0) & (mine_filled < count)
             for other in mine:
                 new &= other != key
             place = np.flatnonzero(new)
             columns = mine_filled[place]
             mine[columns, place] = key[place]
-            mine_at[columns, place] = offsets[column, ahead[place]] + reach[rows[place]]
+            mine_at[columns, place] = offsets[column][ahead[place]] + reach[rows[place]]
             mine_filled[place] += 1
         reach[rows] = np.minimum(reach[rows] + reach[ahead], size)
-        seen[:, rows], offsets[:, rows], filled[rows] = mine, mine_at, mine_filled
+        if not everywhere:
+            seen[:, rows], offsets[:, rows], filled[rows] = mine, mine_at, mine_filled
         rows = rows[mine_filled < count]
     return offsets.T
+
+
+def _wrapped(positions: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Positions on a circle of that size; none is more than a turn beyond it."""
+    return np.where(positions >= size, positions - size, positions)
 
 
 def _to_next_other(keys: NDArray[np.int32]) -> Offsets:
@@ -120,41 +130,37 @@ def _to_next_other(keys: NDArray[np.int32]) -> Offsets:
     return np.repeat(ends, lengths) - np.arange(len(keys), dtype=np.int32) + np.int32(1)
 
 
-def _simple(ring: Ring, factor: int) -> NodeIds:
+def _simple(ring: Ring, factor: int) -> Offsets:
     """The first `factor` distinct nodes from each token, whatever their datacenter or rack."""
     offsets = first_distinct(ring.owners, min(factor, len(ring.node_ids)))
-    positions = (np.arange(len(ring.tokens), dtype=np.int32)[:, None] + offsets) % len(ring.tokens)
-    return ring.node_ids[ring.owners[positions]]
+    return np.arange(len(ring.tokens), dtype=np.int32)[:, None] + offsets
 
 
-def _network_topology(ring: Ring, replication: Replication) -> NodeIds:
-    """Each datacenter chooses by itself; the choices of all of them are then put into ring order.
+def _network_topology(ring: Ring, replication: Replication) -> Offsets:
+    """Each datacenter chooses by itself; all choices are then put into the order in which a walk meets them.
 
-    Sorted are numbers that hold the distance walked in the high half and the node in the low one.
+    A position counts on beyond the end of the ring, so that a walk's positions only grow.
     """
     size = len(ring.tokens)
-    choices: list[NDArray[np.int64]] = []
+    choices = []
     for index, name in enumerate(ring.datacenter_names):
         factor = replication.factor(name)
         if factor == 0:
             continue
-        positions = np.flatnonzero(ring.datacenters[ring.owners] == index)
-        owners = ring.owners[positions]
-        ahead = np.arange(len(positions), dtype=np.int32)[:, None] + _one_datacenter(owners, ring.racks, factor)
-        wrapped = ahead >= len(positions)
-        ahead[wrapped] -= len(positions)
-        walked = positions[ahead] + np.where(wrapped, size, 0)
-        choice = (walked << 32) | owners[ahead]
+        positions = np.flatnonzero(ring.datacenters[ring.owners] == index).astype(np.int32)
+        ahead = np.arange(len(positions), dtype=np.int32)[:, None]
+        ahead = ahead + _one_datacenter(ring.owners[positions], ring.racks, factor)
+        walked = np.concatenate([positions, positions + np.int32(size)])[ahead]
         # A walk from any token of the ring meets this datacenter at its first token at or after that one; the walks
         # from beyond its last token meet the first one a turn later.
-        choice = np.concatenate([choice, choice[:1] + (size << 32)])
-        choices.append(np.repeat(choice, np.diff(positions, prepend=-1, append=size - 1), axis=0))
+        walked = np.concatenate([walked, walked[:1] + np.int32(size)])
+        choices.append(np.repeat(walked, np.diff(positions, prepend=-1, append=size - 1), axis=0))
     if not choices:
         return np.empty((size, 0), dtype=np.int32)
     ordered = np.concatenate(choices, axis=1)
     if len(choices) > 1:
         ordered.sort(axis=1)
-    return ring.node_ids[ordered.astype(np.int32)]
+    return ordered
 
 
 def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
@@ -180,8 +186,16 @@ def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
     return np.sort(both, axis=1)[:, :factor]
 
 
-def _by_range(ring: Ring, by_token: NodeIds) -> NodeIds:
-    """From rows by token to rows by range: the range that ends at the top belongs to the owner of the first token."""
+def _by_range(ring: Ring, walked: Offsets) -> NodeIds:
+    """From positions by token to nodes by range: the range that ends at the top belongs to the first token's owner.
+
+    Positions are less than three turns: one to the datacenter's first token, one for its walk, one for the token's own.
+    """
+    size, width = walked.shape
+    holders = np.tile(ring.node_ids[ring.owners], 3)
     if ring.tokens[0] == MIN_TOKEN:
-        return np.roll(by_token, -1, axis=0)
-    return np.concatenate([by_token, by_token[:1]])
+        return np.roll(holders[walked], -1, axis=0)
+    replicas = np.empty((size + 1, width), dtype=np.int32)
+    np.take(holders, walked, out=replicas[:size], mode="clip")
+    replicas[size] = replicas[0]
+    return replicas

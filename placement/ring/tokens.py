@@ -54,7 +54,7 @@ def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Pl
 
     Raises `InvalidRequest` when a token has two owners or is no signed 64-bit number.
     """
-    owned = [(node, np.asarray(_checked(node, tokens), dtype=np.int64)) for node, tokens in tokens_by_node.items()]
+    owned = [(node, _checked(node, tokens)) for node, tokens in tokens_by_node.items()]
     owned = sorted(((node, tokens) for node, tokens in owned if len(tokens)), key=lambda pair: pair[0])
     node_ids = np.array([node for node, _ in owned], dtype=np.int32)
     tokens = np.concatenate([array for _, array in owned]) if owned else np.empty(0, dtype=np.int64)
@@ -101,11 +101,25 @@ def range_of(starts: Tokens, token: int) -> int:
     return int(np.searchsorted(starts, token, side="left")) - 1
 
 
-def _checked(node: int, tokens: Iterable[int]) -> list[int]:
+def missing_from(tokens: Tokens, known: Tokens) -> Tokens:
+    """Those of `tokens` that are not among `known`; both ascending, and so is the result."""
+    if not len(known):
+        return tokens
+    at = np.minimum(np.searchsorted(known, tokens), len(known) - 1)
+    return tokens[known[at] != tokens]
+
+
+def with_starts(starts: Tokens, more: Tokens) -> Tokens:
+    """Starts of the cover that more starts, none of them there yet, cut finer; all ascending."""
+    return np.insert(starts, np.searchsorted(starts, more), more) if len(more) else starts
+
+
+def _checked(node: int, tokens: Iterable[int]) -> Tokens:
     values = list(tokens)
-    for token in values:
-        if not MIN_TOKEN <= token <= MAX_TOKEN:
-            raise InvalidRequest(
-                f"token {token} of node {node} is no signed 64-bit number: choose one from -2^63 to 2^63-1."
-            )
-    return values
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError as error:
+        wrong = next(token for token in values if not MIN_TOKEN <= token <= MAX_TOKEN)
+        raise InvalidRequest(
+            f"token {wrong} of node {node} is no signed 64-bit number: choose one from -2^63 to 2^63-1."
+        ) from error
