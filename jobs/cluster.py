@@ -12,7 +12,7 @@ import socket
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
@@ -31,6 +31,10 @@ from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.watcher import Watcher
 from kazoo.exceptions import NodeExistsError
+
+if TYPE_CHECKING:
+    from epochlake.jobs.pipeline.pipeline import Pipeline
+    from pyspark.sql import SparkSession
 
 PRODUCT_VERSION = "0.1.0"
 DEFAULT_NAME = "epochlake"
@@ -140,6 +144,12 @@ class Cluster:
             timeout=self.configuration.log.commit_timeout_seconds if timeout is None else timeout,
             expect_epoch=expect_epoch,
         )
+
+    def pipeline(self, name: str, spark: SparkSession, *, datacenter: str | None = None) -> Pipeline:
+        """A run of a Spark job at the gate of this cluster; use it in a `with`. See `Pipeline`."""
+        from epochlake.jobs.pipeline.pipeline import Pipeline  # only here: most commands start no Spark
+
+        return Pipeline(self, name, spark, datacenter)
 
     def wait_for_news(self, after: int, timeout: float) -> bool:
         """Wait until an epoch greater than `after` is known here; False after `timeout` seconds.

