@@ -159,3 +159,36 @@ def test_a_cancelled_operation_leaves_the_ring_as_it_was() -> None:
 def test_bytes_that_would_move_follow_from_the_size_of_a_keyspace() -> None:
     sized = changed("keyspaces.0.bytes", 2**64)
     assert simulate(sized)["steps"][0]["bytes"] == {"ks": 50}
+
+
+BEYOND_THE_ORACLES = [
+    ({"op": "remove", "node": 2}, "rejected", "only replica"),
+    ({"op": "remove", "node": 2, "force": True}, "success", "LEFT"),
+    ({"op": "replace", "replaced": 2, "replacement": 3, "tokens": [70]}, "success", "JOINED"),
+    ({"op": "rebuild", "node": 2}, "rejected", "no other replica"),
+    (
+        {
+            "op": "change_replication",
+            "keyspace": "ks",
+            "strategy": "SimpleStrategy",
+            "replication": {"replication_factor": 2},
+        },
+        "success",
+        "REGISTERED",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "result", "shown"), BEYOND_THE_ORACLES, ids=lambda value: str(value)[:30])
+def test_operations_that_the_oracles_do_not_know_are_answered_in_the_same_format(
+    op: dict[str, Any], result: str, shown: str
+) -> None:
+    answer = simulate({**SMALL, "ops": [op]})
+    first, last = answer["steps"][0], answer["steps"][-1]
+    assert (first["result"], last["result"]) == (result, result)
+    if result == "rejected":
+        assert shown in first["reason"]
+        return
+    assert shown in last["node_states"].values()
+    assert first["cancel_here"]["equivalent_to_start"] is True
+    assert answer["settled"] is answer["final_equivalent_to_fresh_calculation"] is True
