@@ -47,20 +47,26 @@ def latency() -> list[Result]:
                 "not measured": parts.follow,
             },
         )
-    middle = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
     names = ("lock", "read", "append", "znode")
-    told = ", ".join(f"{name} {middle[name]:.1f}" for name in names)
-    ninth = statistics.quantiles(taken["commit"], n=10)[-1] * 1e3
+    told = ", ".join(f"{name} {statistics.median(taken[name]) * 1e3:.1f}" for name in names)
+    # The sum of each round, and then the median: sums of medians would leave out the hiccups that a commit also has.
+    sums = [sum(once) for once in zip(*(taken[name] for name in names), strict=True)]
     return [
         Result(
             "commit latency, median",
-            middle["commit"],
+            statistics.median(taken["commit"]) * 1e3,
             "ms",
-            sum(middle[name] for name in names),
-            f"sum of its parts alone ({told})",
+            statistics.median(sums) * 1e3,
+            f"its parts alone, summed up ({told})",
             ratio_at_most(1.5),
         ),
-        Result("commit latency, 90 % are faster (compactions are above)", ninth, "ms"),
+        Result(
+            "commit latency, 90 % are faster (every 32nd compacts)",
+            statistics.quantiles(taken["commit"], n=10)[-1] * 1e3,
+            "ms",
+            statistics.quantiles(sums, n=10)[-1] * 1e3,
+            "the same of the sums",
+        ),
     ]
 
 

@@ -81,12 +81,17 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def interleaved(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each of `works`, run in turns `rounds` times after one round that does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    """Seconds of each of `works`, run in turns `rounds` times after one round that does not count.
+
+    Each round begins with another one, so that none is always the one that comes after the others' dirt.
+    """
+    names = list(works)
+    taken: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
         gc.collect()
-        for name, work in works.items():
-            once = seconds(work)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            once = seconds(works[name])
             if number:
                 taken[name].append(once)
     return taken

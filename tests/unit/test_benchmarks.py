@@ -33,7 +33,7 @@ def test_a_target_is_about_the_figure_or_about_the_ratio(result: Result, holds: 
 def test_what_is_compared_runs_in_turns() -> None:
     order: list[str] = []
     taken = interleaved(2, {"a": lambda: order.append("a"), "b": lambda: order.append("b")})
-    assert order == ["a", "b"] * 3
+    assert order == ["a", "b", "b", "a", "a", "b"]
     assert {name: len(times) for name, times in taken.items()} == {"a": 2, "b": 2}
 
 
