@@ -1,8 +1,8 @@
 """The balancer for Spark: DataFrames of the cluster in, the plan as a DataFrame out.
 
-The one idea: planning needs all of a datacenter at once but is quick, so it happens in one process per part of the cluster
-that shares nothing with the others: the driver by default, one task per datacenter (and per rack, where no replica can
-leave its rack) for clusters of several such parts.
+The one idea: planning needs all of a datacenter at once but is quick, so it happens in one process per part of the
+cluster that shares nothing with the others: the driver by default, one task per datacenter (and per rack, where no
+replica can leave its rack) for clusters of several such parts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, functions as F
-from pyspark.sql.pandas.types import to_arrow_type
-
 from epochlake.placement.balancing.model import Policy
 from epochlake.placement.balancing.tables import Catalog, plan_schema, plan_table
 from epochlake.placement.errors import InvalidRequest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 
 NODE_COLUMNS = ("node_id", "datacenter", "rack")
 VOLUME_COLUMNS = ("volume_id", "node_id", "capacity")
@@ -41,10 +41,11 @@ def balance(
     - `tablets`: table_id, tablet and either volume_id (a row per replica) or replicas (an array of volume ids); `bytes`
       too, unless `sizes` gives them.
     - `sizes`: table_id, tablet, volume_id, bytes. A replica without a row there counts as empty.
-    - `in_flight`: table_id, tablet, leaving, pending (volume ids). `pending`: table_id, of tables with a pending request.
+    - `in_flight`: table_id, tablet, leaving, pending (volume ids). `pending`: table_id, of tables with a pending
+      request.
 
-    Out: wave, table_id, tablet, kind (migration, intranode_migration, stay), source_volume, target_volume, bytes, reason.
-    The plan is computed on the driver.
+    Out: wave, table_id, tablet, kind (migration, intranode_migration, stay), source_volume, target_volume, bytes,
+    reason. The plan is computed on the driver.
     """
     replicas = _replicas(tablets, sizes)
     catalog = _catalog(nodes, volumes, in_flight, pending)
@@ -63,7 +64,8 @@ def balance_in_parallel(
 ) -> DataFrame:
     """As `balance`, with one task for each part of the cluster that can be planned by itself.
 
-    A part is a datacenter; where every tablet has exactly one replica in every rack of its datacenter, each rack is one.
+    A part is a datacenter; where every tablet has exactly one replica in every rack of its datacenter, each rack is
+    one.
     """
     replicas = _replicas(tablets, sizes)
     catalog = _catalog(nodes, volumes, in_flight, pending)

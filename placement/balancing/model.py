@@ -1,22 +1,24 @@
 """What the balancer reads and what it answers: columns of a cluster in, a plan of moves out.
 
-The one idea: everything is an index. Nodes, volumes, tablets and replicas are rows of columns; a plan names rows. Ids and
-names belong to whoever asks, so the same core serves a coordinator with five nodes and Spark with millions of replicas.
+The one idea: everything is an index. Nodes, volumes, tablets and replicas are rows of columns; a plan names rows. Ids
+and names belong to whoever asks, so the same core serves a coordinator with five nodes and Spark with millions of
+replicas.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 import numpy as np
+from epochlake.placement.errors import InvalidRequest
 from numpy.typing import ArrayLike, NDArray
 
-from epochlake.placement.errors import InvalidRequest
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+# What is meant; widths differ, as they decide over time and memory.
+Ints = NDArray[Any]
+Floats = NDArray[Any]
+Bools = NDArray[Any]
 
 
 class Role(IntEnum):
@@ -62,10 +64,10 @@ class Obstacle(IntEnum):
 class Policy(msgspec.Struct, frozen=True):
     """What counts as balanced, and how much may run at once.
 
-    `bytes_tolerance`: the spread of utilisation between nodes, relative, that is left alone; half of it is what one node
-    may be off its share. `counts_tolerance`: how far a node's number of replicas may be above its share. Where one tablet
-    is more than the tolerance, one tablet is the tolerance. `streams_per_volume`: replicas that may leave or reach a
-    volume in one wave.
+    `bytes_tolerance`: the spread of utilisation between nodes, relative, that is left alone; half of it is what one
+    node may be off its share. `counts_tolerance`: how far a node's number of replicas may be above its share. Where
+    one tablet is more than the tolerance, one tablet is the tolerance. `streams_per_volume`: replicas that may leave
+    or reach a volume in one wave.
     """
 
     bytes_tolerance: float = 0.01
@@ -83,14 +85,14 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
     transition is listed with the replicas that it will have. `busy_out`, `busy_in` (V,): streams in flight.
     """
 
-    node_datacenter: NDArray
-    node_rack: NDArray
-    node_role: NDArray[np.int8]
+    node_datacenter: NDArray[Any]
+    node_rack: NDArray[Any]
+    node_role: Ints
     node_weight: Floats
     volume_node: Ints
     volume_capacity: Floats
     tablet_table: Ints
-    tablet_hold: NDArray[np.int8]
+    tablet_hold: Ints
     replica_tablet: Ints
     replica_volume: Ints
     replica_size: Floats
@@ -115,7 +117,7 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
         busy_out: ArrayLike | None = None,
         busy_in: ArrayLike | None = None,
     ) -> ClusterLoad:
-        """A cluster from any sequences, checked. What is left out: one datacenter, all active, weight 1, nothing held."""
+        """A cluster from any sequences, checked; without more it is one datacenter, all active, nothing held."""
         rack = np.asarray(node_rack)
         volume = np.asarray(volume_node)
         table = np.asarray(tablet_table)
@@ -142,18 +144,19 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """Moves (M,), in the order of their waves, and what stays (S,).
 
     `replica`: row of the replica; `source`, `target`: rows of volumes (on the same node: an intranode migration);
-    `wave`: 1 and up; `cause` (`Cause`). `stay_replica` (row, -1 where it is about a node), `stay_node` (row), `stay_why`
-    (`Obstacle`). `share_bytes`, `share_count` (N,): what each node should hold, 0 for nodes that are not active.
+    `wave`: 1 and up; `cause` (`Cause`). `stay_replica` (row, -1 where it is about a node), `stay_node` (row),
+    `stay_why` (`Obstacle`). `share_bytes`, `share_count` (N,): what each node should hold, 0 for nodes that are not
+    active.
     """
 
     replica: Ints
     source: Ints
     target: Ints
     wave: Ints
-    cause: NDArray[np.int8]
+    cause: Ints
     stay_replica: Ints
     stay_node: Ints
-    stay_why: NDArray[np.int8]
+    stay_why: Ints
     share_bytes: Floats
     share_count: Floats
 

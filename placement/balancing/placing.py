@@ -1,9 +1,10 @@
 """Where replicas that leave go: to nodes that lack bytes, in numbers and by tables as well.
 
-The one idea: largest first, to the node that lacks most of what the smaller ones will not bring. In each class of sizes a
-node's need is its missing bytes less what its missing number of smaller replicas will bring on average; so the large ones
-go where large ones are needed, and in the end bytes and numbers run out together. Among the neediest few, the node that
-has the least of the table gets it, and none gets so much of a table that the table would be worse spread than before.
+The one idea: largest first, to the node that lacks most of what the smaller ones will not bring. In each class of
+sizes a node's need is its missing bytes less what its missing number of smaller replicas will bring on average; so
+the large ones go where large ones are needed, and in the end bytes and numbers run out together. Among the neediest
+few, the node that has the least of the table gets it, and none gets so much of a table that the table would be worse
+spread than before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from bisect import insort
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Floats, Ints
 from epochlake.placement.balancing.state import Shares, State
 
@@ -172,19 +172,20 @@ def _place_class(
         crowd = crowded.get(j) if crowded else None
         bits = everywhere & ~(held[j] ^ home) if crowd is None else crowd.open_bits(home_of[source], racks.count)
         allowed = members.get(bits) or racks.learn(bits)
-        top, queue = -1e300, None
+        top = -1e300
+        neediest: list[tuple[float, int]] | None = None
         for r in allowed:
             if queues[r]:
                 wish = queues[r][-1][0]
                 if wish > top:
-                    top, queue = wish, queues[r]
+                    top, neediest = wish, queues[r]
         weight = bytes_ - _EVENNESS * smaller
         best = -1
-        if queue is not None:
-            least, seen, k = 1e300, 0, len(queue) - 1
+        if neediest is not None:
+            least, seen, k = 1e300, 0, len(neediest) - 1
             reach = top - 2 * weight
             while k >= 0 and seen < _CHOICES:
-                wish, n = queue[k]
+                wish, n = neediest[k]
                 if wish < reach:
                     break
                 cell = n * tables + table
@@ -200,9 +201,9 @@ def _place_class(
                     if height < least:
                         least, best = height, k
                 k -= 1
-        if best >= 0 and queue is not None:
-            wish, target = queue.pop(best)
-            insort(queue, (wish - weight, target))
+        if best >= 0 and neediest is not None:
+            wish, target = neediest.pop(best)
+            insort(neediest, (wish - weight, target))
         else:
             target = _any_target(state, allowed, source, table, bytes_, lack, spread, crowd, must)
         targets.append(target)

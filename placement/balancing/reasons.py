@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Cause, ClusterLoad, Floats, Ints, Obstacle, Plan
 
 _STAYS = {
     Obstacle.IN_TRANSITION: "stays on node {node} for now: the tablet is in transition",
     Obstacle.PENDING_REQUEST: "stays on node {node} for now: its table has a pending topology request",
     Obstacle.NO_TARGET: (
-        "stays on draining node {node}: every other node that may take replicas either holds one of this tablet or is in "
-        "a rack that may get no further one; add a node to rack {rack}, or lower the replication"
+        "stays on draining node {node}: every other node that may take replicas either holds one of this tablet or is "
+        "in a rack that may get no further one; add a node to rack {rack}, or lower the replication"
     ),
     Obstacle.NODE_EXCLUDED: "node {node} is excluded: it neither gives nor takes replicas",
     Obstacle.NODE_MAINTENANCE: "node {node} is in maintenance: it keeps its replicas and takes none",

@@ -8,7 +8,6 @@ carries the given bytes. So bytes, counts and tables come out right together, wi
 from __future__ import annotations
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Bools, Floats, Ints
 from epochlake.placement.balancing.state import Shares, State
 
@@ -86,7 +85,7 @@ def _crowding(state: State, rows: Ints) -> Floats:
 
 
 def pick(size: Floats, level: Floats, excess: float, count: float) -> Ints:
-    """Indexes of replicas with about `excess` bytes (never more by over half of the smallest) and about `count` of them."""
+    """Indexes of about `count` replicas with about `excess` bytes together; none of them is larger than that."""
     fits = np.flatnonzero(size <= excess)
     if len(fits) == 0:
         return fits

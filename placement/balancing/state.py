@@ -1,7 +1,7 @@
 """One datacenter while a plan is being made: where each replica is now, as arrays that the steps of planning change.
 
-Replicas never leave their datacenter, so each one is planned by itself. Only `move` changes anything: where replicas are,
-and with it what the nodes hold.
+Replicas never leave their datacenter, so each one is planned by itself. Only `move` changes anything: where replicas
+are, and with it what the nodes hold.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Bools, ClusterLoad, Floats, Hold, Ints, Role
 from epochlake.placement.balancing.shares import node_shares
 
@@ -47,8 +46,8 @@ class State:
 
     def cells(self) -> Ints:
         """Where each replica counts in what is kept by node and table, flat (R,): node * tables + table."""
-        kind = np.int32 if self.node_count * self.tables < 2**31 else np.int64
-        return self.node.astype(kind) * kind(self.tables) + self.replica_table
+        node: Ints = self.node.astype(np.int32 if self.node_count * self.tables < 2**31 else np.int64)
+        return node * self.tables + self.replica_table
 
     @property
     def node_count(self) -> int:
@@ -158,10 +157,10 @@ def shares(state: State) -> Shares:
     together, fewest = gathered(state)
     mean = np.add.reduceat(state.size, state.first) / state.copies if len(state.first) else np.zeros(0)
     amounts = (mean, state.bytes_per_node), (np.ones(len(state.copies)), state.count_per_node)
-    parts = [
+    of_bytes, of_count = (
         node_shares(
             amount, state.copies, together, fewest, now, state.rack, state.active, state.draining, state.capacity
         )
         for amount, now in amounts
-    ]
-    return Shares(*parts, crowded=bool(together.max(initial=1) > 1))
+    )
+    return Shares(of_bytes, of_count, crowded=bool(together.max(initial=1) > 1))

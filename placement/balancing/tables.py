@@ -1,7 +1,7 @@
 """The balancer on Arrow tables: ids and names to rows of columns, and the plan back to ids and words.
 
-The one idea: what Spark hands over is turned into a `ClusterLoad` without an object per row, and a plan is a table again,
-for what moves and for what does not.
+The one idea: what Spark hands over is turned into a `ClusterLoad` without an object per row, and a plan is a table
+again, for what moves and for what does not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from epochlake.placement.balancing.model import ClusterLoad, Hold, Ints, Plan, Policy, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons, stay_reasons

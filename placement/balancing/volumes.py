@@ -1,8 +1,8 @@
 """On which volume of its node a replica is stored.
 
-The one idea: numbers first. Each volume gets its share of the node's replicas, rounded, so that no volume is more than one
-above an even spread; bytes are evened out within that, largest first, then by exchanging. Replicas that arrive are placed
-where they help; only what they cannot settle becomes an intranode migration.
+The one idea: numbers first. Each volume gets its share of the node's replicas, rounded, so that no volume is more
+than one above an even spread; bytes are evened out within that, largest first, then by exchanging. Replicas that
+arrive are placed where they help; only what they cannot settle becomes an intranode migration.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Callable
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Bools, Floats, Ints, Policy
 
 
@@ -120,7 +119,7 @@ def exchange_leavers(
         off = count - quota
         off[list(stuck)] = 0.0
         source = int(np.argmax(off))
-        if count[source] <= high[source] and (count >= low).all() or off[source] <= 0:
+        if (count[source] <= high[source] and (count >= low).all()) or off[source] <= 0:
             return pairs
         found = None
         for target in np.argsort(off, kind="stable").tolist():

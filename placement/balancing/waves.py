@@ -1,13 +1,12 @@
 """Moves in waves, so that no volume sends or gets more than a few replicas at once.
 
-The one idea: a wave is a bit. Each volume keeps one number per stream whose bits are the waves taken; a move runs in the
-lowest wave that is free at both ends (and in which its tablet has no other move), found with one bit operation.
+The one idea: a wave is a bit. Each volume keeps one number per stream whose bits are the waves taken; a move runs in
+the lowest wave that is free at both ends (and in which its tablet has no other move), found with one bit operation.
 """
 
 from __future__ import annotations
 
 import numpy as np
-
 from epochlake.placement.balancing.model import Ints
 
 
@@ -21,7 +20,7 @@ def schedule(source: Ints, target: Ints, tablet: Ints, streams: int, busy_out: I
     # taken[v][k]: bits of the waves in which volume v has more than k streams; the last one: those in which it is full.
     taken = [[1 if count > k else 0 for k in range(streams)] for count in busy]
     same = np.unique(tablet, return_counts=True)
-    tablet_taken = {t: 0 for t in same[0][same[1] > 1].tolist()}
+    tablet_taken = dict.fromkeys(same[0][same[1] > 1].tolist(), 0)
     waves: list[int] = []
     for a, b, t in zip(source.tolist(), target.tolist(), tablet.tolist(), strict=True):
         at_source, at_target = taken[a], taken[b]

@@ -21,7 +21,7 @@ TABLES = ("air.flights", "air.planes")
 
 
 class Frames:
-    """A cluster as DataFrames: three racks with a node of two volumes each, a fourth node that joined the third rack."""
+    """A cluster as DataFrames: a node of two volumes in each of three racks, and one that joined the third."""
 
     def __init__(self, spark: SparkSession, roles: tuple[str, ...] = ("active",) * 4) -> None:
         racks = (0, 1, 2, 2)
@@ -89,7 +89,7 @@ def test_what_cannot_move_is_in_the_plan_with_the_reason(spark: SparkSession) ->
 
 def test_tablets_in_flight_and_of_tables_with_pending_requests_stay(spark: SparkSession) -> None:
     frames = Frames(spark)
-    leaving = [int(v) + 100 for v in frames.replicas[0] if v >= 4][0]
+    leaving = next(int(v) + 100 for v in frames.replicas[0] if v >= 4)
     flight = spark.createDataFrame(
         [(TABLES[0], 0, leaving, 106)], "table_id string, tablet int, leaving int, pending int"
     )
@@ -141,8 +141,8 @@ def test_missing_columns_and_unknown_names_are_told(spark: SparkSession) -> None
     frames = Frames(spark)
     with pytest.raises(InvalidRequest, match="capacity missing"):
         balance(frames.nodes, frames.volumes.drop("capacity"), frames.tablets(), frames.sizes())
+    odd = Frames(spark, ("asleep", "active", "active", "active"))
     with pytest.raises(InvalidRequest, match="role 'asleep' of a node is unknown"):
-        odd = Frames(spark, ("asleep", "active", "active", "active"))
         balance(odd.nodes, odd.volumes, odd.tablets(), odd.sizes())
     with pytest.raises(InvalidRequest, match=r"a volume that is not listed, among them \[104\]"):
         balance(frames.nodes, frames.volumes.where("volume_id <> 104"), frames.tablets(), frames.sizes())
