@@ -19,6 +19,7 @@ import pyarrow as pa
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, UnknownFormat
 from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.metadata.attachments import values_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Directory, Schema, Tablets
 from epochlake.metastore.metadata.events import TakeSnapshot
 from epochlake.metastore.metadata.model import (
@@ -122,8 +123,8 @@ def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
         raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows format {FORMAT}")
     maps = {}
     replicas = table["replicas"].combine_chunks()
-    offsets = replicas.offsets.to_numpy()
-    values = replicas.values.to_numpy()
+    offsets = values_of(replicas.offsets)
+    values = values_of(replicas.values)
     small = table.drop_columns(["replicas"]).to_pylist()
     for row, start, end in zip(small, offsets[:-1], offsets[1:], strict=True):
         array = values[start:end].reshape(row["count"], row["width"])

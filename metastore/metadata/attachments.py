@@ -19,4 +19,10 @@ def encode_replicas(replicas: np.ndarray) -> bytes:
 def decode_replicas(attachment: bytes) -> np.ndarray:
     """The array that `encode_replicas` was given."""
     table = pa.ipc.open_stream(attachment).read_all()
-    return np.column_stack([column.to_numpy() for column in table.columns]).astype(np.int32, copy=False)
+    return np.column_stack([values_of(column.combine_chunks()) for column in table.columns])
+
+
+def values_of(array: pa.Array) -> np.ndarray:
+    """The values of an integer array without nulls, not copied. `to_numpy` would import pandas, which takes 200 ms."""
+    width = array.type.bit_width // 8
+    return np.frombuffer(array.buffers()[1], f"<i{width}", len(array), array.offset * width)
