@@ -12,12 +12,18 @@ class LocalQueue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._holder: int | None = None
 
     def acquire(self, timeout: float) -> bool:
-        return self._lock.acquire(timeout=timeout)
+        acquired = self._lock.acquire(timeout=timeout)
+        if acquired:
+            self._holder = threading.get_ident()
+        return acquired
 
     def release(self) -> None:
-        self._lock.release()
+        if self._holder == threading.get_ident():
+            self._holder = None
+            self._lock.release()
 
     def offer(self, proposals: bytes) -> None:
         return None
