@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.fencing import Fences, is_gone
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, next_request_events, next_transitions
 from epochlake.jobs.coordinator.side_effects import (
@@ -31,6 +31,7 @@ from epochlake.jobs.coordinator.side_effects import (
 )
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.metastore.commit import Planner
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.errors import (
     CommitTimeout,
@@ -47,7 +48,7 @@ from epochlake.metastore.metadata.events import (
     StageChange,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import TabletKey, Transition
+from epochlake.metastore.metadata.model import TabletKey, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
@@ -59,6 +60,9 @@ STREAMS = 4
 ELECTION_SECONDS = 5.0
 FAILURES_BEFORE_ROLLBACK = 3
 """How often a side effect on the pending replica fails before the transition is taken back."""
+
+AVOIDED_SECONDS = 60.0
+"""How long a volume is no target after a transition to it was taken back: else it would be tried again at once."""
 
 PATIENCE = 10
 """Rounds without any progress after which a run until idle gives up and says what it waits for."""
@@ -109,6 +113,7 @@ class Coordinator:
         self._failures: Counter[TabletKey] = Counter()
         self._errors: dict[TabletKey, str] = {}
         self._waiting_since: dict[tuple[TabletKey, Stage], float] = {}
+        self._avoided_until: dict[VolumeId, float] = {}
         self._blocked: list[str] = []
         self._moved = self._reverted = self._streamed = self._finished = 0
 
@@ -209,7 +214,7 @@ class Coordinator:
                 if change is not None
             ]
         if changes:
-            self._commit(AdvanceTransitions(tuple(changes)), "stages")
+            self._cluster.commit(advance_unless_moved(metadata, changes), reason="stages")
         ended = [
             transition
             for transition in self._cluster.metadata.tablets.transitions.values()
@@ -221,6 +226,8 @@ class Coordinator:
             self._reverted += sum(t.stage is Stage.REVERT_MIGRATION for t in ended)
             for transition in ended:
                 self._failures.pop(transition.key, None)
+                if transition.stage is Stage.REVERT_MIGRATION:
+                    self._avoided_until[transition.pending] = time.monotonic() + AVOIDED_SECONDS
         return bool(changes or ended)
 
     def _prepare(self, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
@@ -245,7 +252,7 @@ class Coordinator:
         stage = transition.stage
         if FORWARD[stage] is None:
             return None
-        if stage in BACKWARD and self._should_go_back(transition):
+        if stage in BACKWARD and self._should_go_back(metadata, transition):
             return self._way_back(metadata, transition)
         try:
             match stage:
@@ -276,11 +283,16 @@ class Coordinator:
     def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
         """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
 
-        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed.
+        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed. By
+        `use_new` they are, and it counts like any other.
         """
         level = self._settings.barrier_level
         waiting = (transition.key, transition.stage)
-        pending_fenced = transition.error is not None or transition.pending in self._fences.fenced(transition)
+        pending_fenced = (
+            transition.error is not None
+            or transition.stage is Stage.USE_NEW
+            or transition.pending in self._fences.fenced(transition)
+        )
         if pending_fenced and self._fences.passed(metadata, transition, level):
             self._waiting_since.pop(waiting, None)
             return True
@@ -298,8 +310,12 @@ class Coordinator:
             self._fail(metadata, transition, SideEffectFailed(missing))
         return False
 
-    def _should_go_back(self, transition: Transition) -> bool:
-        if transition.error is not None or self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
+    def _should_go_back(self, metadata: ClusterMetadata, transition: Transition) -> bool:
+        if transition.error is not None:
+            return False
+        if is_gone(metadata, transition.pending) and transition.pending not in self._fences.fenced(transition):
+            return True
+        if self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
             return False
         if transition.stage is not Stage.WRITE_BOTH_READ_NEW:
             return True
@@ -317,10 +333,15 @@ class Coordinator:
     def _begin_transitions(self, metadata: ClusterMetadata) -> bool:
         if not metadata.tablets.maps or not self._has_room(metadata):
             return False
-        loads = measure_loads(metadata)
+        now = time.monotonic()
+        avoided = frozenset(volume for volume, until in self._avoided_until.items() if until > now)
+        loads = msgspec.structs.replace(measure_loads(metadata), avoided=avoided)
         new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
         self._blocked += stuck
         if not new:
+            if any(metadata.open_requests()):
+                # Nothing else says why, when the only targets there are have just failed.
+                self._blocked += [f"{describe(metadata, volume)} is avoided for a while" for volume in avoided]
             return False
         self._commit(StartTransitions(tuple(new)), new[0].reason)
         return True
@@ -369,3 +390,21 @@ class Coordinator:
                 blocked=tuple(self._blocked),
             )
         )
+
+
+def advance_unless_moved(planned_on: ClusterMetadata, changes: Sequence[StageChange]) -> Planner:
+    """A planner of those `changes` whose transitions are still exactly what they were when their barriers were passed.
+
+    A coordinator that was paused may find a tablet in the same stage of *another* transition, begun by its successor:
+    the stage alone does not say whose fences and side effects it stands for.
+    """
+
+    def plan(metadata: ClusterMetadata) -> Event:
+        now, then = metadata.tablets.transitions, planned_on.tablets.transitions
+        keys = [(change.table_id, change.tablet) for change in changes]
+        valid = [change for change, key in zip(changes, keys, strict=True) if now.get(key) == then[key]]
+        if not valid:
+            raise Rejected("stale-plan", "another coordinator has moved these tablets on")
+        return AdvanceTransitions(tuple(valid))
+
+    return plan

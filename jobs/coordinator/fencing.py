@@ -15,11 +15,14 @@ from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.metastore.metadata.model import NodeState, TableId, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
 Place = tuple[TableId, VolumeId]
 THREADS = 16
+
+GONE = frozenset({NodeState.LEFT, NodeState.REMOVING})
+"""Nodes of which an operator has said that their storage is gone for good."""
 
 
 class Fences:
@@ -72,12 +75,17 @@ class Fences:
         }
 
     def passed(self, metadata: ClusterMetadata, transition: Transition, level: BarrierLevel) -> bool:
-        """Whether the transition's stage is acknowledged at `level`."""
+        """Whether the transition's stage is acknowledged at `level`.
+
+        Storage that is gone for good and does not answer cannot be part of anybody's quorum either: it counts as
+        fenced. Without that a table whose only other replica is dead could never be freed by removing its node.
+        """
+        replicas = (*transition.replicas, *transition.new_replicas)
         return barrier_passed(
             level,
             transition.replicas,
             transition.new_replicas,
-            self.fenced(transition),
+            self.fenced(transition) | {volume for volume in replicas if is_gone(metadata, volume)},
             metadata.directory.datacenter_of,
         )
 
@@ -87,6 +95,11 @@ class Fences:
         absent = [v for v in dict.fromkeys((*transition.replicas, *transition.new_replicas)) if v not in fenced]
         said = {v: self.unreachable.get((transition.table_id, v), "not fenced yet") for v in absent}
         return "; ".join(f"{describe(metadata, v)}: {reason}" for v, reason in said.items())
+
+
+def is_gone(metadata: ClusterMetadata, volume: VolumeId) -> bool:
+    """Whether the storage of `volume` is not expected to answer any more."""
+    return metadata.directory.node_of_volume[volume].state in GONE
 
 
 def sessions_by_place(metadata: ClusterMetadata) -> dict[Place, frozenset[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, FinishRequest, NewTransition, StartRequest
@@ -34,10 +35,18 @@ BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_R
 
 
 class Loads(msgspec.Struct, frozen=True):
-    """Measured bytes of tablet replicas, and the volumes that could not be measured (no targets, then)."""
+    """Measured bytes of tablet replicas, and the volumes that could not be measured: neither targets nor sources.
+
+    `avoided` are volumes that a transition to was taken back a moment ago: no targets for now.
+    """
 
     sizes: Mapping[tuple[TableId, int, VolumeId], int]
     unmeasured: frozenset[VolumeId]
+    avoided: frozenset[VolumeId] = frozenset()
+
+    @property
+    def no_targets(self) -> frozenset[VolumeId]:
+        return self.unmeasured | self.avoided
 
 
 def next_request_events(metadata: ClusterMetadata) -> tuple[list[Event], list[str]]:
@@ -73,8 +82,13 @@ def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> t
     }
     if kinds or (not any(metadata.open_requests()) and metadata.switches.balancing):
         moves, stuck = _planned_moves(metadata, loads, streams, kinds)
-        return started + moves, stuck
-    return started, []
+        return _one_of_each_tablet(started + moves), stuck
+    return _one_of_each_tablet(started), []
+
+
+def _one_of_each_tablet(planned: list[NewTransition]) -> list[NewTransition]:
+    """A tablet that two requests want to move begins with the first one (INV-TABL-2)."""
+    return list({(new.table_id, new.tablet): new for new in reversed(planned)}.values())[::-1]
 
 
 def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
@@ -118,7 +132,7 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
             roles.append(Role.DRAINING)
         elif node.state is not NodeState.NORMAL:
             roles.append(Role.EXCLUDED)
-        elif any(volume.volume_id in loads.unmeasured for volume in node.volumes):
+        elif any(volume.volume_id in loads.no_targets for volume in node.volumes):
             roles.append(Role.NO_STATISTICS)
         else:
             roles.append(Role.ACTIVE)
@@ -157,6 +171,7 @@ def _planned_moves(
     names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
     reasons, reason_of = move_reasons(load, plan, names)
     moves = []
+    silent: set[VolumeId] = set()
     for index in np.flatnonzero(plan.wave == 1).tolist():
         table_id, tablet = rows.tablets[load.replica_tablet[plan.replica[index]]]
         source, target = rows.volumes[plan.source[index]], rows.volumes[plan.target[index]]
@@ -165,8 +180,16 @@ def _planned_moves(
             continue
         same_node = from_node == metadata.directory.node_of_volume[target].node_id
         kind = Kind.INTRANODE_MIGRATION if same_node else kinds.get(from_node, Kind.MIGRATION)
+        if kind is not Kind.REBUILD and source in loads.unmeasured:
+            # It could only fail, be taken back and begin again, for ever.
+            silent.add(source)
+            continue
         moves.append(NewTransition(table_id, tablet, kind, source, target, reasons[reason_of[index]]))
-    return moves, _stuck(metadata, load, rows, plan, set(kinds))
+    unreadable = [
+        f"tablets of {describe(metadata, volume)} stay: it does not answer. Bring it back, or remove its node"
+        for volume in sorted(silent)
+    ]
+    return moves, unreadable + _stuck(metadata, load, rows, plan, set(kinds))
 
 
 def _stuck(metadata: ClusterMetadata, load: ClusterLoad, rows: _Rows, plan: Plan, draining: set[int]) -> list[str]:
@@ -193,7 +216,7 @@ def _rebuilds_on_replacement(
     """Replicas of the replaced node, rebuilt on the volumes of the node that replaces it."""
     node = metadata.directory.nodes[request.node_id]
     lost = volumes_given_up(metadata, request)
-    room = {volume.volume_id: streams for volume in node.volumes}
+    room = {volume.volume_id: streams for volume in node.volumes if volume.volume_id not in loads.no_targets}
     holds = Counter[VolumeId]()
     for transition in metadata.tablets.transitions.values():
         if transition.pending in room:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import logging
 
+from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_place
 from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
 from epochlake.jobs.dataplane.copying import link_data_file
+from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot, create_replica, open_snapshot
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier, plan_streaming
+from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import NodeState, TableId, Transition, VolumeId
+from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.consistency import blocking
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.tokens import tablet_label
 from epochlake.placement.transitions import Kind, Stage
 
 logger = logging.getLogger(__name__)
-
-GONE = frozenset({NodeState.LEFT, NodeState.REMOVING})
-"""Nodes whose storage is not expected to answer any more."""
 
 FIRST_STAGES = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET, Stage.REVERT_MIGRATION})
 """Stages in which the pending replica's table need not be there yet."""
@@ -63,29 +64,26 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) ->
     table = metadata.schema.tables[transition.table_id]
     label = tablet_label(transition.tablet, metadata.tablets.maps[transition.table_id].count)
     target = _open(metadata, transition.table_id, transition.pending)
-    sources = _sources(metadata, transition)
-    copies = plan_streaming(sources, target, label)
-    within_node = transition.kind is Kind.INTRANODE_MIGRATION
-    result = (ThreadCopier(how=link_data_file) if within_node else copier).copy(copies)
-    if result.failed:
-        raise SideEffectFailed("; ".join(sorted(set(result.failed.values()))))
-    copied = sum(file.size for file in result.arrived)
+    copies = plan_streaming(_sources(metadata, transition), target, label)
+    if transition.kind is Kind.INTRANODE_MIGRATION:
+        copier = ThreadCopier(how=link_data_file)
+    copied = copier.copy(copies)
+    if copied.failed:
+        # What has arrived stays in the directory and need not be copied again; none of it is committed by itself.
+        first = next(iter(copied.failed.values()))
+        raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     outcome = commit_files(
         address_of(metadata, table, transition.pending),
         [copy.file for copy in copies],
         epoch=metadata.epoch,
         app_id=transition.session,
-        app_version=1,
+        # A later try of the session brings what has come to the sources since.
+        app_version=metadata.epoch,
         session=transition.session,
     )
     match outcome:
-        case Acknowledged():
-            return copied
-        case AlreadyApplied(absent=absent) if not absent:
-            return copied
-        case AlreadyApplied():
-            # An earlier try of this session has streamed; what has come to the sources since was written to both.
-            return copied
+        case Acknowledged() | AlreadyApplied():
+            return sum(file.size for file in copied.arrived)
         case SessionClosed():
             raise SideEffectFailed(f"session {transition.session} is closed: a newer coordinator has moved on")
         case FencedOff(fence=fence):
@@ -101,7 +99,15 @@ def clean_up_leaving(metadata: ClusterMetadata, transition: Transition) -> None:
 
 
 def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
-    """Drop the tablet from the replica that it was to come to."""
+    """Drop the tablet from the replica that it was to come to, and close the session of its streaming there."""
+    table = metadata.schema.tables[transition.table_id]
+    address = address_of(metadata, table, transition.pending)
+    if not _should_exist(metadata, transition.table_id, transition.pending) and _was_never_made(address):
+        return
+    place = (transition.table_id, transition.pending)
+    fence = raise_fence(address, metadata.epoch, open_sessions=sessions_by_place(metadata).get(place, frozenset()))
+    if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
+        raise SideEffectFailed(f"{describe(metadata, transition.pending)}: {fence.reason}")
     _drop_unless_gone(metadata, transition, transition.pending)
 
 
@@ -150,12 +156,21 @@ def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId
     )
 
 
+def _was_never_made(address: ReplicaAddress) -> bool:
+    """Whether the volume answers and has no table: preparing the replica had failed before it was made."""
+    try:
+        require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+        return not storage.exists(address.uri)
+    except (StorageUnavailable, WrongCluster):
+        return False
+
+
 def _drop_unless_gone(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
     try:
         _drop(metadata, transition, volume)
     except SideEffectFailed:
         node = metadata.directory.node_of_volume[volume]
-        if node.state not in GONE:
+        if not is_gone(metadata, volume):
             raise
         logger.info("node %s is %s: nothing to clean up on it", node.name, node.state)
 
