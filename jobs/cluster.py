@@ -47,6 +47,7 @@ class Root:
         self.uri = uri
         self.log = storage.join(uri, "log")
         self.snapshots = storage.join(uri, "snapshots")
+        self.batches = storage.join(uri, "batches")
 
 
 def author() -> str:

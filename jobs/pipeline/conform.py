@@ -6,10 +6,11 @@ for the caller to write down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import TABLET, TOKEN, parse_label, with_tablet, with_token
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -40,9 +41,26 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
     )
 
 
+def only_tablets(table: Table, count: int, labels: Collection[str]) -> Callable[[DataFrame], DataFrame]:
+    """Keep the rows of some of the table's `count` tablets."""
+    wanted = [parse_label(label)[0] for label in labels]
+
+    def kept(df: DataFrame) -> DataFrame:
+        labelled = df.transform(with_token(table.primary_key)).transform(with_tablet(count))
+        return labelled.where(F.col(TABLET).isin(wanted)).drop(TABLET, TOKEN)
+
+    return kept
+
+
 def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFrame:
     given = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     problems = []
+    given_names = [field.name for field in df.schema.fields]
+    twice = sorted({name for name in given_names if given_names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(
+            f"these rows do not fit table {table.full_name}: they have {', '.join(twice)} twice. Drop or rename one"
+        )
     unknown = [name for name in given if name not in {column.name for column in columns}]
     if unknown:
         problems.append(f"it has no column {', '.join(unknown)}")

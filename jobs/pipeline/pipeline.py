@@ -12,26 +12,26 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 from epochlake.jobs.dataplane.reading import read_files
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
-from epochlake.jobs.dataplane.staging import stage
-from epochlake.jobs.pipeline.conform import conform, conform_keys
+from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.staging import StagedFile, stage
+from epochlake.jobs.pipeline import batches
+from epochlake.jobs.pipeline.conform import conform, conform_keys, only_tablets
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import THREADS, Batch, Landing
-from epochlake.jobs.pipeline.replicas import address_of, choose_for_read, describe
+from epochlake.jobs.pipeline.landing import RETRY_SECONDS, ROUNDS, Batch, Landing
+from epochlake.jobs.pipeline.replicas import address_of, choose_for_read, describe, open_all
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
-from epochlake.metastore.errors import CoordinationUnavailable, Rejected, StorageUnavailable, WrongCluster
-from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.errors import CoordinationUnavailable, Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata, Placement
 from epochlake.metastore.metadata.model import Table, VolumeId
-from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import parse_label, tablet_label
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
@@ -42,14 +42,12 @@ logger = logging.getLogger(__name__)
 CATCH_UP_SECONDS = 30.0
 """How long a replica may be ahead of the log that this process can read before the pipeline gives up."""
 
-BATCHES = uuid.UUID("6e2c1b2e-4f57-5d0e-9d1a-3f2b8d7c5a90")
-"""Namespace of the ids of named batches."""
-
 
 class Written(msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
-    `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
+    `already`: a named batch had reached the level before. `missing`: what each replica said that has not acknowledged
+    although it should have; the level was reached without.
     """
 
     table: str
@@ -77,6 +75,7 @@ class Pipeline:
         self._datacenter = datacenter
         self._tables: set[str] = set()
         self._clock = 0
+        self._versions = 0
         self._announcement: Announcement | None = None
         self._metadata = cluster.catch_up()
         self._started_at = time.time_ns() // 1_000_000
@@ -106,8 +105,9 @@ class Pipeline:
         """Write rows: insert them, or replace those with the same primary key (append-only tables only insert).
 
         Returns when every tablet's acknowledgements have reached `consistency` in the placement of the newest epoch.
-        `batch` names the write, so that writing it again (a retried job) lands it once; without a name each call is a
-        batch of its own. Raises InvalidRequest for rows that do not fit, ConsistencyNotReached.
+        `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts,
+        and the rows given then are not looked at. Without a name each call is a batch of its own. Raises InvalidRequest
+        for rows that do not fit, ConsistencyNotReached.
         """
         target = self._table(table)
         return self._write(conform(rows, target), target, consistency, batch, deleted=False)
@@ -134,6 +134,7 @@ class Pipeline:
         asked = {
             tablet_label(tablet, count): [snapshots[volume] for volume in volumes] for tablet, volumes in chosen.items()
         }
+        self._clock = max([self._clock, *(snapshot.newest_written_at for snapshot in snapshots.values())])
         return read_files(self._spark, target, asked)
 
     def _write(
@@ -141,33 +142,82 @@ class Pipeline:
     ) -> Written:
         level = self._level(consistency)
         self._touch(table)
-        named = batch is not None
-        batch_id = str(uuid.uuid5(BATCHES, f"{table.table_id}/{batch}")) if named else str(uuid.uuid4())
-        tablet_map = self._metadata.tablets.maps[table.table_id]
-        placements = {t: self._metadata.placement(table.table_id, t) for t in range(tablet_map.count)}
-        opened, _ = self._open({volume for placement in placements.values() for volume in placement.writes}, table)
-        if named:
-            landed_on = sorted(volume for volume, s in opened.items() if s.applied(batch_id) is not None)
-            if landed_on:
-                return self._already_landed(table, batch or "", batch_id, level, landed_on)
-        staged = stage(
-            rows,
-            table,
-            tablet_map.count,
-            {
-                tablet: tuple(address_of(self._metadata, table, volume) for volume in placement.writes)
-                for tablet, placement in placements.items()
-            },
-            written_at=self._next_written_at(opened.values()),
-            deleted=deleted,
-            target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
+        opened, failed = self._open_for_write(table)
+        if batch is None:
+            return self._land(table, self._stage(rows, table, level, opened, deleted), level)
+        root = self.cluster.root.batches
+        name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
+        decision = batches.decided(root, name)
+        if not decision.generations:
+            staged = self._stage(rows, table, level, opened, deleted)
+            decision = batches.decide(root, name, table, decision, staged)
+            if decision.files == tuple(staged):
+                return self._land(table, staged, level)
+        located = batches.locate(self._metadata, table, decision.files, opened, failed)
+        if located.lost:
+            self._require_answers(table, level, located)
+            again = rows.transform(only_tablets(table, self._tablet_count(table), located.lost))
+            staged = self._stage(again, table, level, opened, deleted)
+            decision = batches.decide(root, name, table, decision, staged, replaces=located.lost)
+            located = batches.locate(self._metadata, table, decision.files, opened, failed)
+        return self._land(table, located.files, level, already=self._is_reached(table, level, located.files, opened))
+
+    def _stage(
+        self,
+        rows: DataFrame,
+        table: Table,
+        level: ConsistencyLevel,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        deleted: bool,
+    ) -> list[StagedFile]:
+        """Stage rows at a time later than every write that was acknowledged before this one began.
+
+        A write that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are
+        enough for the level. Where they are not, they are opened again: staging took time, they may be back.
+        """
+        for attempt in range(self.cluster.configuration.pipeline.attempts):
+            metadata = self._metadata
+            written_at = self._next_written_at(opened.values())
+            staged = stage(
+                rows,
+                table,
+                self._tablet_count(table),
+                {
+                    tablet: tuple(address_of(metadata, table, volume) for volume in placement.writes)
+                    for tablet, placement in self._placements(table).items()
+                },
+                written_at=written_at,
+                deleted=deleted,
+                target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
+            )
+            labels = {item.file.label for item in staged}
+            if table.append_only or not self._too_few(table, level, labels, opened):
+                return staged
+            time.sleep(RETRY_SECONDS * attempt)
+            opened, failed = self._open_for_write(table)
+            short = self._too_few(table, level, labels, opened)
+            newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
+            if not short and newest < written_at:
+                return staged
+        raise ConsistencyNotReached(
+            f"the write to {table.full_name}",
+            level,
+            self.epoch,
+            short,
+            {describe(self._metadata, volume): reason for volume, reason in failed.items()},
         )
+
+    def _land(
+        self, table: Table, staged: Sequence[StagedFile], level: ConsistencyLevel, *, already: bool = False
+    ) -> Written:
+        settings = self.cluster.configuration.pipeline
         landing = Landing(
-            Batch(table, batch_id, staged, level, self._datacenter),
+            Batch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time()),
             self._metadata,
             self._catch_up,
-            self.cluster.configuration.pipeline.attempts,
+            settings.attempts,
         )
+        self._versions += 1 + ROUNDS * settings.attempts
         landed = landing.land()
         return Written(
             table=table.full_name,
@@ -177,9 +227,75 @@ class Pipeline:
             tablets=len({item.file.label for item in staged}),
             epoch=landed.epoch,
             rounds=landed.rounds,
-            already=False,
+            already=already,
             missing={describe(self._metadata, volume): reason for volume, reason in landed.missing.items()},
         )
+
+    def _too_few(
+        self,
+        table: Table,
+        level: ConsistencyLevel,
+        labels: Iterable[str],
+        volumes: Collection[VolumeId],
+    ) -> list[int]:
+        """The tablets for which `volumes` are not enough to reach the level in each write set."""
+        placements = self._placements(table)
+        datacenter_of = self._metadata.directory.datacenter_of
+        tablets = sorted({parse_label(label)[0] for label in labels})
+        return [
+            tablet
+            for tablet in tablets
+            if not is_satisfied(level, placements[tablet].write_sets, volumes, datacenter_of, self._datacenter)
+        ]
+
+    def _is_reached(
+        self,
+        table: Table,
+        level: ConsistencyLevel,
+        files: Iterable[StagedFile],
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+    ) -> bool:
+        """Whether the files are live on so many replicas already that the level is reached."""
+        return not any(
+            self._too_few(
+                table,
+                level,
+                [staged.file.label],
+                [v for v, s in opened.items() if staged.file.file_id in s.files.get(staged.file.label, {})],
+            )
+            for staged in files
+        )
+
+    def _require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
+        """Staging lost tablets of a batch again is only safe when nobody can have them."""
+        if located.unanswered:
+            raise ConsistencyNotReached(
+                f"writing the batch to {table.full_name} again, of which they may hold a part that nobody else has,",
+                level,
+                self.epoch,
+                sorted(parse_label(label)[0] for label in located.lost),
+                {describe(self._metadata, volume): reason for volume, reason in located.unanswered.items()},
+            )
+
+    def _placements(self, table: Table) -> dict[int, Placement]:
+        return {t: self._metadata.placement(table.table_id, t) for t in range(self._tablet_count(table))}
+
+    def _tablet_count(self, table: Table) -> int:
+        return self._metadata.tablets.maps[table.table_id].count
+
+    def _open_for_write(self, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+        """Snapshots of the write replicas that answer, none fenced ahead of this pipeline's epoch; what others said.
+
+        A replica that is ahead says that writes may have been acknowledged in a placement which is not known here.
+        """
+        while True:
+            volumes = {volume for placement in self._placements(table).values() for volume in placement.writes}
+            opened, failed = open_all(self._metadata, table, volumes)
+            ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
+            if ahead <= self.epoch:
+                return opened, failed
+            self._catch_up(ahead)
+            self._require(table)
 
     def _open_for_read(
         self, table: Table, level: ConsistencyLevel
@@ -203,7 +319,7 @@ class Pipeline:
                     short,
                     {describe(metadata, volume): reason for volume, reason in unreachable.items()},
                 )
-            opened, failed = self._open({volume for volumes in chosen.values() for volume in volumes}, table)
+            opened, failed = open_all(metadata, table, {v for volumes in chosen.values() for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.epoch:
                 self._catch_up(ahead)
@@ -212,26 +328,6 @@ class Pipeline:
                 return opened, chosen
             unreachable |= failed
         raise ConsistencyNotReached(f"the read of {table.full_name}", level, self.epoch, [], {})
-
-    def _open(
-        self, volumes: Iterable[VolumeId], table: Table
-    ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
-        """Snapshots of the replicas that answer, and what the others said."""
-        metadata = self._metadata
-
-        def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
-            try:
-                snapshot = open_snapshot(address_of(metadata, table, volume))
-                snapshot.files  # noqa: B018  what is listed lazily is listed here, in parallel
-                return volume, snapshot
-            except (StorageUnavailable, WrongCluster) as error:
-                return volume, str(error)
-
-        wanted = list(volumes)
-        with ThreadPoolExecutor(max(1, min(THREADS, len(wanted)))) as pool:
-            results = dict(pool.map(attempt, wanted))
-        opened = {v: result for v, result in results.items() if isinstance(result, ReplicaSnapshot)}
-        return opened, {v: result for v, result in results.items() if isinstance(result, str)}
 
     def _next_written_at(self, snapshots: Iterable[ReplicaSnapshot]) -> int:
         """A hybrid clock in microseconds: never at or below anything seen, so that a later write wins everywhere."""

@@ -1,14 +1,18 @@
-"""Which replicas a read asks, and who a replica is. Pure."""
+"""Which replicas a read asks, who a replica is, and snapshots of many replicas at once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
-from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel, required
+
+THREADS = 16
 
 
 def address_of(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> ReplicaAddress:
@@ -58,3 +62,23 @@ def choose_for_read(
                 break
         chosen[tablet] = tuple(taken)
     return chosen, short
+
+
+def open_all(
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]
+) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+    """Snapshots of the replicas that answer, and what the others said."""
+
+    def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
+        try:
+            snapshot = open_snapshot(address_of(metadata, table, volume))
+            snapshot.files  # noqa: B018  what is listed lazily is listed here, in parallel
+            return volume, snapshot
+        except (StorageUnavailable, WrongCluster) as error:
+            return volume, str(error)
+
+    wanted = list(volumes)
+    with ThreadPoolExecutor(max(1, min(THREADS, len(wanted)))) as pool:
+        results = dict(pool.map(attempt, wanted))
+    opened = {v: result for v, result in results.items() if isinstance(result, ReplicaSnapshot)}
+    return opened, {v: result for v, result in results.items() if isinstance(result, str)}
