@@ -28,7 +28,8 @@ ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 64 << 20
 """A row group is encoded when so many rows, or so many bytes of Arrow memory, have come together."""
 
-COMPRESSION = "snappy"
+COMPRESSION = "zstd"
+"""Measured on the flights: 8 % smaller than snappy, and no difference in the time of a write or of a read by Spark."""
 
 RESULT = pa.schema(
     [
