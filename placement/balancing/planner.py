@@ -172,13 +172,16 @@ def _match_leaving_to_entering(state: State, start: Ints) -> None:
     groups: dict[int, list[int]] = {}
     for row in moved[several].tolist():
         groups.setdefault(int(state.tablet[row]), []).append(row)
-    for rows in groups.values():
-        state.move(np.array(rows), np.array(_paired(rows, state, start)))
+    dealt = {row: node for rows in groups.values() for row, node in zip(rows, _paired(rows, state, start), strict=True)}
+    changed = [(row, node) for row, node in dealt.items() if node != state.node[row]]
+    if changed:
+        rows, nodes = np.array(changed).T
+        state.move(rows, nodes)
 
 
 def _paired(rows: list[int], state: State, start: Ints) -> list[int]:
     """The nodes that the replicas in `rows`, all of one tablet, go to: the same nodes as now, dealt out anew."""
-    entering = [int(state.node[row]) for row in rows]
+    entering = state.node[rows].tolist()
     found: dict[int, int] = {}
     for row in rows:
         if int(start[row]) in entering:
@@ -209,7 +212,8 @@ def _even_volumes(
     several = np.flatnonzero(state.active & (number > 1)).tolist()
     for n in several:
         _keep_volumes_even(load, state, begin, n, order[start[n] : start[n] + number[n]], final, causes)
-    _match_leaving_to_entering(state, origin)
+    if (state.node != begin).any():
+        _match_leaving_to_entering(state, origin)
     moved = np.flatnonzero(state.node != begin)
     rows, returned = state.rows[moved], state.node[moved] == origin[moved]
     cause[rows] = causes[moved]

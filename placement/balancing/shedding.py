@@ -12,7 +12,7 @@ from epochlake.placement.balancing.model import Bools, Floats, Ints
 from epochlake.placement.balancing.state import Shares, State
 
 _SEED = 20_240_301
-_SEARCH_STEPS = 14
+_SEARCH_STEPS = 8
 _CROWDING = 1e3
 _EXCHANGE_CHOICES = 1_000
 
