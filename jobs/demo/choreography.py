@@ -1,0 +1,101 @@
+"""What happens in the demo, and when: everything is timed by the writer's progress, so that it happens while it writes.
+
+The one idea: a batch is only begun when what is to go on during it has begun. So nodes join and tablets are rebuilt
+under a pipeline that writes on any machine, slow or fast, and the log shows it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from epochlake.jobs.demo.stage import CAPACITY, DATACENTER, FIRST_NODES, DemoFailed, Stage, settled, tablets_coming_to
+
+SHORTEST = 5
+"""Batches that it takes for everything to happen: before, two joins, the loss, after it."""
+
+FOURTH, FIFTH, LOST, REPLACEMENT = "n4", "n5", "n3", "n6"
+RACK_OF_FOURTH, RACK_OF_FIFTH = "r1", "r2"
+BEFORE_GROWTH = "before the joins"
+BEFORE_LOSS = "before the loss"
+AT_THE_END = "at the end"
+BEGIN_SECONDS = 90.0
+SETTLE_SECONDS = 150.0
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """After which batch a node is added or replaced, and during which one a node's storage is lost."""
+
+    batches: int
+    fourth_after: int
+    fifth_after: int
+    loss_during: int
+    replace_after: int
+
+
+def schedule(batches: int) -> Schedule:
+    """The schedule for so many batches, `SHORTEST` at least; of twelve: 2, 4, 8, 9."""
+    fourth = max(1, batches * 2 // 12)
+    fifth = max(fourth + 1, batches * 4 // 12)
+    loss = max(fifth + 1, batches * 7 // 12) + 1
+    return Schedule(batches, fourth, fifth, loss, min(loss + 1, batches - 1))
+
+
+def perform(stage: Stage) -> None:
+    """Write all batches while the cluster grows, loses a node and rebuilds it; leave it settled.
+
+    Raises DemoFailed or ChildFailed as soon as something fails.
+    """
+    plan = schedule(stage.story.batches)
+    for batch in range(1, plan.batches + 1):
+        if batch == plan.loss_during:
+            _wait_until_settled(stage, [*FIRST_NODES, FOURTH, FIFTH])
+            stage.moment(BEFORE_LOSS)
+            stage.write(batch, meanwhile=lambda: _lose_in_the_middle(stage))
+        else:
+            stage.write(batch)
+        stage.read()
+        if batch == plan.fourth_after:
+            stage.moment(BEFORE_GROWTH)
+            _add(stage, FOURTH, RACK_OF_FOURTH)
+        if batch == plan.fifth_after:
+            _add(stage, FIFTH, RACK_OF_FIFTH)
+        if batch == plan.replace_after:
+            _replace(stage)
+    _wait_until_settled(stage, [FOURTH, FIFTH, REPLACEMENT])
+    stage.moment(AT_THE_END)
+
+
+def _add(stage: Stage, node: str, rack: str) -> None:
+    volume = f"d1={stage.place.volume_of(node)},{CAPACITY}"
+    epoch = stage.operate("node", "add", node, "--datacenter", DATACENTER, "--rack", rack, "--volume", volume)
+    stage.note(f"{node} was added in rack {rack}", node, epoch)
+    _wait_for_tablets(stage, node)
+
+
+def _replace(stage: Stage) -> None:
+    volume = f"d1={stage.place.volume_of(REPLACEMENT)},{CAPACITY}"
+    epoch = stage.operate("node", "replace", LOST, REPLACEMENT, "--volume", volume)
+    stage.note(f"{REPLACEMENT} was added in the place of {LOST}", REPLACEMENT, epoch)
+    _wait_for_tablets(stage, REPLACEMENT)
+
+
+def _lose_in_the_middle(stage: Stage) -> None:
+    """Lose the storage in the middle of a batch: as soon as its first file is stored there."""
+    before = stage.files_of(LOST)
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while stage.files_of(LOST) == before:
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"the writer stored nothing on {LOST} within {BEGIN_SECONDS:.0f} s")
+        time.sleep(0.01)
+    stage.lose(LOST)
+
+
+def _wait_for_tablets(stage: Stage, node: str) -> None:
+    stage.wait(f"that tablets set out for {node}", lambda now: tablets_coming_to(now, node) > 0, BEGIN_SECONDS)
+
+
+def _wait_until_settled(stage: Stage, nodes: list[str]) -> None:
+    """Wait until nothing is on its way; the rows are counted again and again meanwhile."""
+    names = f"{', '.join(nodes[:-1])} and {nodes[-1]}"
+    stage.wait(f"that {names} are settled", lambda now: settled(now, nodes), SETTLE_SECONDS, meanwhile=stage.read)

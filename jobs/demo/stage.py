@@ -1,0 +1,232 @@
+"""The demo's stage: a real cluster in a directory, with the processes that work on it.
+
+The one idea: this process runs nothing of the cluster itself; it begins it, tells the writer and the operator's
+commands what to do, and watches the log like anyone else. When the stage is left, however that happens, no process is.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+from epochlake.jobs import administration
+from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.demo import children, flights
+from epochlake.jobs.demo.checksum import Checksum
+from epochlake.jobs.demo.children import Child, ChildFailed
+from epochlake.jobs.demo.orders import WRITER, Answer, Command
+from epochlake.jobs.demo.place import Place
+from epochlake.jobs.demo.progress import Progress
+from epochlake.jobs.demo.story import Deed, Holding, Moment, Read, ReadBack, Story, Streamed, Write
+from epochlake.jobs.verification import verify_tablets
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import NodeState
+from epochlake.placement.errors import EpochlakeError
+
+CLI = "epochlake.jobs.cli.main"
+DATACENTER = "dc1"
+FIRST_NODES = {"n1": "r1", "n2": "r2", "n3": "r3"}
+CAPACITY = 10 * 1000**3
+REPLICATION = 3
+TABLETS = 16
+
+ANSWER_SECONDS = 180.0
+COMMAND_SECONDS = 120.0
+END_SECONDS = 60.0
+LOOK_SECONDS = 0.25
+"""How often the log is looked at while something is waited for."""
+
+
+class DemoFailed(EpochlakeError):
+    """Something did not happen that should have."""
+
+
+class Stage:
+    """The cluster and the processes of a running demo, and the story so far."""
+
+    def __init__(
+        self, place: Place, cluster: Cluster, coordinator: Child, writer: Child, story: Story, progress: Progress
+    ) -> None:
+        self.place = place
+        self.cluster = cluster
+        self.story = story
+        self.progress = progress
+        self._coordinator = coordinator
+        self._writer = writer
+        self._commands = 0
+        self._looked = 0.0
+        self.lost: list[str] = []
+
+    def write(self, batch: int, meanwhile: Callable[[], None] = lambda: None) -> Write:
+        """Have a batch written; `meanwhile` is called once, while it is being written."""
+        self._writer.send(Command(write=batch))
+        meanwhile()
+        answer = self._answer(f"write {flights.name_of(batch)}")
+        written = Write(
+            batch=batch,
+            name=flights.name_of(batch),
+            rows=answer.rows,
+            files=answer.files,
+            bytes=answer.bytes,
+            planned_epoch=answer.planned_epoch,
+            epoch=answer.epoch,
+            rounds=answer.rounds,
+            missing=answer.missing,
+            started=answer.started,
+            ended=answer.ended,
+        )
+        self.story.writes.append(written)
+        self.progress.wrote(written, self.story)
+        return written
+
+    def read(self) -> Read:
+        """Have the rows counted at QUORUM."""
+        expected = self.story.acknowledged
+        self._writer.send(Command(count=True))
+        answer = self._answer("count the rows")
+        read = Read(answer.rows, expected, answer.epoch, answer.started, answer.ended)
+        self.story.reads.append(read)
+        self.progress.counted(read)
+        return read
+
+    def read_back(self, level: str) -> ReadBack:
+        """Have everything read at `level`; a read that fails is a result, too."""
+        self.progress.say(f"reading everything back at {level}")
+        self._writer.send(Command(checksum=level))
+        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=Answer)
+        return ReadBack(level, answer.checksum, answer.error, answer.ended - answer.started)
+
+    def operate(self, *arguments: str) -> int:
+        """Run a command of `epochlake` as an operator would; the epoch that it committed."""
+        self._commands += 1
+        name = f"command-{self._commands}"
+        words = [CLI, "--conf", str(self.place.configuration_file), "--output", "json", *arguments]
+        ended, document = children.run(name, words, self.place.messages / f"{name}.txt", COMMAND_SECONDS)
+        self.story.processes.append(msgspec.structs.replace(ended, command="epochlake " + " ".join(arguments[:4])))
+        return int(document["epoch"])
+
+    def lose(self, node: str) -> None:
+        """Take away a node's storage for good."""
+        self.place.lose(node)
+        self.lost.append(node)
+        self.note(f"the storage of {node} is gone for good", node)
+
+    def files_of(self, node: str) -> int:
+        """How many data files are stored on a node, committed or not."""
+        return sum(1 for _ in self.place.storage_of(node).rglob("*.parquet"))
+
+    def note(self, what: str, node: str, epoch: int | None = None) -> None:
+        self.story.deeds.append(Deed(time.time(), what, node, epoch))
+        self.progress.say(what)
+
+    def wait(
+        self,
+        what: str,
+        condition: Callable[[ClusterMetadata], bool],
+        seconds: float,
+        meanwhile: Callable[[], Any] = lambda: time.sleep(LOOK_SECONDS),
+    ) -> None:
+        """Wait until the metadata is as wanted. Raises DemoFailed, with what the coordinator says, when time is up."""
+        deadline = time.monotonic() + seconds
+        while not condition(self.cluster.catch_up()):
+            if time.monotonic() > deadline:
+                raise DemoFailed(
+                    f"{what} did not happen within {seconds:.0f} s; of the coordinator, "
+                    f"{children.tail(self._coordinator.messages)}"
+                )
+            self.look()
+            meanwhile()
+
+    def look(self) -> None:
+        """Look whether the coordinator lives and what is on its way; not more often than a few times a second."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        self._coordinator.require_running()
+        self.progress.looked(self.cluster.catch_up())
+
+    def moment(self, name: str) -> Moment:
+        """Look at what every node holds now."""
+        metadata = self.cluster.catch_up()
+        held = {stored.node: stored for stored in verify_tablets(metadata).replicas}
+        holdings = []
+        for node in metadata.directory.nodes.values():
+            if node.state is NodeState.LEFT:
+                continue
+            stored = held.get(node.name)
+            counts = (stored.tablets, stored.rows, stored.bytes) if stored else (0, 0, 0)
+            holdings.append(Holding(node.name, node.rack, str(node.state), *counts))
+        moment = Moment(name, metadata.epoch, tuple(holdings), tuple(self.lost))
+        self.story.moments.append(moment)
+        return moment
+
+    def dismiss(self) -> None:
+        """End writer and coordinator, and write down how they ended. Raises ChildFailed when one does not."""
+        self.progress.say("ending the other processes")
+        ended, _ = self._writer.finish(END_SECONDS)
+        self.story.processes.append(msgspec.structs.replace(ended, command=f"the pipeline ({ended.command})"))
+        ended, output = self._coordinator.finish(END_SECONDS, by=signal.SIGTERM)
+        self.story.processes.append(msgspec.structs.replace(ended, command="epochlake coordinator run"))
+        if ended.exit_code == 0:
+            try:
+                self.story.streamed = msgspec.json.decode(output, type=Streamed)
+            except msgspec.MsgspecError as error:
+                raise ChildFailed(f"the coordinator's report cannot be read ({error}): {output[:200]!r}") from error
+
+    def _answer(self, asked: str) -> Answer:
+        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=Answer)
+        if answer.error is not None:
+            raise DemoFailed(f"the writer could not {asked}: {answer.error}")
+        return answer
+
+
+@contextmanager
+def raised(place: Place, source: Checksum, months: int, progress: Progress) -> Iterator[Stage]:
+    """Begin a cluster of three nodes with an empty table, and the processes; end them when the block ends."""
+    configuration = place.configuration()
+    story = Story(time.time(), source, batches=months, tablets=TABLETS, replication=REPLICATION)
+    with ExitStack() as leaving:
+        leaving.callback(place.wait_for_server_to_end)
+        progress.say("a cluster of three nodes in three racks")
+        initialise(configuration, reason="epochlake demo")
+        cluster = leaving.enter_context(Cluster(configuration))
+        cluster.coordination()
+
+        def start(name: str, arguments: Sequence[str]) -> Child:
+            child = Child(name, arguments, place.messages / f"{name}.txt")
+            leaving.callback(child.stop)
+            return child
+
+        conf = str(place.configuration_file)
+        coordinator = start("coordinator", [CLI, "--conf", conf, "--output", "json", "coordinator", "run"])
+        writer = start("writer", [WRITER, conf, str(months), str(source.rows)])
+        stage = Stage(place, cluster, coordinator, writer, story, progress)
+        for node, rack in FIRST_NODES.items():
+            volumes = [("d1", str(place.volume_of(node)), CAPACITY)]
+            administration.add_node(cluster, node, DATACENTER, rack, volumes, reason="the first nodes")
+        stage.wait("that the first nodes join", lambda now: settled(now, FIRST_NODES), END_SECONDS)
+        administration.create_keyspace(cluster, flights.KEYSPACE, {DATACENTER: REPLICATION})
+        administration.create_table(
+            cluster, flights.TABLE, flights.COLUMNS, flights.PRIMARY_KEY, tablets=TABLETS, reason="the flights of 2013"
+        )
+        progress.say("starting Spark for the pipeline")
+        writer.receive(ANSWER_SECONDS, stage.look)
+        yield stage
+
+
+def settled(metadata: ClusterMetadata, nodes: Sequence[str] | dict[str, str]) -> bool:
+    """Whether these nodes have joined and nothing is on its way."""
+    known = metadata.directory.by_name
+    joined = all(node in known and known[node].state is NodeState.NORMAL for node in nodes)
+    return joined and not metadata.tablets.transitions and not any(metadata.open_requests())
+
+
+def tablets_coming_to(metadata: ClusterMetadata, node: str) -> int:
+    """Tablets that have, or are getting, a replica on the node."""
+    volumes = {volume.volume_id for volume in metadata.node(node).volumes}
+    return len(metadata.replicas_in_use(volumes))
