@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, Rejected
 from epochlake.metastore.follower import Follower
@@ -129,12 +130,9 @@ class Claimer:
 
     def append(self) -> None:
         prepared, self._prepared = self._prepared, None
-        if prepared is None or not prepared.entries:
-            return
-        try:
-            self._follower.log.append(prepared.entries)
-        except AppendConflict:
-            return
+        if prepared is not None and prepared.entries:
+            with suppress(AppendConflict):
+                self._follower.log.append(prepared.entries)
 
 
 class BusyLine:
@@ -147,6 +145,18 @@ class BusyLine:
         self.offers: dict[int, tuple[BusyPlace, bytes]] = {}
         self.tickets = 0
         self.claimed = 0
+        self._late: list[threading.Timer] = []
+
+    def later(self, action: Callable[[], None]) -> None:
+        timer = threading.Timer(0.015, action)
+        with self.guard:
+            self._late.append(timer)
+        timer.start()
+
+    def settle(self) -> None:
+        """Wait for everything that comes late."""
+        for timer in self._late:
+            timer.join()
 
     def chance(self, probability: float) -> bool:
         with self.guard:
@@ -165,7 +175,7 @@ class BusyPlace:
         if line.chance(0.05):
             time.sleep(min(0.002, timeout))
             raise CoordinationUnavailable("away")
-        if line.chance(0.05):
+        if line.chance(0.2):
             return True  # the lock of another session, which has expired
         self._held = line.lock.acquire(timeout=timeout)
         return self._held
@@ -208,25 +218,28 @@ class BusyPlace:
 
 
 class TroubledLog:
-    """A handle on an in-memory log that is slow at times, and whose appends may end without an answer."""
+    """A handle on an in-memory log that sleeps at times, and whose appends may end without an answer, or land late."""
 
     def __init__(self, shared: SharedEntries, line: BusyLine) -> None:
         self._log = InMemoryLog(shared)
         self._line = line
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
-        found = self._log.read(after, up_to)
-        if self._line.chance(0.1):
-            time.sleep(0.002)
-        return found
+        return self._log.read(after, up_to)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        if self._line.chance(0.1):
+        line = self._line
+        if line.chance(0.1):
             raise AppendUncertain("did not land")
-        if self._line.chance(0.1):
-            time.sleep(0.01)
+        if line.chance(0.1):
+            late = InMemoryLog(self._log.shared)
+            late._seen = self._log._seen
+            line.later(lambda: _append_if_nothing_came(late, entries))
+            raise AppendUncertain("lands later, if at all")
+        if line.chance(0.3):
+            time.sleep(0.02)
         self._log.append(entries)
-        if self._line.chance(0.1):
+        if line.chance(0.1):
             raise AppendUncertain("landed")
 
     def fence(self) -> None:
@@ -239,6 +252,11 @@ class TroubledLog:
 
     def compact_if_due(self) -> bool:
         return False
+
+
+def _append_if_nothing_came(log: InMemoryLog, entries: Sequence[Entry]) -> None:
+    with suppress(AppendConflict):
+        log.append(entries)
 
 
 Outcome = Committed | BaseException

@@ -689,6 +689,7 @@ def test_committers_in_trouble_tell_the_truth_about_every_request(seed: int, mon
         thread.start()
     for thread in threads:
         thread.join()
+    line.settle()
     assert_sound(shared.entries)
     assert Follower(InMemoryLog(shared)).catch_up().epoch == len(shared.entries)
     for request_id, tries in outcomes.items():
