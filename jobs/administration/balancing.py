@@ -72,6 +72,7 @@ def plan_balance(metadata: ClusterMetadata, streams_per_volume: int) -> BalanceP
         return BalancePlan(metadata.epoch, metadata.switches.balancing, (), (), ())
     plan = plan_moves(load, Policy(streams_per_volume=streams_per_volume))
     reasons, reason_of = move_reasons(load, plan, names)
+    held = np.where(load.replica_size > 1, load.replica_size, 0)  # the balancer takes an empty replica for a byte
     moves = []
     for index, replica in enumerate(plan.replica.tolist()):
         table_id, tablet = rows.tablets[load.replica_tablet[replica]]
@@ -82,7 +83,7 @@ def plan_balance(metadata: ClusterMetadata, streams_per_volume: int) -> BalanceP
                 tablet=tablet,
                 source=describe(metadata, rows.volumes[plan.source[index]]),
                 target=describe(metadata, rows.volumes[plan.target[index]]),
-                bytes=int(load.replica_size[replica]),
+                bytes=int(held[replica]),
                 reason=reasons[reason_of[index]],
             )
         )
@@ -90,7 +91,7 @@ def plan_balance(metadata: ClusterMetadata, streams_per_volume: int) -> BalanceP
     after = before.copy()
     after[plan.replica] = load.volume_node[plan.target]
     counts = [np.bincount(where, minlength=len(nodes)).tolist() for where in (before, after)]
-    sizes = [np.bincount(where, load.replica_size, len(nodes)).tolist() for where in (before, after)]
+    sizes = [np.bincount(where, held, len(nodes)).tolist() for where in (before, after)]
     capacity = np.bincount(load.volume_node, load.volume_capacity, len(nodes)).tolist()
     return BalancePlan(
         epoch=metadata.epoch,

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from epochlake.jobs.administration.changes import Options, identified, preview, require_epoch
+from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import changes as text
@@ -132,7 +133,7 @@ def planned(metadata: ClusterMetadata, event: Event, details: dict[str, Any] | N
         on_epoch=metadata.epoch,
         event=encoded.event,
         payload=msgspec.json.decode(encoded.payload),
-        what=event.summary(),
+        what=summary(event, after),
         changes=tuple(diff(metadata, after)),
         details=details or {},
     )
@@ -142,4 +143,5 @@ def changed(session: Session, committed: Committed, details: dict[str, Any] | No
     """The document of a commit."""
     log = DeltaLog(session.cluster.root.log)
     entry = entries(log, committed.epoch, committed.epoch)[0]
-    return Changed(committed.epoch, committed.request_id, committed.already, entry.decode().summary(), details or {})
+    what = summary(entry.decode(), session.cluster.metadata)
+    return Changed(committed.epoch, committed.request_id, committed.already, what, details or {})

@@ -118,6 +118,7 @@ def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> Non
 def _tell_usage(error: Exception, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(text.split())
+    message += "" if message.endswith((".", "?", "!")) else "."
     context = getattr(error, "ctx", None)
     if as_json:
         _print_json(ErrorBody("UsageError", message, USAGE))

@@ -80,6 +80,10 @@ class Session:
         for part in rendered if isinstance(rendered, list) else [rendered]:
             self.console.print(part)
 
+    def warn(self, message: str) -> None:
+        """A line on stderr for what is wrong but does not end the command."""
+        print(f"epochlake: {message}", file=sys.stderr)
+
     def close(self) -> None:
         self._open.close()
 

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.administration.switches import plan_take_snapshot
 from epochlake.jobs.cli.arguments import Limit, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -20,6 +21,7 @@ from epochlake.jobs.cli.documents import (
     LogRow,
     Verified,
 )
+from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
 from epochlake.jobs.verification import TabletFinding, TabletReport, verify_tablets
@@ -50,9 +52,12 @@ def list_(
     session = of(context)
     if event is not None and event not in KINDS:
         raise InvalidRequest(f"there are no events {event!r}: they are {', '.join(sorted(KINDS))}")
+    metadata = _newest(session)
+    if first is None and last is None and event is None and limit and metadata is not None:
+        first = max(1, metadata.epoch - limit + 1)  # no need to read the whole log for its end
     found = entries(DeltaLog(session.places.log), first or 1, last)
     chosen = [entry for entry in found if event in (None, entry.event)]
-    session.show([_row(entry) for entry in chosen[-limit if limit else 0 :]], text.log_list)
+    session.show([_row(entry, metadata) for entry in chosen[-limit if limit else 0 :]], text.log_list)
 
 
 @app.command("show")
@@ -63,7 +68,7 @@ def show(context: typer.Context, epoch: Epoch) -> None:
     entry = entries(log, epoch, epoch)[0]
     before = ClusterMetadata.empty() if epoch == 1 else metadata_at(log, snapshots, epoch - 1)
     after = before.apply(entry.decode(), entry.state_id)
-    row = _row(entry)
+    row = _row(entry, _newest(session) or after)
     session.show(
         LogEntry(
             **{name: getattr(row, name) for name in row.__struct_fields__},
@@ -133,11 +138,20 @@ def snapshot(context: typer.Context, how: How) -> None:
     )
 
 
-def _row(entry: Entry) -> LogRow:
+def _newest(session: Session) -> ClusterMetadata | None:
+    """The newest metadata, for names; None when the log cannot be followed: what is in it can be looked at even so."""
+    try:
+        return session.cluster.catch_up()
+    except LogUnreadable as error:
+        session.warn(f"the log does not hold: {error}. See `epochlake log verify`")
+        return None
+
+
+def _row(entry: Entry, metadata: ClusterMetadata | None) -> LogRow:
     return LogRow(
         epoch=entry.epoch,
         event=entry.event,
-        summary=_summary(entry),
+        summary=_summary(entry, metadata),
         author=entry.author,
         reason=entry.reason,
         committed_at=_iso(entry.committed_at),
@@ -145,10 +159,10 @@ def _row(entry: Entry) -> LogRow:
     )
 
 
-def _summary(entry: Entry) -> str:
+def _summary(entry: Entry, metadata: ClusterMetadata | None) -> str:
     """What the entry says, also when it cannot be read: a list of a damaged log is still a list."""
     try:
-        return entry.decode().summary()
+        return summary(entry.decode(), metadata)
     except LogUnreadable as error:
         return str(error)
 

@@ -19,7 +19,7 @@ COLOURS = {
     "left": "bright_black",
     "none": "cyan",
 }
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def table(*columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) -> Table:
@@ -45,12 +45,12 @@ def filled(made: Table, rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def size(count: int | None) -> str | None:
-    """Bytes for people, three digits."""
+    """Bytes for people, three digits; decimal units, as capacities are given and disks are sold."""
     if count is None:
         return None
     value, unit = float(count), 0
     while value >= 1000 and unit < len(UNITS) - 1:
-        value, unit = value / 1024, unit + 1
+        value, unit = value / 1000, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.3g} {UNITS[unit]}"
 
 

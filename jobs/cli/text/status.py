@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from epochlake.jobs.administration.status import NodeStatus, RequestStatus, Status, VolumeStatus
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 
@@ -19,9 +18,12 @@ def status(document: Status) -> list[RenderableType]:
     else:
         parts += [Text("no nodes yet: `epochlake node add NAME --datacenter … --rack … --volume …`"), Text()]
     if document.requests:
+        shared = set.intersection(*(set(request.blocked_by) for request in document.requests))
         parts.append(bold("Requests"))
         for request in document.requests:
-            parts += _request(request)
+            parts += _request(request, shared)
+        waits = "waits" if len(document.requests) == 1 else "all wait"
+        parts += [Text(f"  {waits}: {obstacle}", style="yellow") for obstacle in sorted(shared)]
         parts.append(Text())
     if document.transitions:
         parts.append(bold("Tablets on their way"))
@@ -119,10 +121,13 @@ def _nodes(nodes: Sequence[NodeStatus]) -> RenderableType:
 def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
     if volume.obstacle:
         return Text("unreachable", style="bold red")
-    return Text(f"replaces {node.replaces}" if node.replaces and node.state != "normal" else "", style="bright_black")
+    if node.state == "none":
+        asks = f"asks to replace {node.replaces}" if node.replaces else "asks to join"
+        return Text(asks, style="cyan")
+    return Text()
 
 
-def _request(request: RequestStatus) -> list[RenderableType]:
+def _request(request: RequestStatus, told: Collection[str]) -> list[RenderableType]:
     line = Text("  ")
     line.append(f"{request.kind} {request.node}", style="bold")
     line.append(f"  {request.state} since epoch {request.started_epoch or request.requested_epoch}")
@@ -137,5 +142,5 @@ def _request(request: RequestStatus) -> list[RenderableType]:
     if request.reason:
         lines.append(Text(f"    reason  {request.reason}", style="bright_black"))
     lines.append(Text(f"    request {request.request_id}", style="bright_black"))
-    lines += [Padding(Text(f"waits: {obstacle}", style="yellow"), (0, 0, 0, 4)) for obstacle in request.blocked_by]
-    return lines
+    own = [obstacle for obstacle in request.blocked_by if obstacle not in told]
+    return lines + [Text(f"    waits: {obstacle}", style="yellow") for obstacle in own]

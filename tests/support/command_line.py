@@ -1,0 +1,69 @@
+"""Running the command line in the test's own process, and looking at what it printed and left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from epochlake.jobs.cli.main import main
+from epochlake.metastore.log.delta import DeltaLog
+
+COLUMNS = "id bigint, note string"
+
+
+class Result(msgspec.Struct, frozen=True):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The one error of a run with `--output json`."""
+        assert not self.out, "data and an error"
+        error: dict[str, Any] = json.loads(self.err)["error"]
+        return error
+
+    @property
+    def error_line(self) -> str:
+        """The one line that a failed run has printed."""
+        assert not self.out, f"data and an error: {self.out}"
+        lines = self.err.splitlines()
+        assert len(lines) == 1, f"not one line: {self.err}"
+        assert lines[0].startswith("epochlake: ")
+        return lines[0]
+
+
+class CommandLine:
+    """Runs commands at one root; `text` and `json` by how they print."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def text(self, *words: str | Path) -> Result:
+        self._capsys.readouterr()
+        code = main(["--root", str(self.root), *map(str, words)])
+        printed = self._capsys.readouterr()
+        return Result(code, printed.out, printed.err)
+
+    def json(self, *words: str | Path) -> Result:
+        return self.text("--output", "json", *words)
+
+    def done(self, *words: str | Path) -> Any:
+        """The document of a command that has to succeed."""
+        result = self.json(*words)
+        assert result.code == 0, result.err
+        return result.json
+
+    def log(self) -> list[tuple[int, str]]:
+        """Epochs and hashes of everything in the log; empty when there is none."""
+        if not (self.root / "log" / "_delta_log").exists():
+            return []
+        return [(entry.epoch, entry.hash) for entry in DeltaLog(str(self.root / "log")).read(0)]

@@ -1,0 +1,161 @@
+"""Commands that change the cluster: what they commit, what they tell, and that a dry run changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from epochlake.jobs.cluster import Cluster
+from epochlake.metastore.metadata.model import NodeState
+
+from tests.support.clusters import finish, join
+from tests.support.command_line import COLUMNS, CommandLine
+
+CHANGED = {"epoch", "request_id", "already", "what", "details"}
+PLANNED = {"dry_run", "on_epoch", "event", "payload", "what", "changes", "details"}
+CHANGE = {"component", "name", "field", "before", "after"}
+
+CHANGES: dict[str, list[str]] = {
+    "RegisterNode": ["node", "add", "n4", "--datacenter", "dc1", "--rack", "r1", "--volume", "d1=n4,1GB"],
+    "CreateKeyspace": ["keyspace", "create", "k", "--replication", "dc1=2"],
+    "DropTable": ["table", "drop", "air.flights"],
+    "CreateTable": ["table", "create", "air.t", "--column", COLUMNS, "--primary-key", "id", "--tablets", "4"],
+    "PauseChanges": ["changes", "pause"],
+    "SwitchBalancing": ["balance", "pause"],
+    "TakeSnapshot": ["log", "snapshot"],
+}
+
+
+@pytest.mark.parametrize(("event", "words"), CHANGES.items(), ids=CHANGES)
+def test_a_dry_run_shows_the_event_and_leaves_everything_as_it_is(
+    unchanged: CommandLine, event: str, words: list[str]
+) -> None:
+    before, files = unchanged.log(), sorted(unchanged.root.parent.rglob("*"))
+    document = unchanged.done(*words, "--dry-run")
+    assert set(document) == PLANNED
+    assert (document["dry_run"], document["on_epoch"], document["event"]) == (True, before[-1][0], event)
+    assert all(set(change) == CHANGE for change in document["changes"])
+    assert "dry run" in unchanged.text(*words, "--dry-run").out
+    assert (unchanged.log(), sorted(unchanged.root.parent.rglob("*"))) == (before, files)
+
+
+@pytest.mark.parametrize("words", CHANGES.values(), ids=CHANGES)
+def test_a_change_under_one_request_id_is_made_once_and_said_to_be_done(grown: CommandLine, words: list[str]) -> None:
+    if "drop" in words:
+        grown.done("table", "create", "air.flights", "--column", COLUMNS, "--primary-key", "id")
+    first = grown.done(*words, "--request-id", "once", "--reason", "because")
+    again = grown.json(*words, "--request-id", "once")
+    assert set(first) == CHANGED
+    assert again.code == 0
+    assert (again.json["epoch"], again.json["already"]) == (first["epoch"], True)
+    shown = grown.done("log", "show", str(first["epoch"]))
+    assert (shown["request_id"], shown["reason"]) == ("once", "because")
+
+
+@pytest.mark.parametrize("words", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_rejected_when_the_cluster_is_not_at_the_expected_epoch(
+    unchanged: CommandLine, words: list[str]
+) -> None:
+    before = unchanged.log()
+    for more in ([], ["--dry-run"]):
+        result = unchanged.json(*words, "--expect-epoch", "3", *more)
+        assert (result.code, result.error["code"]) == (3, "epoch-moved")
+    assert unchanged.log() == before
+
+
+def test_a_change_is_made_when_the_cluster_is_at_the_expected_epoch(grown: CommandLine) -> None:
+    epoch = grown.log()[-1][0]
+    assert grown.done("balance", "pause", "--expect-epoch", str(epoch))["epoch"] == epoch + 1
+
+
+def test_a_cluster_begins_and_says_who_it_is(empty: CommandLine) -> None:
+    assert empty.done("init", "--name", "lake", "--dry-run")["event"] == "Initialise"
+    assert not empty.root.exists()
+    begun = empty.done("init", "--name", "lake", "--reason", "first", "--request-id", "r")
+    assert begun["epoch"] == 1
+    assert begun["details"]["root"] == str(empty.root)
+    status = empty.done("status")
+    assert (status["cluster"], status["cluster_id"]) == ("lake", begun["details"]["cluster_id"])
+    again = empty.done("init", "--request-id", "r")
+    assert (again["epoch"], again["already"]) == (1, True)
+
+
+def test_a_node_goes_through_its_life_by_commands(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> None:
+    grown.done(*CHANGES["RegisterNode"], "--request-id", "j4")
+    finish(cluster, "j4")
+    leave = grown.done("node", "decommission", "n4", "--reason", "old")
+    request = grown.done("status")["requests"][0]
+    assert (request["request_id"], request["kind"], request["reason"]) == (leave["request_id"], "leave", "old")
+    grown.done("node", "cancel", "n4")
+    assert grown.done("status")["requests"] == []
+    grown.done("node", "replace", "n2", "n5", "--volume", str(tmp_path / "n5"))
+    nodes = {node["name"]: node for node in grown.done("node", "list")}
+    assert (nodes["n5"]["replaces"], nodes["n5"]["rack"], nodes["n5"]["state"]) == ("n2", "r2", "none")
+    remove = grown.done("node", "remove", "n4")
+    finish(cluster, remove["request_id"])
+    assert "n4" not in [node["name"] for node in grown.done("node", "list")]
+    assert {"n4"} <= {node["name"] for node in grown.done("node", "list", "--all")}
+    assert cluster.catch_up().node("n4").state is NodeState.LEFT
+
+
+def test_a_table_goes_through_its_life_by_commands(grown: CommandLine) -> None:
+    grown.done(*CHANGES["CreateTable"])
+    columns = "at timestamp, tail string not null"
+    grown.done("table", "create", "air.log", "--column", columns, "--primary-key", "at,tail", "--append-only")
+    rows = grown.done("table", "list")
+    assert [(row["name"], row["append_only"], row["tablets"]) for row in rows] == [
+        ("air.log", True, 16),
+        ("air.t", False, 4),
+    ]
+    shown = grown.done("table", "show", "air.t")
+    assert shown["columns"] == [
+        {"name": "id", "type": "bigint", "nullable": False},
+        {"name": "note", "type": "string", "nullable": True},
+    ]
+    assert shown["replicas_by_node"] == {"n1": 4, "n2": 4, "n3": 4}
+    assert grown.done("keyspace", "list")[0] | {"epoch": 0} == {
+        "name": "air",
+        "placement": "tablets",
+        "strategy": "NetworkTopologyStrategy",
+        "replication": {"dc1": 3},
+        "tables": 2,
+        "epoch": 0,
+    }
+    for table in ("air.t", "air.log"):
+        grown.done("table", "drop", table)
+    grown.done("keyspace", "drop", "air")
+    assert grown.done("table", "list") == grown.done("keyspace", "list") == []
+
+
+def test_volumes_that_got_no_tablets_are_told(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> None:
+    join(cluster, tmp_path / "volumes", "n4", "r1")
+    next((tmp_path / "volumes" / "n4").glob("*.json")).unlink()
+    document = grown.done(*CHANGES["CreateTable"])
+    assert list(document["details"]["no_tablets_on"]) == ["n4/d1"]
+
+
+def test_paused_changes_are_refused_with_the_reason_until_they_are_resumed(grown: CommandLine) -> None:
+    grown.done("changes", "pause", "--reason", "upgrade")
+    refused = grown.json("balance", "pause")
+    assert (refused.code, refused.error["code"]) == (3, "changes-paused")
+    assert "upgrade" in refused.error["message"]
+    grown.done("changes", "resume")
+    grown.done("balance", "pause", "--reason", "load")
+    assert grown.done("status")["switches"]["balancing_reason"] == "load"
+    grown.done("balance", "resume")
+
+
+def test_text_and_json_tell_the_same_change(grown: CommandLine) -> None:
+    text = grown.text("balance", "pause", "--request-id", "r").out
+    document = grown.done("balance", "pause", "--request-id", "r")
+    assert document["what"] in text
+    assert f"epoch {document['epoch']}" in text
+    assert "r" in text.split()
+
+
+def test_global_options_are_taken_wherever_they_stand(grown: CommandLine) -> None:
+    first: Any = grown.text("status", "--output", "json")
+    last: Any = grown.text("status", "-o", "json", "--verbose")
+    assert json.loads(first.out) == json.loads(last.out)
