@@ -5,17 +5,19 @@ They say what was asked, name the node or the operation in the way, and what to 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations
 
 import numpy as np
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
-from epochlake.placement.ring.placements import Change, calculated, same
+from epochlake.placement.ring.placements import Change, Placements, calculated, same
 from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
-from epochlake.placement.ring.steps import settled_placements, settled_tokens, tokens_after, with_deltas
-from epochlake.placement.ring.strategies import SIMPLE
+from epochlake.placement.ring.steps import settled_tokens, tokens_after, with_deltas, without_deltas
+from epochlake.placement.ring.strategies import SIMPLE, Replication
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
+_EVERY_SUBSET = 5
 _GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
 
 
@@ -144,24 +146,49 @@ def hands_nothing_to_departing(state: RingState, asked: Operation) -> None:
 
 
 def settles(state: RingState, asked: Operation) -> None:
-    """All plans together lead to what the strategy gives to the ring after all of them."""
-    if not state.operations:
+    """Whichever of the operations in flight finish, and whichever are cancelled, the ring ends as its strategy says.
+
+    Locks do not see to that: a plan that adds a rack, or a node that a walk passes over, changes what another plan's
+    ranges would be, though not yet what they are. With more than `_EVERY_SUBSET` others, pairs of them are tried and
+    all of them together, instead of every subset.
+    """
+    others = [operation for operation in state.operations.values() if not operation.cancelling]
+    if not others:
         return
-    predicted = with_deltas(settled_placements(state), asked, 0)
-    ring = state.ring_with(tokens_after(settled_tokens(state), asked))
-    targets = {key: key for key in state.placements}
-    for operation in (*state.operations.values(), asked):
-        if operation.replication is not None and not operation.cancelling:
-            targets.update(dict.fromkeys(operation.deltas, operation.replication))
-    for replication, target in targets.items():
-        if not same(predicted[replication].reads, calculated(ring, target)):
-            others = ", ".join(map(str, state.operations.values()))
+    base: Mapping[Replication, Placements] = state.placements
+    for operation in reversed(list(state.operations.values())):
+        base = without_deltas(base, operation)
+    for subset in _subsets(others):
+        if not _reaches_its_target(state, base, (*subset, asked)):
+            names = ", ".join(map(str, subset))
             raise PlanRejected(
                 "would-not-settle",
-                f"{asked} together with {others} would not reach the placement that {target.strategy} gives to the "
-                "ring after all of them: one shifts racks or nodes that another counts on. Wait or cancel them.",
-                next(iter(state.operations)),
+                f"{asked} together with {names} would not reach the placement that the strategy gives to the ring "
+                "after all of them: one shifts racks or nodes that another counts on. Wait or cancel.",
+                subset[-1].operation_id,
             )
+
+
+def _reaches_its_target(
+    state: RingState, base: Mapping[Replication, Placements], operations: tuple[Operation, ...]
+) -> bool:
+    """Whether the plans together lead from `base` to what the strategies calculate for the ring after them."""
+    tokens: Mapping[int, tuple[int, ...]] = state.tokens()
+    targets = {replication: replication for replication in base}
+    for operation in operations:
+        base, tokens = with_deltas(base, operation, 0), tokens_after(tokens, operation)
+        if operation.replication is not None:
+            targets.update(dict.fromkeys(operation.deltas, operation.replication))
+    ring = state.ring_with(tokens)
+    return all(same(base[key].reads, calculated(ring, target)) for key, target in targets.items())
+
+
+def _subsets(operations: list[Operation]) -> Iterator[tuple[Operation, ...]]:
+    most = len(operations) if len(operations) <= _EVERY_SUBSET else 2
+    for size in range(1, most + 1):
+        yield from combinations(operations, size)
+    if most < len(operations):
+        yield tuple(operations)
 
 
 def gaining(operation: Operation) -> frozenset[int]:

@@ -189,7 +189,8 @@ def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
 def _by_range(ring: Ring, walked: Offsets) -> NodeIds:
     """From positions by token to nodes by range: the range that ends at the top belongs to the first token's owner.
 
-    Positions are less than three turns: one to the datacenter's first token, one for its walk, one for the token's own.
+    Positions are less than three turns: one to the datacenter's first token, one for its walk, one for the token's
+    own.
     """
     size, width = walked.shape
     holders = np.tile(ring.node_ids[ring.owners], 3)

@@ -25,6 +25,7 @@ class Change:
         self.done = 1
         self.at_once = touches_at_once
         self.cancelling = False
+        self.given_up: Covered = {}
 
 
 class Model:
@@ -55,6 +56,9 @@ class Model:
     def retreat(self, name: str) -> None:
         """One step back; from then on the change is on its way back."""
         change = self.changes[name]
+        if not change.cancelling:
+            before, after = self._cut(self.tokens), self._cut(_with(self.tokens, change.tokens))
+            change.given_up = {span: nodes for span, nodes in after.items() if nodes != before[span]}
         change.done -= 1
         change.cancelling = True
         if change.done == 0:
@@ -64,8 +68,14 @@ class Model:
         return self._cut(self._ring(3))
 
     def writes(self) -> Covered:
-        finished, started = self._cut(self._ring(4)), self._cut(self._ring(2))
-        return {span: finished[span] | started[span] for span in finished}
+        written = [self._cut(self._ring(4)), self._cut(self._ring(2))]
+        # What is on its way back still writes to where it would have led; others no longer count on it.
+        result = {span: frozenset().union(*(covered[span] for covered in written)) for span in written[0]}
+        for change in self.changes.values():
+            if change.cancelling and change.done == 2:
+                for span in result:
+                    result[span] |= _holders(change.given_up, span)
+        return result
 
     def settled(self) -> Covered:
         """What reads and writes will be when all that is in flight has ended."""
@@ -85,10 +95,10 @@ class Model:
         return [span for span in before.keys() | after.keys() if before.get(span) != after.get(span)]
 
     def _ring(self, steps: int) -> Owners:
-        """Tokens with every change in flight applied that has done so many steps."""
+        """Tokens with every change in flight applied that has done so many steps and is not on its way back."""
         tokens = self.tokens
         for change in self.changes.values():
-            if change.done >= steps or change.at_once:
+            if (change.done >= steps and not change.cancelling) or change.at_once:
                 tokens = _with(tokens, change.tokens)
         return tokens
 
@@ -157,6 +167,14 @@ class Model:
 def _with(tokens: Owners, changed: Owners) -> Owners:
     merged = {**tokens, **changed}
     return {node: owned for node, owned in merged.items() if owned}
+
+
+def _holders(covered: Covered, span: tuple[int, int]) -> frozenset[int]:
+    """Nodes that hold the range that `span` lies in; none where no range does."""
+    for (low, high), nodes in covered.items():
+        if low <= span[0] and _order(span[1]) <= _order(high):
+            return nodes
+    return frozenset()
 
 
 def _order(end: int) -> int:

@@ -30,7 +30,10 @@ _RACKS = 3
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """`operations` at once, replicas (in each datacenter), datacenters (0: SimpleStrategy), nodes to grow to."""
+    """`operations` at once, replicas (in each datacenter), datacenters (0: SimpleStrategy), nodes to grow to.
+
+    `cancelling` is how often an operation in flight is cancelled, out of the times that something happens.
+    """
 
     operations: int
     factor: int
@@ -38,6 +41,7 @@ class Configuration(msgspec.Struct, frozen=True):
     nodes: int = 50
     tokens: int = 1
     quorums: bool = True
+    cancelling: float = 0.03
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -105,6 +109,7 @@ class _Run:
         else:
             replication = replication_of(SIMPLE, {SIMPLE_OPTION: configuration.factor})
             factors = {"": configuration.factor}
+        self.ids = len(nodes) - 1
         self.datacenters = names
         self.state = ring_state(nodes, {_KEYSPACE: replication})
         places = {node.node_id: (node.datacenter, node.rack) for node in nodes}
@@ -129,9 +134,9 @@ class _Run:
         roll = self.chance.random()
         if not self.state.operations or (growing and free and roll < 0.4):
             self._prepare()
-        elif roll > 0.97:
+        elif roll > 1 - self.configuration.cancelling:
             self._cancel()
-        elif roll > 0.94:
+        elif 0.4 <= roll < 0.43:
             self._snapshot()
         else:
             self._go_on()
@@ -174,7 +179,8 @@ class _Run:
         return grown, lambda: plan_replace(grown, name, replaced, node), {replaced: (), node: tokens}
 
     def _registered(self, state: RingState, datacenter: str) -> tuple[RingState, int]:
-        node = RingNode(len(state.nodes), datacenter, self._rack())
+        self.ids += 1  # Never used again, also when the plan is rejected: the model remembers where an id stood.
+        node = RingNode(self.ids, datacenter, self._rack())
         self.model.places[node.node_id] = (node.datacenter, node.rack)
         return msgspec.structs.replace(state, nodes={**state.nodes, node.node_id: node}), node.node_id
 

@@ -49,6 +49,13 @@ def test_random_range_movements_with_many_tokens_a_node_hold_every_invariant() -
         simulate_placements(Configuration(operations=3, factor=3, datacenters=1, nodes=10, tokens=4), seed)
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_many_operations_at_once_that_are_often_cancelled_hold_every_invariant(seed: int) -> None:
+    """One datacenter with as many racks as replicas: there plans that lock disjoint ranges depend on each other most."""
+    report = simulate_placements(Configuration(5, 3, 1, nodes=24, cancelling=0.1), seed)
+    assert report.done["cancel"] > 20
+
+
 def test_a_run_is_a_function_of_its_seed_and_configuration() -> None:
     configuration = Configuration(operations=3, factor=2, datacenters=0, nodes=SMALL)
     assert simulate_placements(configuration, 7) == simulate_placements(configuration, 7)
