@@ -1,0 +1,270 @@
+"""Pipelines held at old epochs while a tablet moves from A, B, C to B, C, X: seed 002, "Consistency Guarantees".
+
+Every stage with every stage before it, every set of replicas that answers: what was acknowledged is seen by every
+quorum read that succeeds, now and afterwards. Without fences and without the look at the newest epoch it is not, and
+these tests say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.dataplane import commits
+from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline import pipeline as pipeline_module
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.pipeline.landing import Landing
+from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.pipeline.replicas import open_all
+from epochlake.metastore.configuration import Configuration, PipelineSettings
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import SwitchBalancing
+from epochlake.placement.transitions import Kind, Stage
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+
+ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
+PAIRS = [set(chosen) for chosen in combinations("ABCX", 2)]
+"""Every quorum of three that there can be."""
+TRIPLES = [set(chosen) for chosen in combinations("ABCX", 3)]
+
+S = Stage
+FORWARD = [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW, S.CLEANUP, None]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    return placed(tmp_path, FOUR, "ABC", configuration=ONE_TRY)
+
+
+def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines do not look at fences, neither when they commit nor when they read."""
+
+    def commit(*args: object, epoch: int, **named: object) -> object:
+        return commits.commit_files(*args, epoch=1 << 60, **named)  # type: ignore[arg-type]
+
+    def open_blindly(*args: object) -> object:
+        opened, failed = open_all(*args)  # type: ignore[arg-type]
+        for snapshot in opened.values():
+            snapshot.fence = 0
+        return opened, failed
+
+    monkeypatch.setattr(landing, "commit_files", commit)
+    monkeypatch.setattr(pipeline_module, "open_all", open_blindly)
+
+
+def without_a_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines judge their acknowledgements by the epoch that they planned at."""
+
+    def init(self: Landing, batch: object, metadata: ClusterMetadata, *rest: object) -> None:
+        original(self, batch, metadata, lambda epoch: metadata, *rest[1:])  # type: ignore[arg-type]
+
+    original = Landing.__init__
+    monkeypatch.setattr(Landing, "__init__", init)
+
+
+@dataclass
+class Adversary:
+    """Pipelines pinned at every epoch that there was, writing and reading with whatever replicas answer."""
+
+    cluster: SmallCluster
+    acknowledged: set[str] = field(default_factory=set)
+    refused: int = 0
+    unseen: list[str] = field(default_factory=list)
+    held: list[ClusterMetadata] = field(default_factory=list)
+
+    def hold(self) -> None:
+        self.held.append(self.cluster.metadata)
+
+    def pipeline_at(self, metadata: ClusterMetadata) -> Pipeline:
+        pipeline = self.cluster.pipeline()
+        pipeline._metadata = metadata
+        return pipeline
+
+    def attack(self) -> None:
+        """Write and read at every epoch held so far, with every two replicas; at the last two with every three too."""
+        self.hold()
+        for then in self.held:
+            for nodes in PAIRS + TRIPLES if then in self.held[-2:] else PAIRS:
+                with self.cluster.without(set("ABCX") - nodes):
+                    self.write(then)
+        self.check()
+
+    def write(self, then: ClusterMetadata) -> None:
+        try:
+            self.acknowledged.add(self.cluster.write(self.pipeline_at(then)))
+        except ConsistencyNotReached:
+            self.refused += 1
+
+    def check(self) -> None:
+        for then in self.held:
+            for nodes in PAIRS:
+                with self.cluster.without(set("ABCX") - nodes):
+                    try:
+                        seen = self.cluster.read(self.pipeline_at(then))
+                    except ConsistencyNotReached:
+                        continue
+                if lost := self.acknowledged - seen:
+                    now = self.cluster.stage()
+                    self.unseen.append(f"{len(lost)} by a read of epoch {then.epoch} at {now} with {sorted(nodes)}")
+
+
+JOURNEYS = {
+    "all answer": (Kind.MIGRATION, "", FORWARD),
+    "B is away": (Kind.MIGRATION, "B", FORWARD),
+    "A is away": (Kind.REBUILD, "A", FORWARD[:4]),
+}
+
+
+@pytest.mark.parametrize("journey", JOURNEYS)
+def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum_on_the_way_there(
+    cluster: SmallCluster, journey: str
+) -> None:
+    kind, away, stages = JOURNEYS[journey]
+    adversary = Adversary(cluster)
+    adversary.hold()
+    cluster.start("A", "X", kind)
+    adversary.attack()
+    for stage in stages:
+        with cluster.without(away):
+            cluster.until(stage)
+        adversary.attack()
+    assert adversary.unseen == []
+    assert len(adversary.acknowledged) > 20
+    assert adversary.refused > 20
+
+
+@pytest.mark.parametrize("last", [S.STREAMING, S.WRITE_BOTH_READ_NEW])
+def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum_on_the_way_back(
+    cluster: SmallCluster, last: Stage
+) -> None:
+    adversary = Adversary(cluster)
+    adversary.hold()
+    cluster.start("A", "X")
+    adversary.hold()
+    for stage in FORWARD[: FORWARD.index(last) + 1]:
+        cluster.until(stage)
+        adversary.hold()
+    adversary.attack()
+    with cluster.without("X"):
+        cluster.until(S.CLEANUP_TARGET)
+    adversary.attack()
+    cluster.until(None)
+    adversary.attack()
+    assert adversary.unseen == []
+    assert len(adversary.acknowledged) > 20
+    assert cluster.files_on("X") == set()
+    cluster.start("B", "X")
+    cluster.until(None)
+    adversary.check()
+    assert adversary.unseen == []
+
+
+def test_coordinators_1_and_2_a_read_at_101_sees_a_write_at_103(cluster: SmallCluster) -> None:
+    assert unseen_by_coordinator_1(cluster) == set()
+
+
+def test_coordinators_1_and_2_disagree_when_nobody_is_fenced(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fences(monkeypatch)
+    assert len(unseen_by_coordinator_1(cluster)) == 1
+
+
+def unseen_by_coordinator_1(cluster: SmallCluster) -> set[str]:
+    """Coordinator 1 is held where X is a write replica, 2 where A is none any more; each finds two replicas."""
+    cluster.start("A", "X")
+    cluster.until(S.WRITE_BOTH_READ_OLD)
+    one = cluster.pipeline("coordinator 1")
+    cluster.until(S.CLEANUP)
+    two = cluster.pipeline("coordinator 2")
+    with cluster.without("AB"):
+        written = cluster.write(two)
+    with cluster.without("CX"):
+        try:
+            return {written} - cluster.read(one)
+        except ConsistencyNotReached:
+            return set()
+
+
+GUARDS: dict[str, list[Callable[[pytest.MonkeyPatch], None]]] = {
+    "with all guards": [],
+    "without fences": [without_fences],
+    "without a last look": [without_a_last_look],
+    "without both": [without_fences, without_a_last_look],
+}
+
+
+@pytest.mark.parametrize(("guards", "lost"), [*[(name, 0) for name in list(GUARDS)[:3]], ("without both", 1)])
+def test_coordinators_3_and_4_a_read_at_102_sees_a_write_at_100_unless_both_guards_are_off(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch, guards: str, lost: int
+) -> None:
+    for switch_off in GUARDS[guards]:
+        switch_off(monkeypatch)
+    three = cluster.pipeline("coordinator 3")
+    cluster.start("A", "X")
+    cluster.until(S.WRITE_BOTH_READ_NEW)
+    four = cluster.pipeline("coordinator 4")
+    with cluster.without("CX"):
+        try:
+            written = {cluster.write(three)}
+        except ConsistencyNotReached:
+            written = set()
+    with cluster.without("AB"):
+        assert len(written - cluster.read(four)) == lost
+
+
+def test_a_write_held_at_100_lands_where_it_belongs_now(cluster: SmallCluster) -> None:
+    held = cluster.pipeline()
+    cluster.start("A", "X")
+    cluster.until(None)
+    written = cluster.write(held)
+    assert held.epoch == cluster.metadata.epoch
+    assert [node for node in "ABCX" if written in cluster.files_on(node)] == ["B", "C", "X"]
+
+
+def test_an_acknowledgement_of_a_replica_that_gave_the_tablet_up_in_between_does_not_count(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A and X acknowledge; X gives the tablet up, and gets it again from B, which has not seen the file."""
+    cluster.start("A", "X")
+    cluster.until(S.WRITE_BOTH_READ_OLD)
+    writer = cluster.pipeline()
+
+    def meanwhile(self: Landing, number: int) -> int:
+        with cluster.without("BC" if number == 1 else "B"):
+            fence = original(self, number)
+        if number == 1:
+            with cluster.without("X"):
+                cluster.until(S.CLEANUP_TARGET)
+            cluster.until(None)
+            cluster.start("B", "X")
+            cluster.until(None)
+        return fence
+
+    original = Landing._round
+    monkeypatch.setattr(Landing, "_round", meanwhile)
+    written = cluster.write(writer)
+    assert [node for node in "ABCX" if written in cluster.files_on(node)] in (["A", "C", "X"], ["A", "X"], ["A", "C"])
+    for nodes in ("AC", "AX", "CX"):
+        with cluster.without(set("ABCX") - set(nodes)):
+            assert written in cluster.read(cluster.pipeline())
+
+
+def test_placement_that_moves_for_ever_ends_in_an_error(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = cluster.pipeline()
+
+    def meanwhile(self: Landing, number: int) -> int:
+        cluster.cluster.commit(SwitchBalancing(number % 2 == 1))
+        return original(self, number)
+
+    original = Landing._round
+    monkeypatch.setattr(Landing, "_round", meanwhile)
+    with cluster.without("BC"), pytest.raises(ConsistencyNotReached, match=r"QUORUM .* tablet"):
+        cluster.write(writer)
