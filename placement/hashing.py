@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 from epochlake.placement.errors import InvalidRequest
 
@@ -23,6 +23,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _MASK = (1 << 64) - 1
 _SEED = 42
+_EXACT = Context(prec=100)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BITS = {"tinyint": 8, "byte": 8, "smallint": 16, "short": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64}
 _TIMESTAMPS = ("timestamp", "timestamp_ltz", "timestamp_ntz")
@@ -109,7 +110,7 @@ def _whole(value: int, bits: int) -> bytes:
 
 
 def _decimal(value: Decimal, precision: int, scale: int) -> bytes:
-    unscaled = value.scaleb(scale)
+    unscaled = value.scaleb(scale, _EXACT)
     if unscaled != unscaled.to_integral_value() or abs(unscaled) >= 10**precision:
         raise ValueError(f"{value} does not fit")
     whole = int(unscaled)

@@ -32,8 +32,13 @@ VolumeOption = Annotated[
 def add(
     context: typer.Context,
     name: Name,
-    datacenter: Annotated[str, typer.Option("--datacenter", metavar="NAME", show_default=False)],
-    rack: Annotated[str, typer.Option("--rack", metavar="NAME", show_default=False)],
+    datacenter: Annotated[
+        str, typer.Option("--datacenter", metavar="NAME", help="Where it stands.", show_default=False)
+    ],
+    rack: Annotated[
+        str,
+        typer.Option("--rack", metavar="NAME", help="Replicas of a tablet go to different racks.", show_default=False),
+    ],
     volume: VolumeOption,
     how: How,
 ) -> None:
