@@ -51,7 +51,7 @@ def test_random_range_movements_with_many_tokens_a_node_hold_every_invariant() -
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_many_operations_at_once_that_are_often_cancelled_hold_every_invariant(seed: int) -> None:
-    """One datacenter with as many racks as replicas: there plans that lock disjoint ranges depend on each other most."""
+    """One datacenter, as many racks as replicas: there plans on disjoint ranges depend on each other most."""
     report = simulate_placements(Configuration(5, 3, 1, nodes=24, cancelling=0.1), seed)
     assert report.done["cancel"] > 20
 
