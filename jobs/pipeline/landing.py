@@ -134,8 +134,8 @@ class Landing:
                     due.setdefault(volume, []).append(staged.file)
         fence = 0
         with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
-            outcomes = pool.map(lambda item: (item, self._commit(*item, number)), due.items())
-        for (volume, files), outcome in outcomes:
+            outcomes = list(pool.map(lambda volume: self._commit(volume, due[volume], number), due))
+        for (volume, files), outcome in zip(due.items(), outcomes, strict=True):
             self._missing.pop(volume, None)
             match outcome:
                 case Acknowledged() | AlreadyApplied():
