@@ -113,7 +113,7 @@ class Coordinator:
         self._failures: Counter[TabletKey] = Counter()
         self._errors: dict[TabletKey, str] = {}
         self._waiting_since: dict[tuple[TabletKey, Stage], float] = {}
-        self._avoided_until: dict[VolumeId, float] = {}
+        self._avoided: dict[VolumeId, tuple[float, str]] = {}
         self._blocked: list[str] = []
         self._moved = self._reverted = self._streamed = self._finished = 0
 
@@ -227,7 +227,8 @@ class Coordinator:
             for transition in ended:
                 self._failures.pop(transition.key, None)
                 if transition.stage is Stage.REVERT_MIGRATION:
-                    self._avoided_until[transition.pending] = time.monotonic() + AVOIDED_SECONDS
+                    until = time.monotonic() + AVOIDED_SECONDS
+                    self._avoided[transition.pending] = (until, transition.error or "")
         return bool(changes or ended)
 
     def _prepare(self, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
@@ -334,14 +335,17 @@ class Coordinator:
         if not metadata.tablets.maps or not self._has_room(metadata):
             return False
         now = time.monotonic()
-        avoided = frozenset(volume for volume, until in self._avoided_until.items() if until > now)
-        loads = msgspec.structs.replace(measure_loads(metadata), avoided=avoided)
+        avoided = {volume: error for volume, (until, error) in self._avoided.items() if until > now}
+        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided))
         new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
         self._blocked += stuck
         if not new:
             if any(metadata.open_requests()):
                 # Nothing else says why, when the only targets there are have just failed.
-                self._blocked += [f"{describe(metadata, volume)} is avoided for a while" for volume in avoided]
+                self._blocked += [
+                    f"no tablet goes to {describe(metadata, volume)} for a while, the last one was taken back: {error}"
+                    for volume, error in avoided.items()
+                ]
             return False
         self._commit(StartTransitions(tuple(new)), new[0].reason)
         return True

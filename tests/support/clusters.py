@@ -6,9 +6,10 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.volumes import MARKER_FILE
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.verification import verify_tablets
 from epochlake.metastore.configuration import ClusterSettings, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
@@ -38,8 +40,8 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import Column, Table, Transition, VolumeId
-from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.metastore.metadata.model import Column, NodeState, Table, Transition, VolumeId
+from epochlake.placement.consistency import ConsistencyLevel, majority
 from epochlake.placement.tokens import tablet_label
 from epochlake.placement.transitions import Kind, Stage
 
@@ -263,3 +265,18 @@ def placed(
 
 FOUR = {"A": ("dc1", "r1"), "B": ("dc1", "r2"), "C": ("dc1", "r3"), "X": ("dc1", "r1")}
 """The nodes of seed 002, "Consistency Guarantees"."""
+
+
+def assert_at_rest(cluster: SmallCluster, acknowledged: Collection[str], tablet: int = 0) -> None:
+    """Nothing is in transition or asked for, INV-TABL-1 holds, and every quorum reads every acknowledged file."""
+    metadata = cluster.metadata
+    assert not metadata.tablets.transitions
+    assert not list(metadata.open_requests())
+    report = verify_tablets(metadata)
+    assert report.violations == ()
+    replicas = metadata.tablets.maps[cluster.table.table_id].replicas(tablet)
+    names = {metadata.directory.node_of_volume[volume].name for volume in replicas}
+    assert all(metadata.directory.node_of_volume[volume].state is NodeState.NORMAL for volume in replicas)
+    held = [cluster.files_on(name, tablet) for name in names]
+    for quorum in combinations(held, majority(len(held))):
+        assert set(acknowledged) <= set().union(*quorum)

@@ -1,0 +1,405 @@
+"""The way there and the way back, with storage that dies at every stage: it ends in a legal state, and loses nothing.
+
+"Dies": the volume's marker is gone, as on a disk that is not mounted. An operator then says that the node is to be
+removed; before that, a coordinator waits or goes back, and never decides by itself that somebody is dead for good.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.coordinator import coordinator as coordinators
+from epochlake.jobs.coordinator.coordinator import Coordinator, advance_unless_moved
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.copying import FileCopy
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
+from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.events import StageChange
+from epochlake.placement.consistency import BarrierLevel
+from epochlake.placement.transitions import Kind, Stage
+
+from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
+
+S = Stage
+QUICK = Configuration(
+    pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
+)
+FIVE = FOUR | {"Y": ("dc1", "r1")}
+STAGES = [
+    S.ALLOW_WRITE_BOTH_READ_OLD,
+    S.WRITE_BOTH_READ_OLD,
+    S.STREAMING,
+    S.WRITE_BOTH_READ_NEW,
+    S.USE_NEW,
+    S.CLEANUP,
+]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 0.0)
+
+
+def some_rounds(cluster: SmallCluster, count: int = 8) -> None:
+    for _ in range(count):
+        cluster.round()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_pending_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
+    cluster = placed(tmp_path, FIVE, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(stage)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    cluster.lose("X")
+    some_rounds(cluster)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    administration.remove_node(cluster.cluster, "X")
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_pending_node_dies_and_comes_back(tmp_path: Path, stage: Stage) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    cluster.start("A", "X")
+    cluster.until(stage)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    with cluster.without("X"):
+        some_rounds(cluster)
+        acknowledged.append(cluster.write(cluster.pipeline()))
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_leaving_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(stage)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    cluster.lose("A")
+    some_rounds(cluster)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    administration.remove_node(cluster.cluster, "A")
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_leaving_and_pending_node_die_together_and_are_removed(tmp_path: Path, stage: Stage) -> None:
+    cluster = placed(tmp_path, FIVE, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(stage)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    cluster.lose("A")
+    cluster.lose("X")
+    some_rounds(cluster)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    for node in "XA":
+        administration.remove_node(cluster.cluster, node)
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_pending_node_of_a_table_with_one_replica_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
+    """From `use_new` on the only replica that gets writes is the dead one: there it can only be waited for."""
+    cluster = placed(tmp_path, {n: FOUR[n] for n in "ABX"}, "A", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(stage)
+    cluster.lose("X")
+    some_rounds(cluster)
+    administration.remove_node(cluster.cluster, "X")
+    some_rounds(cluster, 12)
+    if stage in (S.USE_NEW, S.CLEANUP):
+        with pytest.raises(ConsistencyNotReached):
+            cluster.read(cluster.pipeline())
+        cluster.bring_back("X")
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("dead", ["A", "B", "X"])
+def test_a_table_with_two_replicas_survives_the_loss_of_one(tmp_path: Path, dead: str) -> None:
+    cluster = placed(tmp_path, FOUR, "AB", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(S.WRITE_BOTH_READ_OLD)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    cluster.lose(dead)
+    some_rounds(cluster)
+    administration.remove_node(cluster.cluster, dead)
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+def test_rebuilding_waits_for_a_source_that_may_have_rows_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    with cluster.without("C"):
+        acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.lose("A")
+    cluster.lose("B")
+    administration.remove_node(cluster.cluster, "A")
+    some_rounds(cluster, 30)
+    assert list(cluster.metadata.open_requests())
+    assert any("rebuilding needs 2 of the 3 replicas" in why for why in cluster.coordinator._blocked)
+    assert cluster.files_on("X") == set()
+    cluster.bring_back("B")
+    cluster.coordinator = Coordinator(cluster.cluster)
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+    assert acknowledged[0] in cluster.files_on("X")
+
+
+def test_draining_a_node_that_does_not_answer_waits_and_says_so(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.lose("A")
+    administration.decommission(cluster.cluster, "A")
+    some_rounds(cluster)
+    before = cluster.metadata.epoch
+    some_rounds(cluster)
+    assert cluster.metadata.epoch == before
+    assert "does not answer" in cluster.coordinator._blocked[0]
+    administration.cancel_request(cluster.cluster, "A")
+    administration.remove_node(cluster.cluster, "A")
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+def test_a_volume_that_took_a_tablet_back_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volume answers and cannot take a table: trying it again and again would fill the log with epochs."""
+    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    cluster = placed(tmp_path, {n: FIVE[n] for n in "ABCXY"}, "ABC", configuration=QUICK)
+    for node in "XY":
+        (cluster.directory / node / "air").write_text("in the way")
+    administration.decommission(cluster.cluster, "A")
+    some_rounds(cluster, 40)
+    before = cluster.metadata.epoch
+    some_rounds(cluster)
+    assert cluster.metadata.epoch == before
+    assert cluster.stage() is None
+    assert cluster.coordinator._blocked
+    (cluster.directory / "Y" / "air").unlink()
+    cluster.coordinator = Coordinator(cluster.cluster)
+    cluster.settle()
+    assert_at_rest(cluster, [])
+
+
+def test_one_tablet_that_two_requests_want_to_move_does_not_stop_both(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FIVE | {"Z": ("dc1", "r3")}, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.lose("A")
+    volumes = [("d1", str(cluster.directory / "W"), 1 << 30)]
+    administration.replace_node(cluster.cluster, "A", "W", volumes)
+    administration.decommission(cluster.cluster, "B")
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+    assert {cluster.metadata.node(n).state.value for n in "AB"} == {"left"}
+
+
+WAYS = {
+    "drained": lambda cluster: administration.decommission(cluster.cluster, "A"),
+    "removed": lambda cluster: (cluster.lose("A"), administration.remove_node(cluster.cluster, "A")),
+    "replaced": lambda cluster: (
+        cluster.lose("A"),
+        administration.replace_node(cluster.cluster, "A", "W", [("d1", str(cluster.directory / "W"), 1 << 30)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_node_goes_with_all_its_tablets_while_rows_are_written(tmp_path: Path, way: str) -> None:
+    tablets = {0: "ABC", 1: "ABX", 2: "BCX", 3: "ACX"}
+    cluster = placed(tmp_path, FIVE, tablets, configuration=QUICK)
+    acknowledged: dict[int, list[str]] = {t: [cluster.write(cluster.pipeline(), tablet=t)] for t in tablets}
+    writer = cluster.pipeline()
+    WAYS[way](cluster)
+    for number in range(200):
+        if not cluster.round() and cluster.coordinator._is_idle(cluster.metadata):
+            break
+        acknowledged[number % 4].append(cluster.write(writer, tablet=number % 4))
+    for tablet in tablets:
+        assert_at_rest(cluster, acknowledged[tablet], tablet)
+    assert cluster.metadata.node("A").state.value == "left"
+
+
+def test_a_drain_that_is_cancelled_half_way_leaves_a_normal_node(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    administration.decommission(cluster.cluster, "A")
+    cluster.until(S.STREAMING)
+    administration.cancel_request(cluster.cluster, "A")
+    cluster.settle()
+    assert cluster.metadata.node("A").state.value == "normal"
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_changes_that_are_paused_in_the_middle_go_on_when_resumed(tmp_path: Path, stage: Stage) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    cluster.start("A", "X")
+    cluster.until(stage)
+    administration.pause_changes(cluster.cluster, reason="an audit")
+    epoch = cluster.metadata.epoch
+    some_rounds(cluster, 3)
+    assert cluster.metadata.epoch == epoch
+    acknowledged = [cluster.write(cluster.pipeline())]
+    assert "paused (an audit)" in cluster.coordinator._blocked[0]
+    administration.resume_changes(cluster.cluster)
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = CoordinatorSettings(backoff_seconds=0.0, barrier_level=BarrierLevel.ALL, barrier_timeout_seconds=0.3)
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=Configuration(coordinator=settings))
+    cluster.start("A", "X")
+    with cluster.without("C"):
+        cluster.round()
+        assert cluster.stage() is S.ALLOW_WRITE_BOTH_READ_OLD
+        assert "waits for fences" in cluster.coordinator._blocked[0]
+        cluster.until(None, rounds=5000)
+    assert "relaxes from ALL" in caplog.text
+
+
+class HeldCopier(ThreadCopier):
+    """Copies, and then does not come back until it is let go: the async part of a streaming that was given up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied, self.let_go = threading.Event(), threading.Event()
+
+    def copy(self, copies: Sequence[FileCopy], progress: object = None) -> Copied:
+        result = super().copy(copies)
+        self.copied.set()
+        assert self.let_go.wait(60)
+        return result
+
+
+def test_streaming_that_comes_late_resurrects_nothing(tmp_path: Path) -> None:
+    """Seed 000, "Topology guards", steps 1 to 9."""
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    w1 = cluster.write(cluster.pipeline())
+    cluster.start("A", "X")
+    cluster.until(S.STREAMING)
+    copier = HeldCopier()
+    first = Coordinator(cluster.cluster, copier)
+    late = threading.Thread(target=first._round_safely)
+    late.start()
+    assert copier.copied.wait(60)
+    with cluster.without("X"):
+        cluster.until(S.CLEANUP_TARGET)
+    cluster.until(None)
+    cluster.start("A", "X")
+    cluster.until(None)
+    w2 = cluster.write(cluster.pipeline())
+    assert cluster.files_on("X") == {w1, w2}
+    garbage_collect(cluster, "BCX")
+
+    copier.let_go.set()
+    late.join()
+    assert [cluster.files_on(node) for node in "BCX"] == [set()] * 3
+    assert any("newer coordinator" in error for error in first._errors.values())
+    cluster.settle()
+    assert_at_rest(cluster, [])
+
+
+def test_without_session_and_fence_the_late_streaming_would_resurrect_the_row(tmp_path: Path) -> None:
+    """What the one above relies on: the same commit, with neither, does land."""
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    w1 = cluster.write(cluster.pipeline())
+    file = open_snapshot(cluster.address("A")).files["0-0"][w1]
+    cluster.start("A", "X")
+    cluster.until(None)
+    garbage_collect(cluster, "BCX")
+    commit_files(cluster.address("X"), [file], epoch=cluster.metadata.epoch, app_id="late", app_version=1)
+    assert cluster.files_on("X") == {w1}
+
+
+def garbage_collect(cluster: SmallCluster, nodes: str) -> None:
+    """The tombstone and what it hides go, as a compaction after repair does it."""
+    for node in nodes:
+        files = list(open_snapshot(cluster.address(node)).files["0-0"].values())
+        commit_files(
+            cluster.address(node), [], removes=files, epoch=cluster.metadata.epoch, app_id="compaction", app_version=1
+        )
+
+
+@pytest.mark.parametrize("stage", [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW])
+def test_a_coordinator_that_was_paused_does_not_advance_the_transition_of_its_successor(
+    tmp_path: Path, stage: Stage
+) -> None:
+    """The stage is the same, but it is another transition: its barrier was never passed."""
+    cluster = placed(tmp_path, FIVE, "ABC", configuration=QUICK)
+    cluster.start("A", "X")
+    cluster.until(stage)
+    planned = cluster.metadata
+    then = {
+        S.WRITE_BOTH_READ_OLD: S.STREAMING,
+        S.STREAMING: S.WRITE_BOTH_READ_NEW,
+        S.WRITE_BOTH_READ_NEW: S.USE_NEW,
+        S.USE_NEW: S.CLEANUP,
+    }[stage]
+    session = "late" if then is S.STREAMING else None
+    change = StageChange(cluster.table.table_id, 0, stage, then, session)
+    cluster.until(None)
+    cluster.start("X", "Y")
+    cluster.until(stage)
+    with pytest.raises(Rejected, match="stale-plan"):
+        cluster.cluster.commit(advance_unless_moved(planned, [change]))
+    cluster.settle()
+    assert_at_rest(cluster, [])
+
+
+def test_two_coordinators_at_once_are_harmless(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FIVE, dict.fromkeys(range(4), "ABC"), configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    administration.decommission(cluster.cluster, "A")
+    pair = [Coordinator(cluster.cluster) for _ in range(2)]
+
+    def lead(coordinator: Coordinator) -> None:
+        for _ in range(60):
+            coordinator._round_safely()
+
+    threads = [threading.Thread(target=lead, args=(one,)) for one in pair]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+def test_a_rebuild_takes_what_any_of_a_quorum_has(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    with cluster.without("B"):
+        only_ac = cluster.write(cluster.pipeline())
+    with cluster.without("C"):
+        only_ab = cluster.write(cluster.pipeline())
+    cluster.lose("A")
+    cluster.start("A", "X", Kind.REBUILD)
+    cluster.until(S.WRITE_BOTH_READ_NEW)
+    assert cluster.files_on("X") == {only_ac, only_ab}
