@@ -1,15 +1,11 @@
-"""Random histories of a cluster: valid events one after the other, from one seed, without a clock or a committer."""
+"""Clusters and random histories for tests of the pure metadata: events that fit, and events that do not."""
 
 from __future__ import annotations
 
 import random
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from epochlake.metastore.errors import Rejected
-from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
-from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -17,6 +13,7 @@ from epochlake.metastore.metadata.events import (
     CancelRequest,
     CreateKeyspace,
     CreateTable,
+    DropKeyspace,
     DropTable,
     Event,
     FinishRequest,
@@ -37,200 +34,243 @@ from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_
 from epochlake.metastore.metadata.model import (
     Column,
     Keyspace,
+    Node,
     NodeState,
     PlacementKind,
     RequestKind,
     RequestState,
     Table,
-    Transition,
     Volume,
 )
-from epochlake.placement.transitions import BACKWARD, FORWARD, OUTCOME_NEW, OUTCOME_OLD, SESSION_STAGES, Kind
+from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Kind, Stage
 
-RACKS = ("r1", "r2", "r3")
-
-
-def as_entry(event: Event, position: Position, *, request_id: str | None = None, incarnation: int = 1) -> Entry:
-    """The entry of `event` after `position`. Ids and times follow from the epoch, so that a seed repeats all of it."""
-    epoch = position.epoch + 1
-    return seal(
-        encode_event(event),
-        epoch=epoch,
-        request_id=request_id or f"request-{epoch}",
-        state_id=str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0000 + epoch)),
-        previous_state_id=position.state_id,
-        author="test",
-        reason=f"because {epoch}",
-        committed_at=1_700_000_000_000_000 + epoch,
-        incarnation=incarnation,
-        previous_hash=position.hash,
-    )
+INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
+COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "string"))
 
 
-class History:
-    """A log as it grows: its entries, and the metadata after each (`versions[epoch]`, the empty one at 0)."""
-
-    def __init__(self, events: Sequence[Event] = ()) -> None:
-        self.entries: list[Entry] = []
-        self.versions = [ClusterMetadata.empty()]
-        self.position = Position()
-        for event in events:
-            self.add(event)
-
-    @property
-    def metadata(self) -> ClusterMetadata:
-        return self.versions[-1]
-
-    def add(self, event: Event) -> None:
-        """Check the event, append and apply it. Raises Rejected."""
-        self.metadata.check(event)
-        self.add_unchecked(event)
-
-    def add_unchecked(self, event: Event) -> None:
-        entry = as_entry(event, self.position)
-        self.entries.append(entry)
-        self.versions.append(self.metadata.apply(event, entry.state_id))
-        self.position = Position(entry.epoch, entry.state_id, entry.hash)
-
-    def position_at(self, epoch: int) -> Position:
-        return Position(epoch, self.entries[epoch - 1].state_id, self.entries[epoch - 1].hash)
-
-    def log(self) -> InMemoryLog:
-        log = InMemoryLog()
-        log.shared.entries.extend(self.entries)
-        return log
+def applied(events: Iterable[Event], metadata: ClusterMetadata | None = None) -> ClusterMetadata:
+    """The metadata after `events`, each of which has to be valid."""
+    metadata = metadata or ClusterMetadata.empty()
+    for event in events:
+        metadata.check(event)
+        metadata = metadata.apply(event, f"{metadata.epoch + 1:08}-0000-7000-8000-000000000000")
+    return metadata
 
 
-def small_cluster(nodes: int = 4, tablets: int = 4) -> History:
-    """Nodes n1, n2, … that have joined, a keyspace `air` of three replicas, a table `air.flights`; 3 epochs a node."""
-    history = History([Initialise("test", "cluster-1", "0")])
-    for _ in range(nodes):
-        history.add(register(history.metadata, random.Random(nodes)))
-        for step in (StartRequest, FinishRequest):
-            history.add(step(next(history.metadata.open_requests()).request_id))
-    history.add(CreateKeyspace(keyspace("air")))
-    history.add(create_table(history.metadata, "air", "flights", tablets, random.Random(tablets)))
-    return history
-
-
-def random_history(seed: int, epochs: int) -> History:
-    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least."""
-    rng = random.Random(seed)
-    history = small_cluster(nodes=4, tablets=8)
-    while history.metadata.epoch < epochs:
-        event = rng.choice(CHOICES)(history.metadata, rng)
-        if event is None:
-            continue
-        try:
-            history.add(event)
-        except Rejected:
-            continue
-    return history
-
-
-def register(metadata: ClusterMetadata, rng: random.Random) -> Event:
-    number, first = next_node_id(metadata), next_volume_id(metadata)
-    volumes = tuple(
-        Volume(first + i, f"v{i}", f"/volumes/{number}/{i}", rng.randint(1, 9) << 30) for i in range(rng.randint(1, 2))
-    )
+def register(
+    metadata: ClusterMetadata,
+    name: str,
+    *,
+    datacenter: str = "dc1",
+    rack: str | None = None,
+    volumes: int = 1,
+    replaces: int | None = None,
+) -> RegisterNode:
+    """The event by which a node asks to join, on top of `metadata`; its request has the name of the node."""
+    first = next_volume_id(metadata)
     return RegisterNode(
-        request_id=f"join-{number}",
-        node_id=number,
-        name=f"n{number}",
-        host_id=f"host-{number}",
-        datacenter="dc1",
-        rack=RACKS[number % len(RACKS)],
-        volumes=volumes,
-    )
-
-
-def keyspace(name: str, replicas: int = 3) -> Keyspace:
-    return Keyspace(name, PlacementKind.TABLETS, "NetworkTopologyStrategy", {"dc1": replicas})
-
-
-def create_table(metadata: ClusterMetadata, keyspace: str, name: str, tablets: int, rng: random.Random) -> CreateTable:
-    """A table whose replicas are on any distinct nodes."""
-    nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
-    width = metadata.schema.keyspaces[keyspace].replication["dc1"]
-    replicas = [[rng.choice(node.volumes).volume_id for node in rng.sample(nodes, width)] for _ in range(tablets)]
-    table = Table(
-        table_id=f"{name}-{metadata.epoch + 1}",
-        keyspace=keyspace,
+        request_id=f"join-{name}",
+        node_id=next_node_id(metadata),
         name=name,
-        columns=(Column("id", "bigint", nullable=False), Column("text", "string")),
-        primary_key=("id",),
+        host_id=f"host-{name}",
+        datacenter=datacenter,
+        rack=rack or f"rack-{name}",
+        volumes=tuple(Volume(first + i, f"d{i}", f"/{name}/d{i}", 1000) for i in range(volumes)),
+        replaces=replaces,
     )
-    return CreateTable(table, tablets, attachment=encode_replicas(np.array(replicas, dtype=np.int32)))
 
 
-def _any_table(metadata: ClusterMetadata, rng: random.Random) -> Event:
+def joined(metadata: ClusterMetadata, *names: str, **options: str | int) -> ClusterMetadata:
+    """The metadata after nodes have joined."""
+    for name in names:
+        event = register(metadata, name, **options)  # type: ignore[arg-type]
+        metadata = applied([event, StartRequest(event.request_id), FinishRequest(event.request_id)], metadata)
+    return metadata
+
+
+def keyspace(name: str = "air", **replication: int) -> Keyspace:
+    return Keyspace(name, PlacementKind.TABLETS, "NetworkTopologyStrategy", replication or {"dc1": 2})
+
+
+def table(name: str, replicas: Sequence[Sequence[int]], *, keyspace: str = "air") -> CreateTable:
+    """A table whose tablets are on the given volumes; its id is `id-<name>`."""
+    return CreateTable(
+        Table(f"id-{name}", keyspace, name, COLUMNS, ("id",)),
+        len(replicas),
+        encode_replicas(np.array(replicas, dtype=np.int32)),
+    )
+
+
+def small_cluster() -> ClusterMetadata:
+    """Four nodes of one volume each (1 to 4) in four racks, keyspace `air` with two replicas, `air.flights` of four
+    tablets on volumes 1, 2 and 3.
+    """
+    metadata = joined(applied([INITIALISE]), "n1", "n2", "n3", "n4")
+    return applied([CreateKeyspace(keyspace()), table("flights", [[1, 2], [2, 3], [3, 1], [1, 2]])], metadata)
+
+
+# Random events: each function makes one on top of some metadata, most of them valid, and all of them possible to ask.
+
+
+def a_node(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    names = [f"n{number}" for number in range(1, 9)]
+    normal = [n for n in metadata.directory.nodes.values() if n.state is NodeState.NORMAL]
+    replaced = dice.choice(normal) if normal and dice.random() < 0.3 else None
+    event = register(
+        metadata,
+        dice.choice(names),
+        datacenter=replaced.datacenter if replaced else dice.choice(["dc1", "dc1", "dc2"]),
+        rack=replaced.rack if replaced else dice.choice(["r1", "r2", "r3"]),
+        volumes=dice.randint(1, 3),
+        replaces=replaced.node_id if replaced else dice.choice([None, None, None, 99]),
+    )
+    serial = len(metadata.requests)
+    return RegisterNode(
+        **{field: getattr(event, field) for field in event.__struct_fields__}
+        | {"request_id": f"request-{serial}", "host_id": f"host-{serial}"}
+    )
+
+
+def a_topology_request(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    kind = dice.choice([RequestKind.LEAVE, RequestKind.REMOVE, RequestKind.LEAVE, RequestKind.JOIN])
+    return RequestTopology(
+        f"request-{len(metadata.requests)}", kind, dice.randint(1, len(metadata.directory.nodes) + 1)
+    )
+
+
+def a_request_taken_further(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    states = (RequestState.PENDING, RequestState.RUNNING)
+    pool = [request for request in metadata.requests.values() if request.state in states]
+    if not pool or dice.random() < 0.1:
+        pool = list(metadata.requests.values())
+    if not pool:
+        return StartRequest("nothing")
+    request = dice.choice(pool)
+    if dice.random() < 0.1:
+        return CancelRequest(request.request_id, "enough")
+    return (StartRequest if request.state is RequestState.PENDING else FinishRequest)(request.request_id)
+
+
+def a_keyspace(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    name = dice.choice(["air", "rail"])
+    if name in metadata.schema.keyspaces and dice.random() < 0.6:
+        return DropKeyspace(name)
+    return CreateKeyspace(keyspace(name, dc1=dice.randint(0, 3), dc2=dice.choice([0, 0, 1])))
+
+
+def a_table(metadata: ClusterMetadata, dice: random.Random) -> Event:
     tables = list(metadata.schema.tables.values())
-    if len(tables) > 2:
-        chosen = rng.choice(tables)
-        return DropTable(chosen.table_id, chosen.full_name)
-    return create_table(metadata, "air", f"t{metadata.epoch}", 2 ** rng.randint(0, 4), rng)
-
-
-def _any_request(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
-    open_requests = list(metadata.open_requests())
-    if open_requests and rng.random() < 0.8:
-        request = rng.choice(open_requests)
-        step = StartRequest if request.state is RequestState.PENDING else FinishRequest
-        return CancelRequest(request.request_id, "changed my mind") if rng.random() < 0.2 else step(request.request_id)
-    node = rng.choice(list(metadata.directory.nodes.values()))
-    kind = rng.choice([RequestKind.LEAVE, RequestKind.REMOVE])
-    return RequestTopology(f"{kind}-{metadata.epoch}", kind, node.node_id, "why not")
-
-
-def _any_move(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
-    """One to three tablets of a table begin to move or to be rebuilt, each to any volume."""
-    if not metadata.tablets.maps:
-        return None
-    table_id = rng.choice(list(metadata.tablets.maps))
-    tablet_map = metadata.tablets.maps[table_id]
-    tablets = rng.sample(range(tablet_map.count), min(tablet_map.count, rng.randint(1, 3)))
-    volumes = sorted(metadata.directory.volumes)
-    return StartTransitions(
-        tuple(
-            NewTransition(table_id, tablet, rng.choice(list(Kind)), rng.choice(tablet_map.replicas(tablet)), target)
-            for tablet, target in zip(tablets, rng.choices(volumes, k=len(tablets)), strict=True)
-        )
+    if tables and dice.random() < 0.4:
+        dropped = dice.choice(tables)
+        return DropTable(dropped.table_id, dropped.full_name)
+    if not metadata.schema.keyspaces:
+        return table("flights", [[1]])
+    chosen = dice.choice(list(metadata.schema.keyspaces.values()))
+    rows = [_replicas(metadata, chosen, dice) for _ in range(2 ** dice.randint(0, 4))]
+    name = dice.choice(["flights", "trains", "crews"])
+    event = table(f"{name}-{len(tables)}", rows, keyspace=chosen.name)
+    return CreateTable(
+        Table(f"id-{metadata.epoch}", chosen.name, name, COLUMNS, ("id",)), event.tablet_count, event.attachment
     )
 
 
-def _any_step(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
-    """Some of the tablets in transition go on, or back, or end."""
-    under_way = list(metadata.tablets.transitions.values())
-    if not under_way:
+def _replicas(metadata: ClusterMetadata, chosen: Keyspace, dice: random.Random) -> list[int]:
+    replicas: list[int] = []
+    for datacenter, wanted in sorted(chosen.replication.items()):
+        normal = [
+            node
+            for node in metadata.directory.nodes.values()
+            if node.state is NodeState.NORMAL and node.datacenter == datacenter
+        ]
+        nodes = dice.sample(normal, wanted) if wanted <= len(normal) else [*normal, *normal[:1]]
+        replicas += [dice.choice(node.volumes).volume_id for node in nodes]
+    return replicas or [1]
+
+
+def some_transitions(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    new = []
+    for table_id, tablet_map in metadata.tablets.maps.items():
+        for tablet in range(tablet_map.count):
+            free = (table_id, tablet) not in metadata.tablets.transitions
+            if dice.random() < (0.5 if free else 0.02):
+                new.append(_transition(metadata, table_id, tablet, dice))
+    if dice.random() < 0.05:
+        new = new + new[:1]
+    return StartTransitions(tuple(n for n in new if n is not None))
+
+
+def _transition(metadata: ClusterMetadata, table_id: str, tablet: int, dice: random.Random) -> NewTransition | None:
+    directory = metadata.directory
+    replicas = metadata.tablets.maps[table_id].replicas(tablet)
+    gone = [r for r in replicas if directory.node_of_volume[r].state is NodeState.LEFT]
+    leaving = dice.choice(gone or replicas)
+    source = directory.node_of_volume[leaving]
+    taken = {directory.node_of_volume[r].node_id for r in replicas if r != leaving}
+    targets = [
+        volume.volume_id
+        for node in directory.nodes.values()
+        if _may_take(node, source, taken)
+        for volume in node.volumes
+        if volume.volume_id not in replicas
+    ]
+    if not targets and dice.random() < 0.9:
         return None
-    ready = [t.key for t in under_way if t.stage in OUTCOME_NEW | OUTCOME_OLD]
-    if ready:
-        return FinishTransitions(tuple(ready))
-    chosen = rng.sample(under_way, rng.randint(1, len(under_way)))
-    return AdvanceTransitions(tuple(_change(transition, metadata.epoch, rng) for transition in chosen))
+    pending = dice.choice(targets) if targets else dice.choice([1, 2, 77])
+    same_node = directory.node_of_volume.get(pending) is source
+    kind = Kind.INTRANODE_MIGRATION if same_node else dice.choice([Kind.MIGRATION, Kind.REBUILD])
+    return NewTransition(table_id, tablet, kind, leaving, pending, "random")
 
 
-def _change(transition: Transition, epoch: int, rng: random.Random) -> StageChange:
-    back = BACKWARD.get(transition.stage) if rng.random() < 0.1 else None
-    then = back or FORWARD[transition.stage]
-    assert then is not None
-    session = f"session-{epoch}-{transition.tablet}" if then in SESSION_STAGES else None
-    return StageChange(
-        transition.table_id, transition.tablet, transition.stage, then, session, "went wrong" if back else None
-    )
+def _may_take(node: Node, source: Node, taken: set[int]) -> bool:
+    return node.state is NodeState.NORMAL and node.datacenter == source.datacenter and node.node_id not in taken
 
 
-def _any_switch(metadata: ClusterMetadata, rng: random.Random) -> Event:
+def an_advance(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    changes = []
+    back = dice.random() < 0.25
+    for (table_id, tablet), transition in metadata.tablets.transitions.items():
+        stage = transition.stage
+        to = (BACKWARD.get(stage) if back else None) or FORWARD[stage]
+        if to is None or dice.random() < 0.2:
+            continue
+        if dice.random() < 0.02:
+            to = dice.choice(list(Stage))
+        session = f"session-{metadata.epoch}-{tablet}" if (to in SESSION_STAGES) != (dice.random() < 0.02) else None
+        changes.append(StageChange(table_id, tablet, stage, to, session, "lost" if back else None))
+    return AdvanceTransitions(tuple(changes))
+
+
+def an_end(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    ready = [key for key, t in metadata.tablets.transitions.items() if FORWARD[t.stage] is None]
+    if dice.random() < 0.05:
+        ready = ready + list(metadata.tablets.transitions)[:1]
+    return FinishTransitions(tuple(ready))
+
+
+def a_switch(metadata: ClusterMetadata, dice: random.Random) -> Event:
     if not metadata.switches.changes:
-        return ResumeChanges()
-    return rng.choice([PauseChanges("a break"), SwitchBalancing(not metadata.switches.balancing), TakeSnapshot()])
+        return ResumeChanges() if dice.random() < 0.8 else SwitchBalancing(on=False)
+    return dice.choice([PauseChanges(why="night"), SwitchBalancing(on=dice.random() < 0.5), ResumeChanges()])
 
 
-CHOICES: tuple[Callable[[ClusterMetadata, random.Random], Event | None], ...] = (
-    register,
-    _any_table,
-    *[_any_request] * 4,
-    *[_any_move] * 20,
-    *[_any_step] * 20,
-    *[_any_switch] * 3,
-)
+def a_snapshot(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    return TakeSnapshot()
+
+
+def a_beginning(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    return INITIALISE
+
+
+KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
+    "node": a_node,
+    "topology": a_topology_request,
+    "request": a_request_taken_further,
+    "keyspace": a_keyspace,
+    "table": a_table,
+    "transitions": some_transitions,
+    "advance": an_advance,
+    "end": an_end,
+    "switch": a_switch,
+    "snapshot": a_snapshot,
+    "beginning": a_beginning,
+}

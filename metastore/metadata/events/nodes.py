@@ -82,6 +82,11 @@ class RegisterNode(Event, frozen=True):
             "volume-exists",
             f"two volumes of node {self.name!r} have the same name",
         )
+        require(
+            len({volume.uri.rstrip("/") for volume in self.volumes}) == len(self.volumes),
+            "volume-exists",
+            f"two volumes of node {self.name!r} have the same URI",
+        )
         # A new disk may be mounted where the dead one was: markers tell the two volumes apart.
         in_use = {
             volume.uri: node

@@ -103,7 +103,7 @@ class CreateTable(Event, frozen=True):
         _check_columns(table)
         replicas = decode_replicas(self.attachment)
         require(
-            len(replicas) == self.tablet_count and self.tablet_count & (self.tablet_count - 1) == 0,
+            len(replicas) == self.tablet_count > 0 and self.tablet_count & (self.tablet_count - 1) == 0,
             "invalid-tablets",
             f"a table has 2^k tablets, not {self.tablet_count}",
         )
@@ -166,6 +166,11 @@ def _check_columns(table: Table) -> None:
     by_name = {column.name: column for column in table.columns}
     require(
         bool(table.primary_key), "no-primary-key", f"table {table.full_name} needs a primary key: it gives the token"
+    )
+    require(
+        len(set(table.primary_key)) == len(table.primary_key),
+        "column-exists",
+        f"table {table.full_name}: the primary key ({', '.join(table.primary_key)}) names a column twice",
     )
     for name in table.primary_key:
         column = by_name.get(name)

@@ -182,6 +182,7 @@ class FinishTransitions(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         require(bool(self.tablets), "nothing-to-do", "no tablet was given")
+        require(len(set(self.tablets)) == len(self.tablets), "transition-in-the-way", "a tablet is named twice")
         for key in self.tablets:
             stage = _stage_of(metadata, key)
             require(

@@ -1,0 +1,219 @@
+"""Random histories of the cluster metadata: what holds after every event, and however the metadata was arrived at."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.in_memory import InMemoryLog
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    KINDS,
+    AdvanceTransitions,
+    CreateKeyspace,
+    Event,
+    FinishRequest,
+    FinishTransitions,
+    ResumeChanges,
+    StartRequest,
+)
+from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.metastore.snapshots import decode_snapshot, encode_snapshot
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.support.histories import INITIALISE, KINDS_OF_CHANGE, a_request_taken_further, keyspace, register
+from tests.support.logs import position_of, put, sealed
+
+ACCEPTED: Counter[str] = Counter()
+REJECTED: Counter[str] = Counter()
+ONWARD = {
+    ("allow_write_both_read_old", "write_both_read_old"),
+    ("write_both_read_old", "streaming"),
+    ("streaming", "write_both_read_new"),
+    ("write_both_read_new", "use_new"),
+    ("use_new", "cleanup"),
+    ("cleanup", "end_migration"),
+    ("cleanup_target", "revert_migration"),
+}
+BACK = {
+    ("allow_write_both_read_old", "cleanup_target"),
+    ("write_both_read_old", "cleanup_target"),
+    ("streaming", "cleanup_target"),
+    ("write_both_read_new", "write_both_read_old"),
+}
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class History(RuleBasedStateMachine):
+    """One cluster from its beginning: every event goes into the log, or is rejected and changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata = ClusterMetadata.empty()
+        self.replayed = ClusterMetadata.empty()
+        self.position = Position()
+        self.entries: list[Entry] = []
+        self.snapshots: list[bytes] = []
+
+    @initialize(nodes=st.integers(3, 6), number=SEEDS)
+    def begin(self, nodes: int, number: int) -> None:
+        self.submit(INITIALISE)
+        for number in range(nodes):
+            event = register(self.metadata, f"m{number}", rack=f"r{number % 3 + 1}", volumes=1 + number % 2)
+            for step in (event, StartRequest(event.request_id), FinishRequest(event.request_id)):
+                self.submit(step)
+        self.submit(CreateKeyspace(keyspace("air", dc1=2)))
+        self.submit(KINDS_OF_CHANGE["table"](self.metadata, random.Random(number)))
+
+    @rule(kinds=st.lists(st.sampled_from(sorted(KINDS_OF_CHANGE)), min_size=1, max_size=6), number=SEEDS)
+    def change(self, kinds: list[str], number: int) -> None:
+        dice = random.Random(number)
+        for kind in kinds:
+            self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
+            if not self.metadata.switches.changes and dice.random() < 0.5:
+                self.submit(ResumeChanges())
+
+    @rule(rounds=st.integers(1, 8), number=SEEDS)
+    def move_tablets(self, rounds: int, number: int) -> None:
+        dice = random.Random(number)
+        self.submit(KINDS_OF_CHANGE["transitions"](self.metadata, dice))
+        for _ in range(rounds):
+            self.submit(KINDS_OF_CHANGE["advance"](self.metadata, dice))
+        self.submit(KINDS_OF_CHANGE["end"](self.metadata, dice))
+
+    @rule(number=SEEDS)
+    def go_on_with_requests(self, number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(3):
+            self.submit(a_request_taken_further(self.metadata, dice))
+
+    def submit(self, event: Event) -> None:
+        before = self.metadata
+        try:
+            before.check(event)
+        except Rejected as rejected:
+            REJECTED[f"{event.kind()} {rejected.code}"] += 1
+            assert encode_snapshot(before, self.position) == self.snapshots[-1], "rejecting changed something"
+            return
+        ACCEPTED[event.kind()] += 1
+        entry = sealed(event, self.position)
+        after = before.apply(event, entry.state_id)
+        if self.snapshots:
+            assert encode_snapshot(before, self.position) == self.snapshots[-1], "what is immutable was changed"
+        self.replayed = self.replayed.apply(entry.decode(), entry.state_id)
+        assert_epochs_of_changed_components(before, after)
+        assert_stages_in_order(before, event)
+        self.metadata, self.position = after, position_of(entry)
+        self.entries.append(entry)
+        self.snapshots.append(encode_snapshot(after, self.position))
+
+    @invariant()
+    def replay_equals_incremental_apply(self) -> None:
+        assert self.replayed == self.metadata
+        assert self.metadata.epoch == self.position.epoch
+
+    @invariant()
+    def a_tablet_is_in_one_transition_at_most_and_that_one_is_about_its_replicas(self) -> None:
+        for key, transition in self.metadata.tablets.transitions.items():
+            replicas = self.metadata.tablets.maps[key[0]].replicas(key[1])
+            assert transition.key == key
+            assert transition.replicas == replicas
+            assert {*transition.new_replicas} == {*replicas, transition.pending} - {transition.leaving}
+            assert (transition.session is not None) == (transition.stage == "streaming")
+
+    @invariant()
+    def the_replicas_of_a_tablet_are_on_different_nodes_and_as_many_as_the_keyspace_says(self) -> None:
+        directory, schema = self.metadata.directory, self.metadata.schema
+        for table_id, tablet_map in self.metadata.tablets.maps.items():
+            wanted = schema.keyspaces[schema.tables[table_id].keyspace].replication
+            for replicas in tablet_map:
+                nodes = [directory.node_of_volume[replica] for replica in replicas]
+                assert len({node.node_id for node in nodes}) == len(nodes)
+                assert Counter(node.datacenter for node in nodes) == +Counter(wanted)
+
+    @invariant()
+    def a_node_that_has_left_has_no_tablet_but_those_that_are_rebuilt_after_a_replace(self) -> None:
+        for node in self.metadata.directory.nodes.values():
+            volumes = {volume.volume_id for volume in node.volumes}
+            if node.state is NodeState.LEFT and self.metadata.replicas_in_use(volumes):
+                assert any(
+                    request.kind is RequestKind.REPLACE
+                    and request.state is RequestState.RUNNING
+                    and self.metadata.directory.nodes[request.node_id].replaces == node.node_id
+                    for request in self.metadata.requests.values()
+                )
+
+    def teardown(self) -> None:
+        log = InMemoryLog()
+        put(log, self.entries)
+        assert Follower(log).catch_up() == self.metadata
+        for data in self.snapshots[:: max(1, len(self.snapshots) // 5)]:
+            metadata, position = decode_snapshot(data)
+            assert encode_snapshot(metadata, position) == data
+            follower = Follower(InMemoryLog(log.shared), _At(metadata, position))
+            assert follower.catch_up() == self.metadata
+            assert encode_snapshot(follower.metadata, follower.position) == self.snapshots[-1]
+
+
+class _At:
+    def __init__(self, metadata: ClusterMetadata, position: Position) -> None:
+        self._newest = (metadata, position)
+
+    def newest(self) -> tuple[ClusterMetadata, Position]:
+        return self._newest
+
+
+def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterMetadata) -> None:
+    """What differs carries the new epoch; what does not is the same as before, epoch included."""
+    assert after.epoch == before.epoch + 1
+    assert after.state_id > before.state_id
+    wholes = [(getattr(before, name), getattr(after, name)) for name in ("directory", "schema", "tablets")]
+    wholes += [(before.switches, after.switches), (before.identity, after.identity)]
+    for old, new in wholes:
+        assert new == old or new.epoch == after.epoch
+        assert new.epoch in (old.epoch, after.epoch)
+    for old_parts, new_parts in (
+        (before.directory.nodes, after.directory.nodes),
+        (before.schema.keyspaces, after.schema.keyspaces),
+        (before.schema.tables, after.schema.tables),
+        (before.tablets.maps, after.tablets.maps),
+        (before.tablets.transitions, after.tablets.transitions),
+        (before.requests, after.requests),
+    ):
+        for key, part in new_parts.items():
+            assert part == old_parts.get(key) or part.epoch == after.epoch, f"{key} changed silently"
+
+
+def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
+    if isinstance(event, AdvanceTransitions):
+        for change in event.changes:
+            assert before.tablets.transitions[change.table_id, change.tablet].stage is change.from_stage
+            assert (change.from_stage.value, change.to_stage.value) in ONWARD | BACK
+    if isinstance(event, FinishTransitions):
+        stages = {before.tablets.transitions[key].stage.value for key in event.tablets}
+        assert stages <= {"end_migration", "revert_migration"}
+
+
+HISTORIES = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_random_histories_keep_every_property() -> None:
+    ACCEPTED.clear()
+    REJECTED.clear()
+    run_state_machine_as_test(History, settings=HISTORIES)
+    # Histories in which nothing happens would prove nothing.
+    assert set(ACCEPTED) == set(KINDS), set(KINDS) - set(ACCEPTED)
+    assert len(REJECTED) > 25, REJECTED
