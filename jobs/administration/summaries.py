@@ -11,6 +11,7 @@ from epochlake.metastore.metadata.events import (
     Event,
     FinishRequest,
     FinishTransitions,
+    RegisterNode,
     RequestTopology,
     StartRequest,
     StartTransitions,
@@ -31,6 +32,9 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
             if request is not None:
                 node = metadata.directory.nodes[request.node_id].name
                 return f"{request.kind} of node {node} {_ENDINGS[type(event)]}"
+        case RegisterNode() if event.replaces is not None:
+            lost = metadata.directory.nodes[event.replaces].name
+            return f"node {event.name} ({event.datacenter}/{event.rack}) asks to replace node {lost}"
         case RequestTopology():
             node = metadata.directory.nodes[event.node_id].name
             return f"node {node} {_ASKED.get(event.kind_of_request, str(event.kind_of_request))}"

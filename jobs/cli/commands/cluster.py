@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def init(
     context: typer.Context,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the cluster; else [cluster] name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the cluster; else the one in the configuration.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed; create nothing.")] = False,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")] = "",
     request_id: Annotated[

@@ -48,11 +48,6 @@ def swept(document: Sweep) -> list[RenderableType]:
 
 
 def configuration_rows(rows: Sequence[ConfigurationRow]) -> RenderableType:
-    made = table("key", "value", "expected", wide=["value", "expected"])
-    return filled(
-        made,
-        (
-            (f"[{row.section}] {row.key}" if row.section else row.key, json.dumps(row.value), row.expected)
-            for row in rows
-        ),
-    )
+    made = table("key", "value", wide=["value"])
+    names = (f"[{row.section}] {row.key}" if row.section else row.key for row in rows)
+    return filled(made, ((name, json.dumps(row.value)) for name, row in zip(names, rows, strict=True)))

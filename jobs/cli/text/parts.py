@@ -38,9 +38,9 @@ def table(*columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) ->
 
 
 def filled(made: Table, rows: Iterable[Sequence[Any]]) -> Table:
-    """The table with rows; None is a dash."""
+    """The table with rows; None is a dash. Texts are printed as they are: rich would take `[log]` for a style."""
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else "-" if cell is None else str(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text("-" if cell is None else str(cell)) for cell in row))
     return made
 
 

@@ -24,7 +24,7 @@ def placement(document: PlacementShown) -> list[RenderableType]:
             str(row.tablet),
             str(row.token_start),
             str(row.token_end),
-            " ".join(row.reads),
+            Text(" ".join(row.reads)),
             Text("the same", style="bright_black") if same else Text(" ".join(row.writes), style="yellow"),
             row.stage or "",
         )

@@ -61,7 +61,7 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
     for column in shown.columns:
         key = column.name in shown.primary_key
         note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
-        columns.add_row(Text(column.name, style="bold" if key else ""), column.type, note)
+        columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note)
     spread = filled(
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )

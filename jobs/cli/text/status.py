@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain, repeat
 
 from epochlake.jobs.administration.status import NodeStatus, RequestStatus, Status, VolumeStatus
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
@@ -17,6 +18,11 @@ def status(document: Status) -> list[RenderableType]:
         parts += [_nodes(present), Text()]
     else:
         parts += [Text("no nodes yet: `epochlake node add NAME --datacenter … --rack … --volume …`"), Text()]
+    unreachable = [(node, volume) for node in present for volume in node.volumes if volume.obstacle]
+    if unreachable:
+        parts.append(bold("Volumes that do not answer"))
+        parts += [Text(f"  {node.name}/{volume.name}: {volume.obstacle}", style="red") for node, volume in unreachable]
+        parts.append(Text())
     if document.requests:
         shared = set.intersection(*(set(request.blocked_by) for request in document.requests))
         parts.append(bold("Requests"))
@@ -101,21 +107,21 @@ def _nodes(nodes: Sequence[NodeStatus]) -> RenderableType:
         right=["tablets", "used", "capacity"],
         wide=[""],
     )
-    for node in nodes:
-        first = True
-        for volume in node.volumes:
-            made.add_row(
-                node.name if first else "",
-                state(node.state) if first else "",
-                f"{node.datacenter}/{node.rack}" if first else "",
-                volume.name,
-                f"{volume.tablets:,}",
-                size(volume.bytes) or "-",
-                size(volume.capacity) or "-",
-                _remark(node, volume) if first or volume.obstacle else "",
-            )
-            first = False
-    return made
+    rows = [
+        (
+            node.name if first else "",
+            state(node.state) if first else "",
+            f"{node.datacenter}/{node.rack}" if first else "",
+            volume.name,
+            f"{volume.tablets:,}",
+            size(volume.bytes),
+            size(volume.capacity),
+            _remark(node, volume) if first or volume.obstacle else "",
+        )
+        for node in nodes
+        for first, volume in zip(chain([True], repeat(False)), node.volumes, strict=False)
+    ]
+    return filled(made, rows)
 
 
 def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:

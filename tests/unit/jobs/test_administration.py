@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import nodes, schema
+from epochlake.jobs.administration import nodes, schema, unused_files
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.volumes import MARKER_FILE, read_marker
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected, WrongCluster
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.model import Column, NodeState, RequestState
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, PlacementImpossible
 
 from tests.support.clusters import COLUMNS, begin, finish, grow, join, without_zookeeper
+from tests.support.replicas import store
 
 
 @pytest.fixture(autouse=True)
@@ -258,6 +263,32 @@ def test_nothing_is_swept_while_the_live_pipelines_cannot_be_asked_for(tmp_path:
     cluster = grow(tmp_path)
     with pytest.raises(CoordinationUnavailable):
         administration.sweep(cluster)
+
+
+@pytest.mark.parametrize(("lease_age_hours", "deleted"), [(None, 1), (1, 1), (5, 0)])
+def test_sweeping_deletes_what_is_old_enough_and_no_live_pipeline_can_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_age_hours: int | None, deleted: int
+) -> None:
+    cluster = grow(tmp_path)
+    administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=4)
+    table, volume = cluster.metadata.table("air.flights"), cluster.metadata.node("n1").volumes[0]
+    address = address_of(cluster.metadata, table, volume.volume_id)
+    old, young = (Path(address.uri) / store(address).path for _ in range(2))
+    three_hours_ago = time.time() - 3 * 3600
+    os.utime(old, (three_hours_ago, three_hours_ago))
+    leases = []
+    if lease_age_hours is not None:
+        started_at = int((time.time() - lease_age_hours * 3600) * 1000)
+        leases = [Lease("nightly", "p", 1, ("air.flights",), started_at, "host", 1)]
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    monkeypatch.setattr(unused_files, "live_leases", lambda _: leases)
+
+    would = administration.sweep(cluster, dry_run=True)
+    assert (sum(r.files for r in would.replicas), old.exists()) == (deleted, True)
+    done = administration.sweep(cluster)
+    assert sum(r.files for r in done.replicas) == deleted
+    assert (old.exists(), young.exists()) == (not deleted, True)
+    assert (done.dry_run, would.dry_run, done.leases) == (False, True, len(leases))
 
 
 REJECTED: list[tuple[str, type[EpochlakeError], Callable[[Cluster], object]]] = [
