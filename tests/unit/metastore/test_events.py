@@ -1,0 +1,425 @@
+"""Every condition of every event: the code it is rejected with, on which metadata, and a neighbour that is valid."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata import events as events_package
+from epochlake.metastore.metadata.attachments import encode_replicas
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    AdvanceTransitions,
+    CancelRequest,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+    Event,
+    FinishRequest,
+    FinishTransitions,
+    Initialise,
+    NewTransition,
+    PauseChanges,
+    RegisterNode,
+    RequestTopology,
+    ResumeChanges,
+    StageChange,
+    StartRequest,
+    StartTransitions,
+    SwitchBalancing,
+    TakeSnapshot,
+)
+from epochlake.metastore.metadata.model import (
+    Column,
+    Keyspace,
+    NodeState,
+    PlacementKind,
+    RequestKind,
+    RequestState,
+    Table,
+    Volume,
+)
+from epochlake.placement.transitions import Kind, Stage
+
+from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
+
+FLIGHTS = "id-flights"
+LEAVE, REMOVE = RequestKind.LEAVE, RequestKind.REMOVE
+
+
+@cache
+def scenes() -> dict[str, ClusterMetadata]:
+    """The metadata that events are tried on, by name. `small` is `small_cluster()`; most others build on it."""
+    small = small_cluster()
+    pending = applied([register(small, "n5")], small)
+    running = applied([StartRequest("join-n5")], pending)
+    leaving = applied([RequestTopology("leave-n4", LEAVE, 4)], small)
+    moving = applied([StartTransitions((move(),))], small)
+    replacing = applied([register(small, "n6", rack="rack-n3", replaces=3)], small)
+    rebuilding = applied([StartRequest("join-n6")], replacing)
+    return {
+        "nothing": ClusterMetadata.empty(),
+        "begun": applied([INITIALISE]),
+        "paused": applied([PauseChanges(why="night")], small),
+        "snapshot": applied([TakeSnapshot()], small),
+        "small": small,
+        "pending": pending,
+        "running": running,
+        "leaving": leaving,
+        "draining": applied([StartRequest("leave-n4")], leaving),
+        "removing": applied([RequestTopology("remove-n1", REMOVE, 1), StartRequest("remove-n1")], small),
+        "left": applied([StartRequest("leave-n4"), FinishRequest("leave-n4")], leaving),
+        "moving": moving,
+        "streaming": applied([advance("write_both_read_old"), advance("streaming", session="s1")], moving),
+        "ending": through(moving),
+        "replacing": replacing,
+        "rebuilding": rebuilding,
+        # No events lead here: whoever takes part in an open request is asked for nothing else.
+        "replacing one that leaves": with_state(replacing, 3, NodeState.DECOMMISSIONING),
+        "two datacenters": joined(small, "m1", datacenter="dc2", volumes=2),
+        "two volumes": applied([table("crews", [[1, 5]])], joined(small, "m1", volumes=2)),
+        "tight": applied([CreateKeyspace(keyspace("all", dc1=4))], small),
+    }
+
+
+def move(
+    tablet: int = 0, leaving: int = 1, pending: int = 4, kind: Kind = Kind.MIGRATION, on: str = FLIGHTS
+) -> NewTransition:
+    return NewTransition(on, tablet, kind, leaving, pending)
+
+
+def advance(
+    to: str, *, session: str | None = None, tablet: int = 0, came_from: str | None = None
+) -> AdvanceTransitions:
+    order = [stage.value for stage in Stage]
+    before = came_from or order[order.index(to) - 1]
+    return AdvanceTransitions((StageChange(FLIGHTS, tablet, Stage(before), Stage(to), session),))
+
+
+def with_state(metadata: ClusterMetadata, node_id: int, state: NodeState) -> ClusterMetadata:
+    changed = msgspec.structs.replace(metadata.directory.nodes[node_id], state=state)
+    return msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(changed, epoch=metadata.epoch))
+
+
+def through(moving: ClusterMetadata) -> ClusterMetadata:
+    steps = ["write_both_read_old", "streaming", "write_both_read_new", "use_new", "cleanup", "end_migration"]
+    return applied([advance(step, session="s1" if step == "streaming" else None) for step in steps], moving)
+
+
+def node(scene: str = "small", **changes: object) -> RegisterNode:
+    return msgspec.structs.replace(register(scenes()[scene], "n5"), **changes)
+
+
+def new_table(
+    *,
+    columns: tuple[Column, ...] = (Column("id", "bigint", nullable=False), Column("note", "string")),
+    key: tuple[str, ...] = ("id",),
+    name: str = "trains",
+    keyspace_name: str = "air",
+    table_id: str = "id-trains",
+    replicas: list[list[int]] | None = None,
+    count: int | None = None,
+) -> CreateTable:
+    rows = replicas if replicas is not None else [[1, 2], [3, 4]]
+    return CreateTable(
+        Table(table_id, keyspace_name, name, columns, key),
+        len(rows) if count is None else count,
+        encode_replicas(np.array(rows, dtype=np.int32)),
+    )
+
+
+def columns(*pairs: tuple[str, str]) -> tuple[Column, ...]:
+    return tuple(Column(name, kind, nullable=False) for name, kind in pairs)
+
+
+def volume(number: int = 5, name: str = "d0", uri: str = "/n5/d0", capacity: int = 10) -> Volume:
+    return Volume(number, name, uri, capacity)
+
+
+def replacement(**changes: object) -> RegisterNode:
+    return msgspec.structs.replace(register(scenes()["small"], "n6", rack="rack-n3", replaces=3), **changes)
+
+
+REJECTED: list[tuple[str, object, str]] = [
+    # The cluster
+    ("nothing", PauseChanges(why=""), "not-initialised"),
+    ("nothing", Initialise(name="1st", cluster_id="c", product_version="1"), "invalid-name"),
+    ("nothing", Initialise(name="x" * 64, cluster_id="c", product_version="1"), "invalid-name"),
+    ("nothing", Initialise(name="x\n", cluster_id="c", product_version="1"), "invalid-name"),
+    ("small", INITIALISE, "already-initialised"),
+    ("paused", SwitchBalancing(on=False), "changes-paused"),
+    ("paused", PauseChanges(why="again"), "changes-paused"),
+    ("paused", CancelRequest("join-n1"), "changes-paused"),
+    ("small", ResumeChanges(), "not-paused"),
+    ("small", SwitchBalancing(on=True), "nothing-to-do"),
+    ("snapshot", TakeSnapshot(), "nothing-to-do"),
+    # Nodes
+    ("small", lambda: node(name="5"), "invalid-name"),
+    ("small", lambda: node(datacenter="a b"), "invalid-name"),
+    ("small", lambda: node(rack=""), "invalid-name"),
+    ("small", lambda: node(name="n1"), "node-exists"),
+    ("pending", lambda: node("pending", name="n5"), "node-exists"),
+    ("small", lambda: node(host_id="host-n1"), "host-exists"),
+    ("left", lambda: node("left", host_id="host-n4"), "host-exists"),
+    ("small", lambda: node(node_id=4), "stale-plan"),
+    ("small", lambda: node(node_id=6), "stale-plan"),
+    ("small", lambda: node(volumes=()), "no-volumes"),
+    ("small", lambda: node(volumes=(volume(4),)), "stale-plan"),
+    ("small", lambda: node(volumes=(volume(6),)), "stale-plan"),
+    ("small", lambda: node(volumes=(volume(5), volume(6, uri="/n5/d1"))), "volume-exists"),
+    ("small", lambda: node(volumes=(volume(5), volume(6, name="d1"))), "volume-exists"),
+    ("small", lambda: node(volumes=(volume(5), volume(6, name="d1", uri="/n5/d0/"))), "volume-exists"),
+    ("small", lambda: node(volumes=(volume(uri="/n1/d0"),)), "volume-exists"),
+    ("small", lambda: node(volumes=(volume(capacity=0),)), "invalid-capacity"),
+    ("small", lambda: node(request_id="join-n1"), "request-exists"),
+    ("small", lambda: replacement(replaces=9), "unknown-node"),
+    ("small", lambda: replacement(replaces=0), "unknown-node"),
+    ("draining", lambda: replacement(replaces=4, rack="rack-n4"), "wrong-state"),
+    ("leaving", lambda: replacement(replaces=4, rack="rack-n4"), "request-in-the-way"),
+    (
+        "replacing",
+        lambda: msgspec.structs.replace(register(scenes()["replacing"], "n7", rack="rack-n3"), replaces=3),
+        "request-in-the-way",
+    ),
+    ("small", lambda: replacement(rack="rack-n1"), "wrong-rack"),
+    ("small", lambda: replacement(datacenter="dc2"), "wrong-rack"),
+    # Topology requests
+    ("small", RequestTopology("r", LEAVE, 9), "unknown-node"),
+    ("small", RequestTopology("r", RequestKind.JOIN, 1), "wrong-request"),
+    ("small", RequestTopology("r", RequestKind.REPLACE, 1), "wrong-request"),
+    ("pending", RequestTopology("r", LEAVE, 5), "wrong-state"),
+    ("left", RequestTopology("r", REMOVE, 4), "wrong-state"),
+    ("small", RequestTopology("join-n1", LEAVE, 1), "request-exists"),
+    ("leaving", RequestTopology("r", REMOVE, 4), "request-in-the-way"),
+    ("replacing", RequestTopology("r", REMOVE, 3), "request-in-the-way"),
+    ("tight", RequestTopology("r", LEAVE, 1), "too-few-nodes"),
+    ("small", StartRequest("r"), "unknown-request"),
+    ("running", StartRequest("join-n5"), "wrong-state"),
+    ("small", StartRequest("join-n1"), "wrong-state"),
+    ("replacing one that leaves", StartRequest("join-n6"), "wrong-state"),
+    ("small", FinishRequest("r"), "unknown-request"),
+    ("pending", FinishRequest("join-n5"), "wrong-state"),
+    ("small", FinishRequest("join-n1"), "wrong-state"),
+    ("removing", FinishRequest("remove-n1"), "replicas-left"),
+    ("rebuilding", FinishRequest("join-n6"), "replicas-left"),
+    ("small", CancelRequest("r"), "unknown-request"),
+    ("small", CancelRequest("join-n1"), "wrong-state"),
+    ("rebuilding", CancelRequest("join-n6"), "cannot-cancel"),
+    # The schema
+    ("small", CreateKeyspace(keyspace("1st")), "invalid-name"),
+    ("small", CreateKeyspace(keyspace("air")), "keyspace-exists"),
+    (
+        "small",
+        CreateKeyspace(Keyspace("k", PlacementKind.RING, "NetworkTopologyStrategy", {"dc1": 1})),
+        "unsupported-placement",
+    ),
+    (
+        "small",
+        CreateKeyspace(Keyspace("k", PlacementKind.TABLETS, "SimpleStrategy", {"dc1": 1})),
+        "unsupported-placement",
+    ),
+    ("small", CreateKeyspace(Keyspace("k", PlacementKind.TABLETS, "NetworkTopologyStrategy", {})), "no-replicas"),
+    ("small", CreateKeyspace(keyspace("k", dc1=0)), "no-replicas"),
+    ("small", CreateKeyspace(keyspace("k", dc1=1, dc2=-1)), "invalid-replication"),
+    ("small", CreateKeyspace(keyspace("k", dc1=5)), "replication-too-high"),
+    ("small", CreateKeyspace(keyspace("k", dc9=1)), "replication-too-high"),
+    ("running", CreateKeyspace(keyspace("k", dc1=5)), "replication-too-high"),
+    ("small", DropKeyspace("k"), "unknown-keyspace"),
+    ("small", DropKeyspace("air"), "keyspace-not-empty"),
+    ("small", lambda: new_table(keyspace_name="k"), "unknown-keyspace"),
+    ("small", lambda: new_table(name="1st"), "invalid-name"),
+    ("small", lambda: new_table(name="flights"), "table-exists"),
+    ("small", lambda: new_table(table_id=FLIGHTS), "table-exists"),
+    ("small", lambda: new_table(columns=()), "no-columns"),
+    ("small", lambda: new_table(columns=columns(("id", "bigint"), ("ID", "bigint"))), "column-exists"),
+    ("small", lambda: new_table(columns=columns(("id", "bigint"), ("_token", "bigint"))), "reserved-name"),
+    ("small", lambda: new_table(key=()), "no-primary-key"),
+    ("small", lambda: new_table(key=("id", "id")), "column-exists"),
+    ("small", lambda: new_table(key=("number",)), "unknown-column"),
+    *[
+        ("small", lambda kind=kind: new_table(columns=columns(("id", kind))), "invalid-key-type")
+        for kind in ("double", "FLOAT", "array<string>", "map<string,int>", "struct<a:int>", "binary", "variant")
+    ],
+    ("small", lambda: new_table(columns=(Column("id", "bigint"),)), "nullable-key"),
+    ("small", lambda: new_table(count=4), "invalid-tablets"),
+    ("small", lambda: new_table(replicas=[[1, 2]] * 3), "invalid-tablets"),
+    (
+        "small",
+        lambda: CreateTable(new_table().table, 0, encode_replicas(np.empty((0, 2), np.int32))),
+        "invalid-tablets",
+    ),
+    ("small", lambda: new_table(replicas=[[1, 9]]), "stale-plan"),
+    ("small", lambda: new_table(replicas=[[1, -7]]), "stale-plan"),
+    ("draining", lambda: new_table(replicas=[[1, 4]]), "stale-plan"),
+    ("small", lambda: new_table(replicas=[[1, 1]]), "invalid-tablets"),
+    ("small", lambda: new_table(replicas=[[1, 2], [1, -1]]), "invalid-tablets"),
+    ("small", lambda: new_table(replicas=[[1, 2, 3]]), "invalid-tablets"),
+    ("small", DropTable("id-trains", "air.trains"), "unknown-table"),
+    ("small", DropTable(FLIGHTS, "flights"), "unknown-table"),
+    ("small", DropTable("id-older", "air.flights"), "stale-plan"),
+    ("moving", DropTable(FLIGHTS, "air.flights"), "transition-in-the-way"),
+    # Tablets
+    ("small", StartTransitions(()), "nothing-to-do"),
+    ("small", StartTransitions((move(), move(pending=3))), "transition-in-the-way"),
+    ("moving", StartTransitions((move(),)), "transition-in-the-way"),
+    ("small", StartTransitions((move(on="id-trains"),)), "unknown-table"),
+    ("small", StartTransitions((move(4),)), "unknown-tablet"),
+    ("small", StartTransitions((move(-1),)), "unknown-tablet"),
+    ("small", StartTransitions((move(leaving=3),)), "not-a-replica"),
+    ("small", StartTransitions((move(pending=2),)), "is-a-replica"),
+    ("small", StartTransitions((move(pending=9),)), "unknown-volume"),
+    ("draining", StartTransitions((move(),)), "wrong-state"),
+    ("running", StartTransitions((move(pending=5),)), "wrong-state"),
+    ("two datacenters", StartTransitions((move(pending=5),)), "wrong-datacenter"),
+    ("two volumes", StartTransitions((move(0, 1, 6, on="id-crews"),)), "replica-on-node"),
+    ("two volumes", StartTransitions((move(0, 5, 6, on="id-crews"),)), "wrong-kind"),
+    ("small", StartTransitions((move(kind=Kind.INTRANODE_MIGRATION),)), "wrong-kind"),
+    ("small", StartTransitions((move(), move(1, 2, 4), move(2, 9, 4))), "not-a-replica"),
+    ("moving", AdvanceTransitions(()), "nothing-to-do"),
+    ("moving", AdvanceTransitions(advance("write_both_read_old").changes * 2), "transition-in-the-way"),
+    ("moving", advance("write_both_read_old", tablet=1), "no-transition"),
+    ("moving", advance("streaming", session="s"), "stale-plan"),
+    ("moving", advance("use_new", came_from="allow_write_both_read_old"), "wrong-stage"),
+    ("streaming", advance("use_new", came_from="streaming"), "wrong-stage"),
+    ("streaming", advance("write_both_read_new", session="s"), "wrong-session"),
+    ("streaming", advance("cleanup_target", came_from="streaming", session="s"), "wrong-session"),
+    ("moving", advance("write_both_read_old", session="s"), "wrong-session"),
+    ("ending", FinishTransitions(()), "nothing-to-do"),
+    ("ending", FinishTransitions(((FLIGHTS, 0), (FLIGHTS, 0))), "transition-in-the-way"),
+    ("ending", FinishTransitions(((FLIGHTS, 1),)), "no-transition"),
+    ("streaming", FinishTransitions(((FLIGHTS, 0),)), "wrong-stage"),
+]
+
+VALID: list[tuple[str, object]] = [
+    ("nothing", Initialise(name="x" * 63, cluster_id="c", product_version="1")),
+    ("paused", ResumeChanges()),
+    ("paused", TakeSnapshot()),
+    ("small", TakeSnapshot()),
+    ("small", SwitchBalancing(on=False)),
+    ("small", node),
+    ("left", lambda: node("left", name="n4", volumes=(volume(uri="/n4/d0"),))),
+    ("small", lambda: replacement(volumes=(volume(uri="/n3/d0"),))),
+    ("leaving", RequestTopology("r", LEAVE, 1)),
+    ("leaving", StartRequest("leave-n4")),
+    ("leaving", CancelRequest("leave-n4")),
+    ("draining", CancelRequest("leave-n4")),
+    ("draining", FinishRequest("leave-n4")),
+    ("replacing", StartRequest("join-n6")),
+    ("replacing", CancelRequest("join-n6")),
+    ("running", CancelRequest("join-n5")),
+    ("small", CreateKeyspace(keyspace("k", dc1=4, dc9=0))),
+    ("small", new_table),
+    ("two datacenters", lambda: new_table(replicas=[[1, 2]])),
+    ("small", DropTable(FLIGHTS, "air.flights")),
+    ("small", StartTransitions((move(), move(1, 2, 4), move(2, 3, 4)))),
+    ("rebuilding", StartTransitions((move(1, 3, 5, Kind.REBUILD),))),
+    ("two volumes", StartTransitions((move(0, 5, 6, Kind.INTRANODE_MIGRATION, on="id-crews"),))),
+    ("moving", advance("write_both_read_old")),
+    ("streaming", advance("write_both_read_new")),
+    ("streaming", advance("cleanup_target", came_from="streaming")),
+    ("ending", FinishTransitions(((FLIGHTS, 0),))),
+]
+
+
+def event_of(asked: object) -> Event:
+    return asked if isinstance(asked, Event) else asked()  # type: ignore[operator, no-any-return]
+
+
+def named(case: tuple) -> str:
+    return "-".join(part for part in case if isinstance(part, str))
+
+
+@pytest.mark.parametrize(("scene", "asked", "code"), REJECTED, ids=map(named, REJECTED))
+def test_an_event_that_is_not_valid_is_rejected_with_its_code(scene: str, asked: object, code: str) -> None:
+    with pytest.raises(Rejected) as rejected:
+        scenes()[scene].check(event_of(asked))
+    assert rejected.value.code == code
+    assert len(rejected.value.reason) > 10
+
+
+@pytest.mark.parametrize(("scene", "asked"), VALID, ids=map(named, VALID))
+def test_an_event_that_is_valid_passes_and_can_be_applied_and_described(scene: str, asked: object) -> None:
+    event = event_of(asked)
+    after = applied([event], scenes()[scene])
+    assert after.epoch == scenes()[scene].epoch + 1
+    assert event.summary()
+
+
+def test_every_condition_of_every_event_fails_in_some_case() -> None:
+    conditions = {
+        f"{module.name}:{call.lineno}"
+        for module in Path(events_package.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(module.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("require", "Rejected")
+    }
+    failed = set()
+    for scene, asked, _ in REJECTED:
+        with pytest.raises(Rejected) as rejected:
+            scenes()[scene].check(event_of(asked))
+        failed |= {f"{Path(entry.path).name}:{entry.lineno + 1}" for entry in rejected.traceback}
+    assert len(conditions) > 60
+    assert conditions - failed == set()
+
+
+# What events do, where a wrong result would not be noticed by the properties
+
+
+def test_a_node_that_leaves_goes_through_the_states_of_the_seed_and_keeps_its_numbers() -> None:
+    states = [scenes()[scene].directory.nodes[4].state for scene in ("small", "leaving", "draining", "left")]
+    assert states == [NodeState.NORMAL, NodeState.NORMAL, NodeState.DECOMMISSIONING, NodeState.LEFT]
+    again = register(scenes()["left"], "n4")
+    assert (again.node_id, again.volumes[0].volume_id) == (5, 5)
+
+
+def test_a_replaced_node_leaves_at_the_start_and_its_request_ends_when_its_replicas_are_rebuilt() -> None:
+    rebuilding = scenes()["rebuilding"]
+    assert rebuilding.directory.nodes[3].state is NodeState.LEFT
+    assert rebuilding.directory.nodes[3].replaced_by == 5
+    assert rebuilding.directory.nodes[5].state is NodeState.NORMAL
+    for tablet in (1, 2):
+        rebuilding = applied([StartTransitions((move(tablet, 3, 5, Kind.REBUILD),))], rebuilding)
+        steps = ["write_both_read_old", "streaming", "write_both_read_new", "use_new", "cleanup", "end_migration"]
+        for step in steps:
+            with pytest.raises(Rejected, match="replicas-left"):
+                rebuilding.check(FinishRequest("join-n6"))
+            rebuilding = applied(
+                [advance(step, tablet=tablet, session="s" if step == "streaming" else None)], rebuilding
+            )
+        rebuilding = applied([FinishTransitions(((FLIGHTS, tablet),))], rebuilding)
+    done = applied([FinishRequest("join-n6")], rebuilding)
+    assert done.requests["join-n6"].state is RequestState.DONE
+    assert list(done.tablets.maps[FLIGHTS]) == [(1, 2), (2, 5), (5, 1), (1, 2)]
+
+
+def test_a_finished_transition_gives_the_new_replicas_in_the_place_of_the_old_ones() -> None:
+    after = applied([FinishTransitions(((FLIGHTS, 0),))], scenes()["ending"])
+    assert list(after.tablets.maps[FLIGHTS]) == [(4, 2), (2, 3), (3, 1), (1, 2)]
+    assert after.tablets.transitions == {}
+    assert next(iter(scenes()["small"].tablets.maps[FLIGHTS])) == (1, 2)
+
+
+def test_a_transition_that_went_back_leaves_the_old_replicas() -> None:
+    back = [advance("cleanup_target", came_from="streaming"), advance("revert_migration")]
+    after = applied([*back, FinishTransitions(((FLIGHTS, 0),))], scenes()["streaming"])
+    assert after.tablets.maps == scenes()["small"].tablets.maps
+    assert after.open_sessions() == frozenset()
+
+
+def test_a_session_is_open_in_its_stage_only() -> None:
+    assert scenes()["moving"].open_sessions() == frozenset()
+    assert scenes()["streaming"].open_sessions() == {"s1"}
+    after = applied([advance("write_both_read_new")], scenes()["streaming"])
+    assert after.open_sessions() == frozenset()
+
+
+def test_a_table_has_the_state_id_of_its_creation_as_version() -> None:
+    small = scenes()["small"]
+    created = small.schema.tables[FLIGHTS]
+    assert (created.version, created.epoch) == (small.state_id, small.epoch)
+    assert table("flights", [[1, 2]]).table.version == ""
