@@ -19,7 +19,7 @@ from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.support.histories import History, random_history
+from tests.support.random_histories import History, random_history
 
 PARTS = ("nodes", "volumes", "keyspaces", "tables", "tablets", "transitions", "read_placements", "write_placements")
 

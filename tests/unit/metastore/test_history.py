@@ -34,7 +34,7 @@ from epochlake.metastore.snapshots import Snapshots, encode_snapshot
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.transitions import FORWARD, SESSION_STAGES, Kind, Stage
 
-from tests.support.histories import History, as_entry, create_table, random_history, small_cluster
+from tests.support.random_histories import History, as_entry, create_table, random_history, small_cluster
 
 
 @pytest.fixture

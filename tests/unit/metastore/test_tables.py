@@ -18,7 +18,7 @@ from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.tablet_map import TabletMap
 from epochlake.placement.tokens import tablet_label, tablet_range
 
-from tests.support.histories import random_history, small_cluster
+from tests.support.random_histories import random_history, small_cluster
 
 SCHEMAS = {name: getattr(columns, f"{name.upper()}_SCHEMA") for name in tables.PARTS}
 

@@ -1,0 +1,236 @@
+"""Random histories of a cluster: valid events one after the other, from one seed, without a clock or a committer."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
+from epochlake.metastore.log.in_memory import InMemoryLog
+from epochlake.metastore.metadata.attachments import encode_replicas
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    AdvanceTransitions,
+    CancelRequest,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    Event,
+    FinishRequest,
+    FinishTransitions,
+    Initialise,
+    NewTransition,
+    PauseChanges,
+    RegisterNode,
+    RequestTopology,
+    ResumeChanges,
+    StageChange,
+    StartRequest,
+    StartTransitions,
+    SwitchBalancing,
+    TakeSnapshot,
+)
+from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
+from epochlake.metastore.metadata.model import (
+    Column,
+    Keyspace,
+    NodeState,
+    PlacementKind,
+    RequestKind,
+    RequestState,
+    Table,
+    Transition,
+    Volume,
+)
+from epochlake.placement.transitions import BACKWARD, FORWARD, OUTCOME_NEW, OUTCOME_OLD, SESSION_STAGES, Kind
+
+RACKS = ("r1", "r2", "r3")
+
+
+def as_entry(event: Event, position: Position, *, request_id: str | None = None, incarnation: int = 1) -> Entry:
+    """The entry of `event` after `position`. Ids and times follow from the epoch, so that a seed repeats all of it."""
+    epoch = position.epoch + 1
+    return seal(
+        encode_event(event),
+        epoch=epoch,
+        request_id=request_id or f"request-{epoch}",
+        state_id=str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0000 + epoch)),
+        previous_state_id=position.state_id,
+        author="test",
+        reason=f"because {epoch}",
+        committed_at=1_700_000_000_000_000 + epoch,
+        incarnation=incarnation,
+        previous_hash=position.hash,
+    )
+
+
+class History:
+    """A log as it grows: its entries, and the metadata after each (`versions[epoch]`, the empty one at 0)."""
+
+    def __init__(self, events: Sequence[Event] = ()) -> None:
+        self.entries: list[Entry] = []
+        self.versions = [ClusterMetadata.empty()]
+        self.position = Position()
+        for event in events:
+            self.add(event)
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self.versions[-1]
+
+    def add(self, event: Event) -> None:
+        """Check the event, append and apply it. Raises Rejected."""
+        self.metadata.check(event)
+        self.add_unchecked(event)
+
+    def add_unchecked(self, event: Event) -> None:
+        entry = as_entry(event, self.position)
+        self.entries.append(entry)
+        self.versions.append(self.metadata.apply(event, entry.state_id))
+        self.position = Position(entry.epoch, entry.state_id, entry.hash)
+
+    def position_at(self, epoch: int) -> Position:
+        return Position(epoch, self.entries[epoch - 1].state_id, self.entries[epoch - 1].hash)
+
+    def log(self) -> InMemoryLog:
+        log = InMemoryLog()
+        log.shared.entries.extend(self.entries)
+        return log
+
+
+def small_cluster(nodes: int = 4, tablets: int = 4) -> History:
+    """Nodes n1, n2, … that have joined, a keyspace `air` of three replicas, a table `air.flights`; 3 epochs a node."""
+    history = History([Initialise("test", "cluster-1", "0")])
+    for _ in range(nodes):
+        history.add(register(history.metadata, random.Random(nodes)))
+        for step in (StartRequest, FinishRequest):
+            history.add(step(next(history.metadata.open_requests()).request_id))
+    history.add(CreateKeyspace(keyspace("air")))
+    history.add(create_table(history.metadata, "air", "flights", tablets, random.Random(tablets)))
+    return history
+
+
+def random_history(seed: int, epochs: int) -> History:
+    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least."""
+    rng = random.Random(seed)
+    history = small_cluster(nodes=4, tablets=8)
+    while history.metadata.epoch < epochs:
+        event = rng.choice(CHOICES)(history.metadata, rng)
+        if event is None:
+            continue
+        try:
+            history.add(event)
+        except Rejected:
+            continue
+    return history
+
+
+def register(metadata: ClusterMetadata, rng: random.Random) -> Event:
+    number, first = next_node_id(metadata), next_volume_id(metadata)
+    volumes = tuple(
+        Volume(first + i, f"v{i}", f"/volumes/{number}/{i}", rng.randint(1, 9) << 30) for i in range(rng.randint(1, 2))
+    )
+    return RegisterNode(
+        request_id=f"join-{number}",
+        node_id=number,
+        name=f"n{number}",
+        host_id=f"host-{number}",
+        datacenter="dc1",
+        rack=RACKS[number % len(RACKS)],
+        volumes=volumes,
+    )
+
+
+def keyspace(name: str, replicas: int = 3) -> Keyspace:
+    return Keyspace(name, PlacementKind.TABLETS, "NetworkTopologyStrategy", {"dc1": replicas})
+
+
+def create_table(metadata: ClusterMetadata, keyspace: str, name: str, tablets: int, rng: random.Random) -> CreateTable:
+    """A table whose replicas are on any distinct nodes."""
+    nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
+    width = metadata.schema.keyspaces[keyspace].replication["dc1"]
+    replicas = [[rng.choice(node.volumes).volume_id for node in rng.sample(nodes, width)] for _ in range(tablets)]
+    table = Table(
+        table_id=f"{name}-{metadata.epoch + 1}",
+        keyspace=keyspace,
+        name=name,
+        columns=(Column("id", "bigint", nullable=False), Column("text", "string")),
+        primary_key=("id",),
+    )
+    return CreateTable(table, tablets, attachment=encode_replicas(np.array(replicas, dtype=np.int32)))
+
+
+def _any_table(metadata: ClusterMetadata, rng: random.Random) -> Event:
+    tables = list(metadata.schema.tables.values())
+    if len(tables) > 2:
+        chosen = rng.choice(tables)
+        return DropTable(chosen.table_id, chosen.full_name)
+    return create_table(metadata, "air", f"t{metadata.epoch}", 2 ** rng.randint(0, 4), rng)
+
+
+def _any_request(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
+    open_requests = list(metadata.open_requests())
+    if open_requests and rng.random() < 0.8:
+        request = rng.choice(open_requests)
+        step = StartRequest if request.state is RequestState.PENDING else FinishRequest
+        return CancelRequest(request.request_id, "changed my mind") if rng.random() < 0.2 else step(request.request_id)
+    node = rng.choice(list(metadata.directory.nodes.values()))
+    kind = rng.choice([RequestKind.LEAVE, RequestKind.REMOVE])
+    return RequestTopology(f"{kind}-{metadata.epoch}", kind, node.node_id, "why not")
+
+
+def _any_move(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
+    """One to three tablets of a table begin to move or to be rebuilt, each to any volume."""
+    if not metadata.tablets.maps:
+        return None
+    table_id = rng.choice(list(metadata.tablets.maps))
+    tablet_map = metadata.tablets.maps[table_id]
+    tablets = rng.sample(range(tablet_map.count), min(tablet_map.count, rng.randint(1, 3)))
+    volumes = sorted(metadata.directory.volumes)
+    return StartTransitions(
+        tuple(
+            NewTransition(table_id, tablet, rng.choice(list(Kind)), rng.choice(tablet_map.replicas(tablet)), target)
+            for tablet, target in zip(tablets, rng.choices(volumes, k=len(tablets)), strict=True)
+        )
+    )
+
+
+def _any_step(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
+    """Some of the tablets in transition go on, or back, or end."""
+    under_way = list(metadata.tablets.transitions.values())
+    if not under_way:
+        return None
+    ready = [t.key for t in under_way if t.stage in OUTCOME_NEW | OUTCOME_OLD]
+    if ready:
+        return FinishTransitions(tuple(ready))
+    chosen = rng.sample(under_way, rng.randint(1, len(under_way)))
+    return AdvanceTransitions(tuple(_change(transition, metadata.epoch, rng) for transition in chosen))
+
+
+def _change(transition: Transition, epoch: int, rng: random.Random) -> StageChange:
+    back = BACKWARD.get(transition.stage) if rng.random() < 0.1 else None
+    then = back or FORWARD[transition.stage]
+    assert then is not None
+    session = f"session-{epoch}-{transition.tablet}" if then in SESSION_STAGES else None
+    return StageChange(
+        transition.table_id, transition.tablet, transition.stage, then, session, "went wrong" if back else None
+    )
+
+
+def _any_switch(metadata: ClusterMetadata, rng: random.Random) -> Event:
+    if not metadata.switches.changes:
+        return ResumeChanges()
+    return rng.choice([PauseChanges("a break"), SwitchBalancing(not metadata.switches.balancing), TakeSnapshot()])
+
+
+CHOICES: tuple[Callable[[ClusterMetadata, random.Random], Event | None], ...] = (
+    register,
+    _any_table,
+    *[_any_request] * 4,
+    *[_any_move] * 20,
+    *[_any_step] * 20,
+    *[_any_switch] * 3,
+)
