@@ -24,6 +24,7 @@ from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event
+from epochlake.placement.errors import EpochlakeError
 
 
 class How(msgspec.Struct, frozen=True):
@@ -141,7 +142,10 @@ def planned(metadata: ClusterMetadata, event: Event, details: dict[str, Any] | N
 
 def changed(session: Session, committed: Committed, details: dict[str, Any] | None = None) -> Changed:
     """The document of a commit."""
-    log = DeltaLog(session.cluster.root.log)
-    entry = entries(log, committed.epoch, committed.epoch)[0]
-    what = summary(entry.decode(), session.cluster.metadata)
+    try:
+        entry = entries(DeltaLog(session.places.log), committed.epoch, committed.epoch)[0]
+        what = summary(entry.decode(), session.cluster.metadata)
+    except EpochlakeError as error:
+        # The change is in the log: that it cannot be described now must not make it look like a failure.
+        what = f"committed, but reading it back failed: {error}"
     return Changed(committed.epoch, committed.request_id, committed.already, what, details or {})

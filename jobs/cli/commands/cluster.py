@@ -16,6 +16,7 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Initialise
+from epochlake.placement.errors import InvalidRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +38,11 @@ def init(
     """Begin a new, empty cluster at the root."""
     session = of(context)
     configuration = session.configuration
+    if name and configuration.cluster.name not in ("", name):
+        raise InvalidRequest(
+            f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}: "
+            "leave --name out, or correct [cluster] name"
+        )
     if dry_run:
         wanted = name or configuration.cluster.name or DEFAULT_NAME
         log = session.places.log

@@ -174,6 +174,15 @@ def test_a_root_of_another_cluster_is_refused(grown: CommandLine, monkeypatch: p
     assert grown.log() == before
 
 
+def test_a_cluster_is_not_begun_under_another_name_than_the_configured_one(
+    empty: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPOCHLAKE__CLUSTER__NAME", "mine")
+    result = empty.text("init", "--name", "other")
+    assert (result.code, "'mine'" in result.error_line) == (2, True)
+    assert not empty.root.exists()
+
+
 def test_a_volume_of_another_cluster_is_refused(grown: CommandLine, tmp_path: Path) -> None:
     add_node(begin(tmp_path / "other"), "n1", "dc1", "r1", [("d1", str(tmp_path / "disk"), 1)])
     before = grown.log()

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from epochlake.jobs.cli import changing
 from epochlake.jobs.cluster import Cluster
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import NodeState
 
 from tests.support.clusters import finish, join
@@ -145,6 +147,18 @@ def test_paused_changes_are_refused_with_the_reason_until_they_are_resumed(grown
     grown.done("balance", "pause", "--reason", "load")
     assert grown.done("status")["switches"]["balancing_reason"] == "load"
     grown.done("balance", "resume")
+
+
+def test_a_change_that_is_committed_is_never_told_as_a_failure(
+    grown: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StorageUnavailable("the disk is gone")
+
+    monkeypatch.setattr(changing, "entries", away)
+    document = grown.done("balance", "pause")
+    assert document["epoch"] == grown.log()[-1][0]
+    assert "the disk is gone" in document["what"]
 
 
 def test_text_and_json_tell_the_same_change(grown: CommandLine) -> None:
