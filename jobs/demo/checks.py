@@ -73,10 +73,9 @@ def _check(figures: str, findings: Findings, notes: Findings | None = None) -> C
 def _writes(evidence: Evidence) -> Check:
     story = evidence.story
     again = [write for write in story.writes if write.rounds > 1]
-    most = max((write.rounds for write in again), default=1)
     figures = f"{len(story.writes)} of {story.batches} batches, {story.acknowledged:,} rows"
     if again:
-        figures += f"; {len(again)} planned again on the way, up to {most} times"
+        figures += f"; {len(again)} of them planned again because tablets had moved"
     findings = []
     if len(story.writes) != story.batches:
         findings.append(f"{story.batches - len(story.writes)} batches were not acknowledged")
@@ -124,7 +123,7 @@ def _arrivals(evidence: Evidence, nodes: dict[str, str]) -> Check:
             findings.append(f"no tablet arrived on {node}")
             continue
         figures.append(
-            f"{node} {how}: {there.arrived} tablets in {there.epochs} epochs, {there.while_writing} of them during writes"
+            f"{node} {how}: {there.arrived} tablets in {there.epochs} epochs, {there.while_writing} during writes"
         )
         if not there.while_writing:
             findings.append(f"tablets moved to {node}, but not while anything was being written")
@@ -255,7 +254,7 @@ def _log(evidence: Evidence) -> Check:
     if report.events != report.entries:
         findings.append(f"{report.entries - report.events} of its events could not be checked")
     return _check(
-        f"{report.entries} epochs without a gap, chained and valid; {counted(report.snapshots, 'snapshot')} as replayed",
+        f"{report.entries} epochs without a gap, chained, valid; {counted(report.snapshots, 'snapshot')} as replayed",
         findings,
     )
 

@@ -1,13 +1,15 @@
 """A checksum of a set of rows that does not depend on their order, computed twice by code that shares nothing.
 
-The one idea: each row is written as one line of text, and the sum of the lines' hashes (60 bits of MD5) is the
-checksum: a row that is missing, doubled or different in any column changes it. Spark computes it from what was read
-back through the gate; plain Python computes it from the source's file, without Spark, Arrow or the data plane.
+The one idea: each row is written as one line of text, and the sums of two hashes of the lines (CRC-32 of the line and
+of its MD5) are the checksum: a row that is missing, doubled or different in any column changes it. Spark computes it
+from what was read back through the gate; plain Python computes it from the source's file, without Spark, Arrow or the
+data plane.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,12 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NULL = "~"
-_DIGITS = 15
-_MODULUS = 2**64
+_MODULUS = 2**32
 
 
 class Checksum(msgspec.Struct, frozen=True):
-    """`rows` and `digest`: the sum of their hashes, 16 hexadecimal digits."""
+    """`rows` and `digest`: the two sums of their hashes, 8 hexadecimal digits each."""
 
     rows: int
     digest: str
@@ -44,10 +45,12 @@ def of_source(flights: pd.DataFrame) -> Checksum:
             case _:
                 # Numbers with gaps come as floats; NaN is not equal to itself.
                 texts.append([str(int(value)) if value == value else NULL for value in values])
-    total = 0
-    for line in map("|".join, zip(*texts, strict=True)):
-        total += int(hashlib.md5(line.encode(), usedforsecurity=False).hexdigest()[:_DIGITS], 16)
-    return _checksum(len(flights), total)
+    of_lines = of_digests = 0
+    for text in map("|".join, zip(*texts, strict=True)):
+        line = text.encode()
+        of_lines += zlib.crc32(line)
+        of_digests += zlib.crc32(hashlib.md5(line, usedforsecurity=False).hexdigest().encode())
+    return _checksum(len(flights), of_lines, of_digests)
 
 
 def of_rows(rows: DataFrame) -> Checksum:
@@ -59,10 +62,11 @@ def of_rows(rows: DataFrame) -> Checksum:
         value = F.col(column.name)
         as_text = F.unix_seconds(value).cast("string") if column.type == "timestamp" else value.cast("string")
         texts.append(F.coalesce(as_text, F.lit(NULL)))
-    line_hash = F.conv(F.substring(F.md5(F.concat_ws("|", *texts).cast("binary")), 1, _DIGITS), 16, 10)
-    found = rows.agg(F.count("*"), F.sum(line_hash.cast("decimal(20,0)"))).collect()[0]
-    return _checksum(int(found[0]), int(found[1] or 0))
+    line = F.concat_ws("|", *texts).cast("binary")
+    of_lines, of_digests = F.sum(F.crc32(line)), F.sum(F.crc32(F.md5(line).cast("binary")))
+    found = rows.agg(F.count("*"), of_lines, of_digests).collect()[0]
+    return _checksum(int(found[0]), int(found[1] or 0), int(found[2] or 0))
 
 
-def _checksum(rows: int, total: int) -> Checksum:
-    return Checksum(rows, f"{total % _MODULUS:016x}")
+def _checksum(rows: int, of_lines: int, of_digests: int) -> Checksum:
+    return Checksum(rows, f"{of_lines % _MODULUS:08x}{of_digests % _MODULUS:08x}")

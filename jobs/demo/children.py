@@ -7,7 +7,6 @@ its id with all that it has started; what it says on stderr goes to a file; how 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -128,6 +127,11 @@ class Child:
         if not self.running:
             raise self.failure("ended too early")
 
+    def require_no_failure(self) -> None:
+        """Raise ChildFailed when it has ended with another code than 0."""
+        if self._process.poll():
+            raise self.failure("failed")
+
     def _ended(self) -> Ended:
         return Ended(self.name, self.command, self._process.returncode, str(self.messages))
 
@@ -161,21 +165,6 @@ class Child:
         except (ProcessLookupError, PermissionError):
             return False
         return True
-
-
-def run(name: str, arguments: Sequence[str], messages: Path, seconds: float) -> tuple[Ended, Any]:
-    """Run a process to its end; how it ended, and the JSON document that it printed.
-
-    Raises ChildFailed when it takes too long or ends with another code than 0.
-    """
-    child = Child(name, arguments, messages)
-    try:
-        ended, output = child.finish(seconds)
-    finally:
-        child.stop()
-    if ended.exit_code != 0:
-        raise child.failure("failed")
-    return ended, json.loads(output)
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

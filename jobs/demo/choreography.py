@@ -11,8 +11,8 @@ import time
 import msgspec
 from epochlake.jobs.demo.stage import CAPACITY, DATACENTER, FIRST_NODES, DemoFailed, Stage, settled, tablets_coming_to
 
-SHORTEST = 5
-"""Batches that it takes for everything to happen: before, two joins, the loss, after it."""
+SHORTEST = 6
+"""Batches that it takes for everything to happen: before it all, two joins, the loss, the rebuilding, after it."""
 
 FOURTH, FIFTH, LOST, REPLACEMENT = "n4", "n5", "n3", "n6"
 RACK_OF_FOURTH, RACK_OF_FIFTH = "r1", "r2"
@@ -24,21 +24,21 @@ SETTLE_SECONDS = 150.0
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """After which batch a node is added or replaced, and during which one a node's storage is lost."""
+    """During which batch a node is added, lost, replaced."""
 
     batches: int
-    fourth_after: int
-    fifth_after: int
-    loss_during: int
-    replace_after: int
+    fourth: int
+    fifth: int
+    loss: int
+    replacement: int
 
 
 def schedule(batches: int) -> Schedule:
-    """The schedule for so many batches, `SHORTEST` at least; of twelve: 2, 4, 8, 9."""
-    fourth = max(1, batches * 2 // 12)
-    fifth = max(fourth + 1, batches * 4 // 12)
-    loss = max(fifth + 1, batches * 7 // 12) + 1
-    return Schedule(batches, fourth, fifth, loss, min(loss + 1, batches - 1))
+    """The schedule for so many batches, `SHORTEST` at least; of twelve: 3, 5, 8, 10."""
+    fourth = max(2, batches * 3 // 12)
+    fifth = max(fourth + 1, batches * 5 // 12)
+    loss = max(fifth + 1, batches * 8 // 12)
+    return Schedule(batches, fourth, fifth, loss, max(loss + 1, batches * 10 // 12))
 
 
 def perform(stage: Stage) -> None:
@@ -47,40 +47,47 @@ def perform(stage: Stage) -> None:
     Raises DemoFailed or ChildFailed as soon as something fails.
     """
     plan = schedule(stage.story.batches)
+    during = {
+        plan.fourth: lambda: _add(stage, FOURTH, RACK_OF_FOURTH),
+        plan.fifth: lambda: _add(stage, FIFTH, RACK_OF_FIFTH),
+        plan.loss: lambda: _lose(stage),
+        plan.replacement: lambda: _replace(stage),
+    }
+    growing = {plan.fourth: FOURTH, plan.fifth: FIFTH, plan.replacement: REPLACEMENT}
     for batch in range(1, plan.batches + 1):
-        if batch == plan.loss_during:
+        if batch == plan.fourth:
+            stage.moment(BEFORE_GROWTH)
+        if batch == plan.loss:
             _wait_until_settled(stage, [*FIRST_NODES, FOURTH, FIFTH])
             stage.moment(BEFORE_LOSS)
-            stage.write(batch, meanwhile=lambda: _lose_in_the_middle(stage))
+        stage.write(batch, during.get(batch, _nothing))
+        if batch in growing:
+            # The next batch begins at once when tablets are on their way.
+            _wait_for_tablets(stage, growing[batch])
         else:
-            stage.write(batch)
-        stage.read()
-        if batch == plan.fourth_after:
-            stage.moment(BEFORE_GROWTH)
-            _add(stage, FOURTH, RACK_OF_FOURTH)
-        if batch == plan.fifth_after:
-            _add(stage, FIFTH, RACK_OF_FIFTH)
-        if batch == plan.replace_after:
-            _replace(stage)
+            stage.finish_orders()
+            stage.read()
     _wait_until_settled(stage, [FOURTH, FIFTH, REPLACEMENT])
     stage.moment(AT_THE_END)
 
 
+def _nothing() -> None:
+    """What is done during most batches."""
+
+
 def _add(stage: Stage, node: str, rack: str) -> None:
     volume = f"d1={stage.place.volume_of(node)},{CAPACITY}"
-    epoch = stage.operate("node", "add", node, "--datacenter", DATACENTER, "--rack", rack, "--volume", volume)
-    stage.note(f"{node} was added in rack {rack}", node, epoch)
-    _wait_for_tablets(stage, node)
+    order = ["node", "add", node, "--datacenter", DATACENTER, "--rack", rack, "--volume", volume]
+    stage.order(order, node, f"{node} is added in rack {rack}")
 
 
 def _replace(stage: Stage) -> None:
     volume = f"d1={stage.place.volume_of(REPLACEMENT)},{CAPACITY}"
-    epoch = stage.operate("node", "replace", LOST, REPLACEMENT, "--volume", volume)
-    stage.note(f"{REPLACEMENT} was added in the place of {LOST}", REPLACEMENT, epoch)
-    _wait_for_tablets(stage, REPLACEMENT)
+    order = ["node", "replace", LOST, REPLACEMENT, "--volume", volume]
+    stage.order(order, REPLACEMENT, f"{REPLACEMENT} is added in the place of {LOST}")
 
 
-def _lose_in_the_middle(stage: Stage) -> None:
+def _lose(stage: Stage) -> None:
     """Lose the storage in the middle of a batch: as soon as its first file is stored there."""
     before = stage.files_of(LOST)
     deadline = time.monotonic() + BEGIN_SECONDS

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 import msgspec
-from epochlake.jobs.demo import checksum, flights
+from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
 from epochlake.jobs.demo.place import claimed
@@ -34,6 +34,7 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, InvariantViolated
 from rich.console import Console
+from rich.text import Text
 
 INTERRUPTED = 130
 LEVELS = ("QUORUM", "ALL")
@@ -125,7 +126,7 @@ def _run(options: Options, errors: Console, before_checks: Callable[[Stage], Non
     with claimed(options.root) as place:
         with Progress(errors, len(source)) as progress:
             progress.say(f"{len(source):,} flights to write; what others say goes to {place.messages}")
-            with raised(place, checksum.of_source(source), options.months, progress) as stage:
+            with raised(place, source, options.months, progress) as stage:
                 perform(stage)
                 before_checks(stage)
                 evidence = gathered(stage)
@@ -191,7 +192,7 @@ def _show(document: Report, options: Options) -> None:
         return
     console = Console(highlight=False)
     for part in as_text(document):
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
 
 
 def _tell_failure(options: Options, errors: Console, message: str) -> None:

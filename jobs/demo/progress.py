@@ -9,7 +9,7 @@ from typing import Self
 from epochlake.jobs.demo.story import Read, Story, Write
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -19,20 +19,18 @@ class Progress:
 
     def __init__(self, console: Console, rows: int) -> None:
         self._console = console
-        self._rows = rows
         self._started = time.monotonic()
         self._bars = Bars(
-            TextColumn("{task.description}"),
+            SpinnerColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.completed:,.0f} flights, epoch {task.fields[epoch]}, tablets {task.fields[tablets]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._written = self._bars.add_task("flights", total=rows, figures=f"0 of {rows:,}")
-        self._moving = self._bars.add_task("tablets", total=None, start=False, figures="at rest")
-        self._most = 0
+        self._task = self._bars.add_task("", total=rows, epoch=0, tablets="at rest")
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -49,8 +47,7 @@ class Progress:
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def wrote(self, write: Write, story: Story) -> None:
-        figures = f"{story.acknowledged:,} of {self._rows:,}"
-        self._bars.update(self._written, completed=story.acknowledged, figures=figures)
+        self._bars.update(self._task, completed=story.acknowledged)
         rounds = f", planned {write.rounds} times" if write.rounds > 1 else ""
         missing = f", without {', '.join(write.missing)}" if write.missing else ""
         self.say(f"{write.name}: {write.rows:,} flights acknowledged in {write.seconds:.1f} s{rounds}{missing}")
@@ -62,5 +59,5 @@ class Progress:
     def looked(self, metadata: ClusterMetadata) -> None:
         """The cluster as it is now: what is on its way?"""
         under_way = len(metadata.tablets.transitions)
-        figures = f"{under_way} on their way" if under_way else "at rest"
-        self._bars.update(self._moving, figures=figures)
+        tablets = f"{under_way} on their way" if under_way else "at rest"
+        self._bars.update(self._task, epoch=metadata.epoch, tablets=tablets)

@@ -10,13 +10,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster, initialise
-from epochlake.jobs.demo import children, flights
-from epochlake.jobs.demo.checksum import Checksum
+from epochlake.jobs.demo import checksum, children, flights
 from epochlake.jobs.demo.children import Child, ChildFailed
 from epochlake.jobs.demo.orders import WRITER, Answer, Command
 from epochlake.jobs.demo.place import Place
@@ -26,6 +25,9 @@ from epochlake.jobs.verification import verify_tablets
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.errors import EpochlakeError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CLI = "epochlake.jobs.cli.main"
 DATACENTER = "dc1"
@@ -57,7 +59,8 @@ class Stage:
         self.progress = progress
         self._coordinator = coordinator
         self._writer = writer
-        self._commands = 0
+        self._orders: list[Child] = []
+        self._pending: list[tuple[Child, str]] = []
         self._looked = 0.0
         self.lost: list[str] = []
 
@@ -100,14 +103,29 @@ class Stage:
         answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=Answer)
         return ReadBack(level, answer.checksum, answer.error, answer.ended - answer.started)
 
-    def operate(self, *arguments: str) -> int:
-        """Run a command of `epochlake` as an operator would; the epoch that it committed."""
-        self._commands += 1
-        name = f"command-{self._commands}"
+    def order(self, arguments: Sequence[str], node: str, what: str) -> None:
+        """Begin a command of `epochlake` as an operator would, in a process of its own; `finish_orders` awaits it."""
+        name = f"command-{len(self._orders) + 1}"
         words = [CLI, "--conf", str(self.place.configuration_file), "--output", "json", *arguments]
-        ended, document = children.run(name, words, self.place.messages / f"{name}.txt", COMMAND_SECONDS)
-        self.story.processes.append(msgspec.structs.replace(ended, command="epochlake " + " ".join(arguments[:4])))
-        return int(document["epoch"])
+        child = Child(name, words, self.place.messages / f"{name}.txt")
+        self._orders.append(child)
+        self._pending.append((child, "epochlake " + " ".join(arguments)))
+        self.note(what, node)
+
+    def finish_orders(self) -> None:
+        """Wait for the commands that were begun. Raises ChildFailed when one of them fails."""
+        while self._pending:
+            child, command = self._pending[0]
+            ended, _ = child.finish(COMMAND_SECONDS)
+            if ended.exit_code != 0:
+                raise child.failure("failed")
+            self.story.processes.append(msgspec.structs.replace(ended, command=command))
+            del self._pending[0]
+
+    def stop_orders(self) -> None:
+        """End the commands that still run."""
+        for child in self._orders:
+            child.stop()
 
     def lose(self, node: str) -> None:
         """Take away a node's storage for good."""
@@ -119,8 +137,8 @@ class Stage:
         """How many data files are stored on a node, committed or not."""
         return sum(1 for _ in self.place.storage_of(node).rglob("*.parquet"))
 
-    def note(self, what: str, node: str, epoch: int | None = None) -> None:
-        self.story.deeds.append(Deed(time.time(), what, node, epoch))
+    def note(self, what: str, node: str) -> None:
+        self.story.deeds.append(Deed(time.time(), what, node))
         self.progress.say(what)
 
     def wait(
@@ -148,6 +166,8 @@ class Stage:
             return
         self._looked = now
         self._coordinator.require_running()
+        for child, _ in self._pending:
+            child.require_no_failure()
         self.progress.looked(self.cluster.catch_up())
 
     def moment(self, name: str) -> Moment:
@@ -168,6 +188,7 @@ class Stage:
     def dismiss(self) -> None:
         """End writer and coordinator, and write down how they ended. Raises ChildFailed when one does not."""
         self.progress.say("ending the other processes")
+        self.finish_orders()
         ended, _ = self._writer.finish(END_SECONDS)
         self.story.processes.append(msgspec.structs.replace(ended, command=f"the pipeline ({ended.command})"))
         ended, output = self._coordinator.finish(END_SECONDS, by=signal.SIGTERM)
@@ -186,10 +207,10 @@ class Stage:
 
 
 @contextmanager
-def raised(place: Place, source: Checksum, months: int, progress: Progress) -> Iterator[Stage]:
+def raised(place: Place, source: pd.DataFrame, months: int, progress: Progress) -> Iterator[Stage]:
     """Begin a cluster of three nodes with an empty table, and the processes; end them when the block ends."""
     configuration = place.configuration()
-    story = Story(time.time(), source, batches=months, tablets=TABLETS, replication=REPLICATION)
+    started = time.time()
     with ExitStack() as leaving:
         leaving.callback(place.wait_for_server_to_end)
         progress.say("a cluster of three nodes in three racks")
@@ -204,8 +225,11 @@ def raised(place: Place, source: Checksum, months: int, progress: Progress) -> I
 
         conf = str(place.configuration_file)
         coordinator = start("coordinator", [CLI, "--conf", conf, "--output", "json", "coordinator", "run"])
-        writer = start("writer", [WRITER, conf, str(months), str(source.rows)])
+        writer = start("writer", [WRITER, conf, str(months), str(len(source))])
+        # While Spark starts there; it has nothing to do with what the writer makes of the same file.
+        story = Story(started, checksum.of_source(source), batches=months, tablets=TABLETS, replication=REPLICATION)
         stage = Stage(place, cluster, coordinator, writer, story, progress)
+        leaving.callback(stage.stop_orders)
         for node, rack in FIRST_NODES.items():
             volumes = [("d1", str(place.volume_of(node)), CAPACITY)]
             administration.add_node(cluster, node, DATACENTER, rack, volumes, reason="the first nodes")
@@ -227,6 +251,7 @@ def settled(metadata: ClusterMetadata, nodes: Sequence[str] | dict[str, str]) ->
 
 
 def tablets_coming_to(metadata: ClusterMetadata, node: str) -> int:
-    """Tablets that have, or are getting, a replica on the node."""
-    volumes = {volume.volume_id for volume in metadata.node(node).volumes}
+    """Tablets that have, or are getting, a replica on the node; none when it is not known yet."""
+    known = metadata.directory.by_name.get(node)
+    volumes = {volume.volume_id for volume in known.volumes} if known is not None else set()
     return len(metadata.replicas_in_use(volumes))

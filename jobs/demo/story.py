@@ -50,12 +50,11 @@ class ReadBack(msgspec.Struct, frozen=True):
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """Something that was done to the cluster from outside; `epoch` where it is in the log."""
+    """Something that was done to the cluster from outside."""
 
     at: float
     what: str
     node: str
-    epoch: int | None = None
 
 
 class Holding(msgspec.Struct, frozen=True):

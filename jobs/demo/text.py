@@ -19,8 +19,8 @@ SHOWN_FINDINGS = 5
 def report(document: Report) -> Iterator[RenderableType]:
     """What is printed, part by part."""
     yield Text(
-        f"{document.source.rows:,} flights, written at QUORUM to three replicas, month by month, while the cluster grew "
-        "and lost a node.\n"
+        f"{document.source.rows:,} flights are written month by month, at QUORUM to three replicas; "
+        "meanwhile two nodes join and one is lost.\n"
     )
     yield _headed("What happened", _timeline(document.timeline))
     yield _headed("Where the rows are: tablets and rows of each node", _nodes(document.nodes))
@@ -36,19 +36,15 @@ def _headed(title: str, content: RenderableType) -> Group:
 def _timeline(stretches: tuple[Stretch, ...]) -> Table:
     made = table("seconds", "epochs", "the pipeline", "the cluster, meanwhile", right=["seconds"])
     made.columns[2].no_wrap = made.columns[3].no_wrap = False
-    made.columns[2].ratio, made.columns[3].ratio = 4, 5
+    made.columns[2].ratio, made.columns[3].ratio = 1, 1
     for stretch in stretches:
         made.add_row(
             f"{stretch.since:.1f}",
             _range(stretch.epochs),
-            Text(stretch.writing or "", style="" if _is_batch(stretch) else "bright_black"),
+            Text(stretch.pipeline, style="bright_black" if stretch.batch is None else ""),
             Text("; ".join(stretch.cluster)),
         )
     return made
-
-
-def _is_batch(stretch: Stretch) -> bool:
-    return stretch.writing is not None and not stretch.writing.endswith("counted")
 
 
 def _range(epochs: tuple[int, int] | None) -> str:
@@ -131,16 +127,15 @@ def _append(lines: Text, what: tuple[str, ...], style: str) -> None:
 
 def _verdict(document: Report) -> Text:
     failed = [check.name for check in document.checks if not check.holds]
-    line = Text("\n")
+    line = Text(no_wrap=True, overflow="ignore")
     if failed:
         line.append("✗ ", style="bold red")
         line.append(f"{len(failed)} of {len(document.checks)} checks failed", style="bold")
-        line.append(f" after {document.seconds:.0f} s")
-        line.append(f": {', '.join(failed)}. Everything is kept in {document.root}")
-    else:
-        line.append("✓ ", style="bold green")
-        line.append(f"All {len(document.checks)} checks hold", style="bold")
-        line.append(f", after {document.seconds:.0f} s.")
-        if document.kept:
-            line.append(f" Look around: epochlake --conf {document.root}/epochlake.toml status")
+        line.append(f", after {document.seconds:.0f} s. Everything is kept in\n  {document.root}")
+        return line
+    line.append("✓ ", style="bold green")
+    line.append(f"All {len(document.checks)} checks hold", style="bold")
+    line.append(f", after {document.seconds:.0f} s.")
+    if document.kept:
+        line.append(f" To look around:\n  epochlake --conf {document.root}/epochlake.toml status")
     return line

@@ -6,8 +6,8 @@ epoch that stands beside a batch was committed while that batch was being writte
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from epochlake.jobs.demo.story import Read, Story, Write
@@ -32,12 +32,16 @@ MICROSECONDS = 1_000_000
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """A stretch of time, in seconds since the start; `epochs` that were committed in it, first and last."""
+    """A stretch of time, in seconds since the start; `epochs` that were committed in it, first and last.
+
+    `batch` is the number of the one that was being written, `pipeline` what the pipeline did, for people.
+    """
 
     since: float
     until: float
     epochs: tuple[int, int] | None
-    writing: str | None
+    batch: int | None
+    pipeline: str
     cluster: tuple[str, ...]
 
 
@@ -52,6 +56,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 def timeline(entries: Sequence[Entry], story: Story, metadata: ClusterMetadata) -> list[Stretch]:
     """The stretches, in order; those between two writes only where something happened. `metadata` gives names."""
     made = []
+    lost = {node for moment in story.moments for node in moment.lost}
     tracked = _Tracked(metadata)
     for since, until, write in _stretches(story):
         inside = [entry for entry in entries if since <= entry.committed_at / MICROSECONDS < until]
@@ -60,7 +65,7 @@ def timeline(entries: Sequence[Entry], story: Story, metadata: ClusterMetadata) 
             event = entry.decode()
             summary.add(event)
             tracked.follow(event)
-        deeds = [deed for deed in story.deeds if since <= deed.at < until and deed.epoch is None]
+        deeds = [deed for deed in story.deeds if since <= deed.at < until and deed.node in lost]
         reads = [read for read in story.reads if since <= read.started < until]
         if not inside and not deeds and write is None:
             continue
@@ -69,7 +74,8 @@ def timeline(entries: Sequence[Entry], story: Story, metadata: ClusterMetadata) 
                 since=round(since - story.started, 3),
                 until=round(until - story.started, 3),
                 epochs=(inside[0].epoch, inside[-1].epoch) if inside else None,
-                writing=_batch(write) if write is not None else _counts(reads),
+                batch=write.batch if write is not None else None,
+                pipeline=_batch(write) if write is not None else _counts(reads),
                 cluster=(*(deed.what for deed in deeds), *summary.lines()),
             )
         )
@@ -135,65 +141,72 @@ class _Tracked:
 
 
 class _Summary:
-    """What a stretch of epochs has changed, in few words."""
+    """What a stretch of epochs has changed, in few words, in the order in which it began."""
 
     def __init__(self, metadata: ClusterMetadata, tracked: _Tracked) -> None:
         self._metadata = metadata
         self._tracked = tracked
+        self._lines: dict[str, Callable[[], str]] = {}
         self._asked: dict[str, str] = {}
-        self._others: list[str] = []
-        self._set_out: Counter[str] = Counter()
-        self._arrived: Counter[str] = Counter()
-        self._reverted: Counter[str] = Counter()
-        self._advanced = 0
+        self._joined: list[str] = []
+        self._tablets: dict[str, Counter[str]] = defaultdict(Counter)
+        self._steps = 0
 
     def add(self, event: Event) -> None:
         directory = self._metadata.directory
         match event:
-            case Initialise(name=name):
-                self._others.append(f"cluster {name} begins")
             case RegisterNode(name=name, rack=rack, replaces=None):
                 self._asked[name] = f"{name} ({rack})"
+                self._lines["nodes"] = self._nodes
             case RegisterNode(name=name, rack=rack, replaces=int(replaced)):
-                self._others.append(f"{name} ({rack}) is to replace {directory.nodes[replaced].name}")
-            case CreateKeyspace():
-                pass
-            case CreateTable(table=table, tablet_count=count):
-                self._others.append(f"table {table.full_name} of {count} tablets")
+                self._tell(f"{name} ({rack}) is to replace {directory.nodes[replaced].name}")
             case StartRequest(request_id=request_id):
                 node = directory.nodes[self._metadata.requests[request_id].node_id]
                 if node.replaces is not None:
-                    self._others.append(f"{directory.nodes[node.replaces].name} has left")
+                    self._tell(f"{directory.nodes[node.replaces].name} has left")
             case FinishRequest(request_id=request_id):
                 node = directory.nodes[self._metadata.requests[request_id].node_id]
-                named = self._asked.pop(node.name, node.name)
-                self._others.append(f"{named} is rebuilt" if node.replaces is not None else f"{named} joins")
+                if node.replaces is None:
+                    self._joined.append(self._asked.pop(node.name, node.name))
+                    self._lines["nodes"] = self._nodes
+                else:
+                    self._tell(f"{node.name} is rebuilt")
             case StartTransitions():
-                for key in self._tracked.keys_of(event):
-                    self._set_out[self._tracked.target_of(key, event)] += 1
+                self._count(event, lambda key: "set out")
             case AdvanceTransitions(changes=changes):
-                self._advanced += len(changes)
+                self._steps += len(changes)
             case FinishTransitions():
-                for key in self._tracked.keys_of(event):
-                    ended = self._arrived if self._tracked.succeeds(key) else self._reverted
-                    ended[self._tracked.target_of(key, event)] += 1
+                self._count(event, lambda key: "arrive" if self._tracked.succeeds(key) else "go back")
+            case CreateTable(table=table, tablet_count=count):
+                self._tell(f"table {table.full_name} of {count} tablets")
+            case Initialise() | CreateKeyspace():
+                pass
             case _:
-                self._others.append(event.summary())
+                self._tell(event.summary())
 
-    def lines(self) -> list[str]:
-        lines = [*self._others, *(f"{asked} asks to join" for asked in self._asked.values())]
-        for node in {**self._set_out, **self._arrived, **self._reverted}:
-            counts = [
-                f"{number} {how}"
-                for number, how in (
-                    (self._set_out[node], "set out"),
-                    (self._arrived[node], "arrive"),
-                    (self._reverted[node], "go back"),
-                )
-                if number
-            ]
-            lines.append(f"tablets to {node}: {', '.join(counts)}")
-        return lines or ([f"{self._advanced} tablet stages"] if self._advanced else [])
+    def lines(self) -> tuple[str, ...]:
+        if not self._lines and self._steps:
+            return (f"{self._steps} stages of tablets",)
+        return tuple(line() for line in self._lines.values())
+
+    def _tell(self, text: str) -> None:
+        self._lines[text] = lambda: text
+
+    def _count(self, event: Event, what: Callable[[TabletKey], str]) -> None:
+        for key in self._tracked.keys_of(event):
+            node = self._tracked.target_of(key, event)
+            self._tablets[node][what(key)] += 1
+            self._lines[f"tablets to {node}"] = lambda node=node: self._moves(node)  # type: ignore[misc]
+
+    def _nodes(self) -> str:
+        asked = list(self._asked.values())
+        parts = [f"{', '.join(asked)} {'asks' if len(asked) == 1 else 'ask'} to join"] if asked else []
+        if self._joined:
+            parts.append(f"{', '.join(self._joined)} {'joins' if len(self._joined) == 1 else 'join'}")
+        return ", ".join(parts)
+
+    def _moves(self, node: str) -> str:
+        return f"tablets to {node}: " + ", ".join(f"{count} {what}" for what, count in self._tablets[node].items())
 
 
 def _stretches(story: Story) -> Iterator[tuple[float, float, Write | None]]:
@@ -208,10 +221,10 @@ def _stretches(story: Story) -> Iterator[tuple[float, float, Write | None]]:
 def _batch(write: Write) -> str:
     rounds = f", planned {write.rounds}×" if write.rounds > 1 else ""
     missing = f", without {', '.join(name.partition('/')[0] for name in write.missing)}" if write.missing else ""
-    return f"{write.name}: {write.rows:,} rows in {write.seconds:.1f} s{rounds}{missing}"
+    return f"{write.name}: {write.rows:,} rows, {write.seconds:.1f} s{rounds}{missing}"
 
 
-def _counts(reads: Sequence[Read]) -> str | None:
+def _counts(reads: Sequence[Read]) -> str:
     if not reads:
-        return None
-    return f"{reads[-1].rows:,} rows{f', {len(reads)} times' if len(reads) > 1 else ''} counted"
+        return ""
+    return f"counted{f' {len(reads)}×' if len(reads) > 1 else ''}: {reads[-1].rows:,} rows"

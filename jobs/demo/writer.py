@@ -34,8 +34,8 @@ LEVEL = "QUORUM"
 SPARK = {
     "spark.driver.memory": "1500m",
     "spark.sql.shuffle.partitions": "2",
-    # So many jobs on so little data: compiling their code takes longer than running it.
-    "spark.sql.adaptive.enabled": "false",
+    # Many short jobs on few cores: what is compiled best is hardly run before the end, and starting counts.
+    "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
 
 
