@@ -90,10 +90,12 @@ def globals_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if word in ("--output=json", "-o=json") or (word in ("--output", "-o") and following == "json"):
-            return True
-    return False
+    """Whether errors are to be documents; asked before the arguments are understood, as that may be what fails."""
+    pairs = zip(arguments, [*arguments, ""][1:], strict=True)
+    return any(
+        word in ("--output=json", "-o=json") or (word in ("--output", "-o") and following == "json")
+        for word, following in pairs
+    )
 
 
 def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> None:
@@ -117,7 +119,7 @@ def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> Non
 
 def _tell_usage(error: Exception, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    message = " ".join(text.split())
+    message = " ".join(text.split()) or "A command is missing."  # then the help has been printed already
     message += "" if message.endswith((".", "?", "!")) else "."
     context = getattr(error, "ctx", None)
     if as_json:

@@ -15,6 +15,7 @@ from epochlake.jobs.administration import status as status_module
 from epochlake.jobs.administration.status import CoordinatorStatus, status
 from epochlake.jobs.cli.commands import maintenance
 from epochlake.jobs.cli.documents import Changed, Planned
+from epochlake.jobs.cli.main import main
 from epochlake.jobs.cli.reference import CHANGE, DOCUMENTS, reference, walk
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.coordination.leases import Lease
@@ -257,6 +258,17 @@ def test_live_pipelines_are_listed(unchanged: CommandLine, monkeypatch: pytest.M
     assert fits([row], DOCUMENTS["pipeline list"])
     assert (row["name"], row["epoch"], row["started_at"]) == ("nightly", 7, "2023-11-14T22:13:20Z")
     assert "nightly" in unchanged.text("pipeline", "list").out
+
+
+@pytest.mark.parametrize("words", [[], ["node"]], ids=["nothing", "a group"])
+def test_help_is_shown_where_a_command_is_missing(
+    alone: None, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert "Usage: epochlake" in printed.out
+    assert len(printed.err.splitlines()) == 1
+    assert main([*words, "--help"]) == 0
 
 
 def test_names_in_brackets_are_printed_and_not_taken_for_styles(unchanged: CommandLine) -> None:
