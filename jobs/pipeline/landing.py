@@ -94,6 +94,7 @@ class Landing:
         """Commit until the level is reached at the newest epoch. Raises ConsistencyNotReached after bounded tries."""
         failures = 0
         rounds = 0
+        self._unsatisfied(self._metadata)  # a level that means nothing for this table is refused before any commit
         while True:
             rounds += 1
             planned = self._metadata

@@ -143,6 +143,8 @@ class Pipeline:
         level = self._level(consistency)
         self._touch(table)
         opened, failed = self._open_for_write(table)
+        count = self._tablet_count(table)
+        self._too_few(table, level, [tablet_label(t, count) for t in range(count)], opened)  # refuses senseless levels
         if batch is None:
             return self._land(table, self._stage(rows, table, level, opened, deleted), level)
         root = self.cluster.root.batches

@@ -189,10 +189,18 @@ class SmallCluster:
         """A pipeline that plans at the epoch of now, until it learns of a newer one."""
         return Pipeline(self.cluster, name, spark, dc)  # type: ignore[arg-type]
 
-    def write(self, pipeline: Pipeline, level: str = "QUORUM", *, tablet: int = 0, ids: Sequence[int] = (1,)) -> str:
+    def write(
+        self,
+        pipeline: Pipeline,
+        level: str = "QUORUM",
+        *,
+        tablet: int = 0,
+        ids: Sequence[int] = (1,),
+        skip: str = "",
+    ) -> str:
         """What `Pipeline.write` does without Spark: one file of a tablet, staged where it can be, then landed.
 
-        Returns its id. Raises ConsistencyNotReached.
+        Not staged on the nodes in `skip`. Returns its id. Raises ConsistencyNotReached.
         """
         metadata = pipeline._metadata
         label = tablet_label(tablet, metadata.tablets.maps[self.table.table_id].count)
@@ -201,6 +209,8 @@ class SmallCluster:
         stored = set()
         for volume in metadata.placement(self.table.table_id, tablet).writes:
             address = address_of(metadata, self.table, volume)
+            if metadata.directory.node_of_volume[volume].name in skip:
+                continue
             if Path(address.volume_uri, MARKER_FILE).exists() and Path(address.uri).exists():
                 copy = Path(address.uri) / file.path
                 copy.parent.mkdir(exist_ok=True)
