@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 SHORTEST_CONNECT_SECONDS = 1.0
 """Even a commit that may not wait for the lock has to wait for a first answer."""
 
-WITHDRAWAL_SECONDS = 2.0
-"""How long an answer is awaited when an offer is taken back; it is asked again as long as there is time."""
+ANSWER_SECONDS = 1.0
+"""How long an answer is awaited about what only saves time, or is asked again: offers, claims, the head."""
 
 
 class ZooKeeperQueue:
@@ -52,18 +52,19 @@ class ZooKeeperQueue:
             self._lock.release()
 
     def offer(self, proposals: bytes) -> Batch | None:
-        return self._proposals.publish(proposals) if self._proposals is not None else None
+        return self._proposals.publish(proposals, ANSWER_SECONDS) if self._proposals is not None else None
 
     def withdraw(self, ticket: Batch) -> bool:
         """True: nobody has taken it nor will; False: it is gone. CoordinationUnavailable: no answer."""
         assert self._proposals is not None
-        return self._proposals.withdraw(ticket, WITHDRAWAL_SECONDS)
+        return self._proposals.withdraw(ticket, ANSWER_SECONDS)
 
     def claim(self) -> list[bytes]:
         if self._proposals is None:
             return []
         try:
-            return [batch.data for batch in self._proposals.claim(self._proposals.pending())]
+            pending = self._proposals.pending(ANSWER_SECONDS)
+            return [batch.data for batch in self._proposals.claim(pending, ANSWER_SECONDS)]
         except (CoordinationUnavailable, KazooException) as error:
             logger.debug("no proposals of others: %s", error)
             return []
@@ -72,6 +73,7 @@ class ZooKeeperQueue:
         if self._coordination is None:
             return
         try:
-            publish_head(self._coordination, Head(position.epoch, position.state_id, position.hash))
+            head = Head(position.epoch, position.state_id, position.hash)
+            publish_head(self._coordination, head, ANSWER_SECONDS)
         except (CoordinationUnavailable, KazooException) as error:
             logger.warning("epoch %d is committed but not announced: %s", position.epoch, error)
