@@ -1,0 +1,76 @@
+"""The gate from a job that `spark-submit` runs on a standalone cluster with two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.spark_session import submit_options
+
+from tests.support.clusters import FOUR, assert_at_rest, placed, without_zookeeper
+from tests.support.standalone import HOST, StandaloneSpark
+
+ROOT = Path(__file__).parents[2]
+
+JOB = """
+import json, sys
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.spark_session import session
+from epochlake.metastore import configuration
+from pyspark.sql import functions as F
+
+spark = session("submitted")
+with Cluster(configuration.load(sys.argv[1], {})) as cluster, cluster.pipeline("submitted", spark) as pipeline:
+    rows = spark.range(0, 1000, 1, 4).select("id", F.lit("submitted").alias("note"))
+    written = pipeline.write(rows, "air.flights", batch="one")
+    read = pipeline.read("air.flights", consistency="ALL")
+    where = spark.range(0, 8, 1, 8).mapInArrow(lambda batches: batches, "id long").count()
+    print(json.dumps({"rows": written.rows, "tablets": written.tablets, "read": read.count(), "where": where,
+                      "sum": read.agg(F.sum("id")).first()[0]}))
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_submitted_pipeline_writes_and_reads_on_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "BCX"}, append_only=True)
+    conf, job = tmp_path / "epochlake.toml", tmp_path / "job.py"
+    conf.write_text(f'root = "{cluster.cluster.configuration.root}"\n')
+    job.write_text(JOB)
+    with StandaloneSpark(tmp_path / "spark") as spark:
+        ended = submit(spark.url, job, conf)
+        assert ended.returncode == 0, ended.stderr[-4000:]
+        workers = {path.parts[-3] for path in (tmp_path / "spark").glob("work-*/app-*/*") if path.is_dir()}
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    assert answer == {"rows": 1000, "tablets": 2, "read": 1000, "where": 8, "sum": sum(range(1000))}
+    assert workers == {"work-0", "work-1"}
+    for tablet in (0, 1):
+        assert_at_rest(cluster, cluster.files_on("B", tablet), tablet)
+
+
+def submit(url: str, job: Path, conf: Path) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTEST"))}
+    options = ["--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}"]
+    options += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"]
+    options += ["--conf", "spark.executor.memory=512m", "--conf", "spark.driver.memory=512m"]
+    return subprocess.run(
+        [
+            str(Path(sys.executable).parent / "spark-submit"),
+            *("--master", url),
+            *options,
+            *submit_options(),
+            str(job),
+            str(conf),
+        ],
+        cwd=ROOT,
+        env=environ
+        | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
