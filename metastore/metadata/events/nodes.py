@@ -335,7 +335,7 @@ def _require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
 
 
 def _require_enough_nodes_without(metadata: ClusterMetadata, leaving: Node) -> None:
-    """Refuse a leave after which some keyspace could not keep its number of replicas."""
+    """Refuse a leave after which some keyspace could not keep its replicas, on as many racks as before."""
     going = {r.node_id for r in metadata.open_requests() if r.kind in (RequestKind.LEAVE, RequestKind.REMOVE)}
     staying = [
         node
@@ -351,4 +351,13 @@ def _require_enough_nodes_without(metadata: ClusterMetadata, leaving: Node) -> N
                 "too-few-nodes",
                 f"without node {leaving.name!r} datacenter {leaving.datacenter} would have {len(staying)} normal "
                 f"node(s), but keyspace {keyspace.name!r} keeps {wanted} replicas there: add a node first",
+            )
+        racks = {node.rack for node in staying}
+        if keyspace.placement is PlacementKind.TABLETS and len(racks) < min(wanted, len(racks | {leaving.rack})):
+            raise Rejected(
+                "rack-needed",
+                f"node {leaving.name!r} is the last normal one of rack {leaving.rack}, and keyspace {keyspace.name!r} "
+                f"keeps {wanted} replicas in {leaving.datacenter}, which would have {len(racks)} rack(s) without it: "
+                "its tablets could only go where a rack holds one of their replicas already. Add a node to the rack, "
+                "or replace this one",
             )

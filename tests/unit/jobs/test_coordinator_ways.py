@@ -207,7 +207,7 @@ def test_a_volume_that_took_a_tablet_back_is_left_alone_for_a_while(
 
 
 def test_one_tablet_that_two_requests_want_to_move_does_not_stop_both(tmp_path: Path) -> None:
-    cluster = placed(tmp_path, FIVE | {"Z": ("dc1", "r3")}, "ABC", configuration=QUICK)
+    cluster = placed(tmp_path, FIVE | {"Z": ("dc1", "r2")}, "ABC", configuration=QUICK)
     acknowledged = [cluster.write(cluster.pipeline())]
     cluster.lose("A")
     volumes = [("d1", str(cluster.directory / "W"), 1 << 30)]

@@ -85,6 +85,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "two datacenters": joined(small, "m1", datacenter="dc2", volumes=2),
         "two volumes": applied([table("crews", [[1, 5]])], joined(small, "m1", volumes=2)),
         "tight": applied([CreateKeyspace(keyspace("all", dc1=4))], small),
+        "racks": applied([CreateKeyspace(keyspace("all", dc1=4))], joined(small, "m1", rack="rack-n1")),
     }
 
 
@@ -199,6 +200,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("leaving", RequestTopology("r", REMOVE, 4), "request-in-the-way"),
     ("replacing", RequestTopology("r", REMOVE, 3), "request-in-the-way"),
     ("tight", RequestTopology("r", LEAVE, 1), "too-few-nodes"),
+    ("racks", RequestTopology("r", LEAVE, 2), "rack-needed"),
     ("small", StartRequest("r"), "unknown-request"),
     ("running", StartRequest("join-n5"), "wrong-state"),
     ("small", StartRequest("join-n1"), "wrong-state"),
