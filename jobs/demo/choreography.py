@@ -11,8 +11,9 @@ import time
 import msgspec
 from epochlake.jobs.demo.stage import CAPACITY, DATACENTER, FIRST_NODES, DemoFailed, Stage, settled, tablets_coming_to
 
-SHORTEST = 6
-"""Batches that it takes for everything to happen: before it all, two joins, the loss, the rebuilding, after it."""
+SHORTEST = 7
+"""Batches that it takes for everything to happen: one before it all, and then one during each join, the loss and the
+replacement, and one more while the tablets of the second join, and of the replacement, move."""
 
 FOURTH, FIFTH, LOST, REPLACEMENT = "n4", "n5", "n3", "n6"
 RACK_OF_FOURTH, RACK_OF_FIFTH = "r1", "r2"
@@ -37,7 +38,7 @@ def schedule(batches: int) -> Schedule:
     """The schedule for so many batches, `SHORTEST` at least; of twelve: 3, 5, 8, 10."""
     fourth = max(2, batches * 3 // 12)
     fifth = max(fourth + 1, batches * 5 // 12)
-    loss = max(fifth + 1, batches * 8 // 12)
+    loss = max(fifth + 2, batches * 8 // 12)
     return Schedule(batches, fourth, fifth, loss, max(loss + 1, batches * 10 // 12))
 
 

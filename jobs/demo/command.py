@@ -84,7 +84,12 @@ def run(argv: Sequence[str] | None = None, *, before_checks: Callable[[Stage], N
             _tell_failure(options, errors, str(error))
             return error.exit_code
     _show(document, options)
-    return 0 if document.ok else InvariantViolated.exit_code
+    return outcome(document.checks)
+
+
+def outcome(checks: Sequence[Check]) -> int:
+    """The exit code: 0 only if every check holds."""
+    return 0 if all(check.holds for check in checks) else InvariantViolated.exit_code
 
 
 def parsed(argv: Sequence[str]) -> Options:
@@ -152,7 +157,7 @@ def _report(
 ) -> Report:
     story = stage.story
     entries = history.entries(DeltaLog(stage.cluster.root.log))
-    ok = all(check.holds for check in checks)
+    ok = outcome(checks) == 0
     return Report(
         ok=ok,
         seconds=round(seconds, 1),

@@ -23,14 +23,16 @@ class Progress:
         self._bars = Bars(
             SpinnerColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f} flights, epoch {task.fields[epoch]}, tablets {task.fields[tablets]}"),
+            BarColumn(bar_width=12),
+            TextColumn(
+                "{task.completed:,.0f} flights, epoch {task.fields[epoch]}, {task.fields[moving]} tablets moving"
+            ),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bars.add_task("", total=rows, epoch=0, tablets="at rest")
+        self._task = self._bars.add_task("", total=rows, epoch=0, moving=0)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -58,6 +60,4 @@ class Progress:
 
     def looked(self, metadata: ClusterMetadata) -> None:
         """The cluster as it is now: what is on its way?"""
-        under_way = len(metadata.tablets.transitions)
-        tablets = f"{under_way} on their way" if under_way else "at rest"
-        self._bars.update(self._task, epoch=metadata.epoch, tablets=tablets)
+        self._bars.update(self._task, epoch=metadata.epoch, moving=len(metadata.tablets.transitions))

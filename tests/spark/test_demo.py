@@ -1,0 +1,203 @@
+"""The demo, short: it holds on a cluster that is as it should be, and it fails when a row or a file is not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.outcomes import Acknowledged
+from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.demo import flights
+from epochlake.jobs.demo.checks import Check, examine
+from epochlake.jobs.demo.command import gathered, outcome, run
+from epochlake.jobs.demo.stage import Stage
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.placement.tokens import tablet_label
+
+ROWS = 1400
+MONTHS = 7
+
+
+class Shown(NamedTuple):
+    """A demo that was run: its exit code, its document, and the checks of the same cluster with something broken."""
+
+    exit_code: int
+    document: dict[str, Any]
+    root: Path
+    broken: dict[str, list[Check]]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    root = tmp_path_factory.mktemp("demo") / "root"
+    broken: dict[str, list[Check]] = {}
+
+    def break_and_mend(stage: Stage) -> None:
+        for damage in (a_lost_row, a_misplaced_file, a_file_that_is_gone, a_file_on_a_minority):
+            with damage(stage):
+                broken[damage.__name__] = examine(gathered(stage))
+
+    arguments = ["--root", str(root), "--rows", str(ROWS), "--months", str(MONTHS), "--output", "json"]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exit_code = run(arguments, before_checks=break_and_mend)
+    return Shown(exit_code, json.loads(out.getvalue()), root, broken)
+
+
+def test_nodes_join_and_one_is_lost_under_a_writing_pipeline_and_every_check_holds(shown: Shown) -> None:
+    assert (shown.exit_code, shown.document["ok"]) == (0, True), failing(shown.document)
+    assert len(shown.document["checks"]) == 13
+    assert sum(write["rows"] for write in shown.document["writes"]) == ROWS
+    assert {back["level"]: back["checksum"]["rows"] for back in shown.document["read_back"]} == {
+        "QUORUM": ROWS,
+        "ALL": ROWS,
+    }
+    assert {node["node"] for node in shown.document["nodes"][-1]["holdings"]} == {"n1", "n2", "n4", "n5", "n6"}
+
+
+def test_the_timeline_has_every_epoch_once_and_shows_tablets_moving_beside_batches(shown: Shown) -> None:
+    stretches = shown.document["timeline"]
+    epochs = [e for s in stretches if s["epochs"] for e in range(s["epochs"][0], s["epochs"][1] + 1)]
+    assert epochs == list(range(1, shown.document["throughput"]["epochs"] + 1))
+    during = [" ".join(s["cluster"]) for s in stretches if s["batch"] is not None]
+    assert all(any(f"tablets to {node}" in what for what in during) for node in ("n4", "n5", "n6"))
+
+
+def test_a_demo_that_holds_leaves_nothing_behind(shown: Shown) -> None:
+    assert not shown.root.exists()
+    assert all(process["exit_code"] == 0 for process in shown.document["processes"])
+    assert not processes_that_name(shown.root)
+
+
+@pytest.mark.parametrize(
+    ("damage", "found_by"),
+    [
+        ("a_lost_row", {"Read back at QUORUM", "Read back at ALL"}),
+        ("a_misplaced_file", {"Rows where they belong"}),
+        ("a_file_that_is_gone", {"Stored bytes"}),
+        ("a_file_on_a_minority", {"Replicas agree"}),
+    ],
+)
+def test_what_is_broken_is_found_and_makes_the_exit_code_that_of_an_invariant(
+    shown: Shown, damage: str, found_by: set[str]
+) -> None:
+    checks = shown.broken[damage]
+    assert found_by <= {check.name for check in checks if not check.holds}
+    assert all(check.findings for check in checks if not check.holds)
+    assert outcome(checks) == 4
+
+
+def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
+    root = tmp_path / "interrupted"
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "epochlake.jobs.demo", "--root", str(root)], stderr=subprocess.PIPE, text=True
+    )
+    assert demo.stderr is not None
+    assert any("starting Spark" in line for line in demo.stderr)
+    assert processes_that_name(root) - {demo.pid}
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "interrupted" in errors
+    assert not processes_that_name(root)
+
+
+@contextlib.contextmanager
+def a_lost_row(stage: Stage) -> Iterator[None]:
+    """A file of rows is on no replica any more."""
+    file, replicas = some_file(stage)
+    for replica in replicas:
+        change(replica, "lost", 1, removes=[file])
+    yield
+    for replica in replicas:
+        change(replica, "lost", 2, adds=[file])
+
+
+@contextlib.contextmanager
+def a_misplaced_file(stage: Stage) -> Iterator[None]:
+    """A replica table has a file of a tablet that it is no replica of; the rows are whole."""
+    file, replicas = some_file(stage)
+    metadata = stage.cluster.metadata
+    elsewhere = next(
+        address_of(metadata, metadata.table(flights.TABLE), node.volumes[0].volume_id)
+        for node in metadata.directory.nodes.values()
+        if node.state == "normal" and node.volumes[0].volume_id not in {r.volume_id for r in replicas}
+    )
+    target = Path(elsewhere.uri, file.path)
+    target.parent.mkdir(exist_ok=True)
+    shutil.copy(Path(replicas[0].uri, file.path), target)
+    change(elsewhere, "stray", 1, adds=[file])
+    yield
+    change(elsewhere, "stray", 2, removes=[file])
+
+
+@contextlib.contextmanager
+def a_file_that_is_gone(stage: Stage) -> Iterator[None]:
+    """A replica's table names a file that is not on its disk."""
+    file, replicas = some_file(stage)
+    path = Path(replicas[-1].uri, file.path)
+    path.rename(path.with_suffix(".away"))
+    yield
+    path.with_suffix(".away").rename(path)
+
+
+@contextlib.contextmanager
+def a_file_on_a_minority(stage: Stage) -> Iterator[None]:
+    """Only one replica still has a file."""
+    file, replicas = some_file(stage)
+    for replica in replicas[1:]:
+        change(replica, "minority", 1, removes=[file])
+    yield
+    for replica in replicas[1:]:
+        change(replica, "minority", 2, adds=[file])
+
+
+def some_file(stage: Stage) -> tuple[DataFile, list[ReplicaAddress]]:
+    """A data file, and the replicas that have it."""
+    metadata = stage.cluster.catch_up()
+    table = metadata.table(flights.TABLE)
+    tablet_map = metadata.tablets.maps[table.table_id]
+    replicas = [address_of(metadata, table, volume) for volume in tablet_map.replicas(0)]
+    files = open_snapshot(replicas[0]).files[tablet_label(0, tablet_map.count)]
+    return next(iter(files.values())), replicas
+
+
+def change(
+    replica: ReplicaAddress, name: str, version: int, adds: list[DataFile] | None = None, removes: Any = ()
+) -> None:
+    made = commit_files(replica, adds or [], removes=removes, epoch=2**62, app_id=name, app_version=version)
+    assert isinstance(made, Acknowledged), msgspec.to_builtins(made)
+
+
+def failing(document: dict[str, Any]) -> list[Any]:
+    return [check for check in document.get("checks", [document]) if not check.get("holds")]
+
+
+def processes_that_name(root: Path) -> set[int]:
+    """Processes with the directory in their command line; those that are about to end get a moment."""
+    for _ in range(50):
+        found = {int(entry) for entry in os.listdir("/proc") if entry.isdigit() and str(root) in command_of(entry)}
+        if not found - {os.getpid()}:
+            return set()
+        time.sleep(0.05)
+    return found - {os.getpid()}
+
+
+def command_of(process: str) -> str:
+    try:
+        return Path("/proc", process, "cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
