@@ -341,34 +341,30 @@ class Committer:
     def _commit_batch(self, batch: list[Submission], deadline: float) -> None:
         """Append the batch; conflicts are planned again on what came in between, until the leader's time is over.
 
-        Those whose time is over meanwhile get their outcome. Some may be left without one: their time is not over, or
+        Those whose time is over before get their outcome. Some may be left without one: their time is not over, or
         they are still in line.
         """
-        undecided = batch
+        trouble: EpochlakeError | None = None
         while True:
-            trouble: EpochlakeError | None = None
-            try:
-                with self._follower.exclusively():
-                    done = self._try(undecided)
-            except AppendConflict as conflict:
-                trouble, pause = conflict, 0.0
-            except (StorageUnavailable, AppendUncertain) as error:
-                trouble, pause = error, RETRY_SECONDS
-            if trouble is None:
-                if done:
-                    break
-                continue
-            logger.debug("%s", trouble)
             now = time.monotonic()
-            self._conclude([s for s in undecided if s.deadline <= now], _nothing_committed(trouble))
-            undecided = [s for s in undecided if s.outcome is None]
-            if now >= deadline or not undecided:
+            overdue = [submission for submission in batch if submission.deadline <= now]
+            self._conclude(overdue, timed_out if trouble is None else _nothing_committed(trouble))
+            batch = [submission for submission in batch if submission.outcome is None]
+            if now >= deadline or not batch:
                 return
             with self._turn:
                 self._turn.notify_all()
-            time.sleep(pause)
-        now = time.monotonic()
-        self._conclude([s for s in undecided if s.outcome is None and s.deadline <= now], timed_out)
+            try:
+                with self._follower.exclusively():
+                    if self._try(batch):
+                        return
+            except AppendConflict as conflict:
+                logger.debug("%s", conflict)
+                trouble = conflict
+            except (StorageUnavailable, AppendUncertain) as error:
+                logger.warning("%s", error)
+                trouble = error
+                time.sleep(RETRY_SECONDS)
 
     def _try(self, batch: list[Submission]) -> bool:
         """One try, on the log as it is now. False: that had to be changed first; try again.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Literal, NoReturn, Protocol
 
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, WaitTimeout
-from epochlake.metastore.log.entry import Entry, Position, verify_next
+from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 
@@ -65,7 +65,7 @@ class Follower:
         if found is not None:
             self._metadata, self._position = found
             self._requests_known_from = self._position.epoch
-            self._start_is_unproved = True
+            self._start_is_unproved = self._position.epoch > 0
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -94,9 +94,7 @@ class Follower:
         """
         with self._lock:
             self._require_ready()
-            if self._start_is_unproved:
-                self._prove_start()
-            for entry in self.log.read(self._position.epoch):
+            for entry in self._prove_start() if self._start_is_unproved else self.log.read(self._position.epoch):
                 if entry.epoch <= self._position.epoch:
                     self._stop(LogUnreadable(f"epoch {entry.epoch} is in the log twice: it was not written by commits"))
                 self._pending.pop(entry.epoch, None)
@@ -120,7 +118,7 @@ class Follower:
             for entry in entries[:-1]:
                 self._accept(entry)
             last = entries[-1]
-            self._move(last, metadata, Position(last.epoch, last.state_id, last.hash))
+            self._move(last, metadata, position_of(last))
 
     def wait_for(self, epoch: int, timeout: float, *, poll_seconds: float = 0.1) -> ClusterMetadata:
         """Catch up until `epoch` is known here. Raises WaitTimeout."""
@@ -185,11 +183,13 @@ class Follower:
             except Exception:
                 logger.exception("a listener failed %s epoch %d", when, entry.epoch)
 
-    def _prove_start(self) -> None:
-        """Stop unless the log holds the entry that the snapshot is of: it may be another log, or a part of it."""
+    def _prove_start(self) -> list[Entry]:
+        """The entries after the snapshot that was begun with. Stops unless the log holds the entry that it is of: it
+        may be the snapshot of another log, or the log may have lost its end.
+        """
         start = self._position
-        found = self.log.read(start.epoch - 1, start.epoch)
-        if not found or Position(start.epoch, found[0].state_id, found[0].hash) != start:
+        found = self.log.read(start.epoch - 1)
+        if not found or position_of(found[0]) != start:
             what = "holds another entry at" if found else "ends before"
             self._stop(
                 HashMismatch(
@@ -198,6 +198,7 @@ class Follower:
                 )
             )
         self._start_is_unproved = False
+        return found[1:]
 
     def _require_ready(self) -> None:
         if self._stopped_by is not None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, UnknownFormat
-from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.metadata.attachments import values_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Directory, Schema, Tablets
 from epochlake.metastore.metadata.events import TakeSnapshot
@@ -211,4 +211,4 @@ class SnapshotWriter:
 
     def after(self, entry: Entry, metadata: ClusterMetadata) -> None:
         if entry.event == TakeSnapshot.kind():
-            self._snapshots.write(metadata, Position(entry.epoch, entry.state_id, entry.hash))
+            self._snapshots.write(metadata, position_of(entry))

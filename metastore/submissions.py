@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from epochlake.metastore.errors import CommitTimeout, LogUnreadable, Rejected
 from epochlake.metastore.follower import Follower
-from epochlake.metastore.log.entry import EncodedEvent, Entry, Position, decode_event, encode_event, seal
+from epochlake.metastore.log.entry import EncodedEvent, Entry, decode_event, encode_event, position_of, seal
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, TakeSnapshot
@@ -130,16 +130,12 @@ class Prepared:
         self._position = follower.position
         self._results: list[tuple[Submission, Committed | Exception]] = []
         in_batch: dict[str, int] = {}
-        now = time.monotonic()
         for submission in batch:
             epoch = in_batch.get(submission.request_id) or follower.request_epoch(submission.request_id)
             if epoch is not None:
                 # What was appended on this one's behalf was not there before it was asked for.
                 already = not (submission.in_line or submission.in_doubt)
                 self._results.append((submission, Committed(epoch, submission.request_id, already=already)))
-                continue
-            if submission.deadline < now:
-                self._results.append((submission, timed_out(submission)))
                 continue
             try:
                 event, encoded = submission.plan(self.metadata)
@@ -181,7 +177,7 @@ class Prepared:
         )
         self.entries.append(entry)
         self.metadata = metadata
-        self._position = Position(entry.epoch, entry.state_id, entry.hash)
+        self._position = position_of(entry)
 
 
 def _as_followers_see_it(event: Event) -> tuple[Event, EncodedEvent]:

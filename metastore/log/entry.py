@@ -139,6 +139,11 @@ class Position(msgspec.Struct, frozen=True):
     hash: str = GENESIS
 
 
+def position_of(entry: Entry) -> Position:
+    """The end of a log whose last entry is `entry`."""
+    return Position(entry.epoch, entry.state_id, entry.hash)
+
+
 def verify_next(position: Position, entry: Entry) -> Position:
     """Check that `entry` continues the log at `position`; the position after it.
 
@@ -160,4 +165,4 @@ def verify_next(position: Position, entry: Entry) -> Position:
         raise HashMismatch(f"epoch {entry.epoch} is not what its hash says: the entry was altered")
     if entry.state_id <= position.state_id:
         raise HashMismatch(f"epoch {entry.epoch}: its state id is not greater than that of epoch {position.epoch}")
-    return Position(entry.epoch, entry.state_id, entry.hash)
+    return position_of(entry)

@@ -9,7 +9,7 @@ from epochlake.metastore.commit import Committer
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog
-from epochlake.metastore.log.entry import Entry, Position, encode_event, entry_hash, seal
+from epochlake.metastore.log.entry import Entry, Position, encode_event, entry_hash, position_of, seal
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.log.state_ids import next_state_id
@@ -39,10 +39,6 @@ def sealed(event: Event, after: Position, **fields: str | int) -> Entry:
         "previous_hash": after.hash,
     } | fields
     return seal(encode_event(event), **values)  # type: ignore[arg-type]
-
-
-def position_of(entry: Entry) -> Position:
-    return Position(entry.epoch, entry.state_id, entry.hash)
 
 
 def chain(count: int, after: Position = START, *, tag: str = "request") -> list[Entry]:

@@ -26,11 +26,11 @@ from epochlake.metastore.errors import (
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
-from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed
 
 from tests.support.failures import mounted, no_room_to_write, remount
-from tests.support.logs import chain, committer, position_of, put, resealed, toggle
+from tests.support.logs import chain, committer, put, resealed, toggle
 
 HOUR = 3600.0
 

@@ -8,12 +8,20 @@ import itertools
 import msgspec
 import pytest
 from epochlake.metastore.errors import HashMismatch, LogGap, LogUnreadable, UnknownFormat
-from epochlake.metastore.log.entry import Entry, Position, decode_event, encode_event, entry_hash, verify_next
+from epochlake.metastore.log.entry import (
+    Entry,
+    Position,
+    decode_event,
+    encode_event,
+    entry_hash,
+    position_of,
+    verify_next,
+)
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import KINDS, CreateKeyspace, PauseChanges, RegisterNode
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind, Volume
 
-from tests.support.logs import START, chain, position_of, resealed, sealed
+from tests.support.logs import START, chain, resealed, sealed
 
 OTHER = {
     "epoch": 3,

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from epochlake.metastore.errors import HashMismatch, LogGap, LogUnreadable, UnknownFormat, WaitTimeout
 from epochlake.metastore.follower import Follower
-from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import FinishRequest, SwitchBalancing
 
-from tests.support.logs import ScriptedLog, chain, position_of, put, resealed, sealed
+from tests.support.logs import ScriptedLog, chain, put, resealed, sealed
 
 
 class Recorder:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.entry import position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 
-from tests.support.logs import chain, position_of
+from tests.support.logs import chain
 
 Opener = Callable[[], EpochLog]
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.follower import Follower
-from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.histories import INITIALISE, KINDS_OF_CHANGE, a_request_taken_further, keyspace, register
-from tests.support.logs import position_of, put, sealed
+from tests.support.logs import put, sealed
 
 ACCEPTED: Counter[str] = Counter()
 REJECTED: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from epochlake.metastore.commit import Committer
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, UnknownFormat
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
-from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -31,7 +31,7 @@ from epochlake.placement.transitions import Kind
 
 from tests.support.failures import no_room_to_write
 from tests.support.histories import INITIALISE, keyspace, register, small_cluster, table
-from tests.support.logs import ScriptedLog, position_of, put, sealed, toggle
+from tests.support.logs import ScriptedLog, put, sealed, toggle
 
 
 def a_log(*, snapshots_after: tuple[int, ...] = ()) -> InMemoryLog:
