@@ -11,6 +11,7 @@ from epochlake.jobs.cli.arguments import of, parse_duration
 from epochlake.jobs.cli.documents import PipelineRow
 from epochlake.jobs.cli.text.others import pipeline_list, swept
 from epochlake.metastore.coordination.leases import Lease, live_leases
+from epochlake.placement.errors import InvalidRequest
 
 pipelines = typer.Typer(help="Pipelines that run now.", no_args_is_help=True)
 
@@ -48,7 +49,11 @@ def demo(context: typer.Context) -> None:
     """Run the main job: real data, a cluster that grows under it, a node that is lost. See `demo --help`."""
     from epochlake.jobs.demo import main
 
-    raise typer.Exit(main(context.args))
+    given = context.parent.params if context.parent is not None else {}
+    if given.get("conf") is not None:
+        raise InvalidRequest("the demo writes a configuration of its own: leave out --conf")
+    root = ["--root", given["root"]] if given.get("root") is not None else []
+    raise typer.Exit(main([*root, "--output", str(given.get("output", "text")), *context.args]))
 
 
 def _row(lease: Lease) -> PipelineRow:
