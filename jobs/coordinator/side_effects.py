@@ -112,23 +112,33 @@ def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
 
 
 def _sources(metadata: ClusterMetadata, transition: Transition) -> list[ReplicaSnapshot]:
-    """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum."""
+    """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
+
+    Within the datacenter of the pending replica they meet every LOCAL_QUORUM too, unless all that is missing there is
+    gone for good.
+    """
     if transition.kind is not Kind.REBUILD:
         assert transition.leaving is not None
         return [_fenced_source(metadata, transition, transition.leaving)]
-    found, failed = [], []
+    found: dict[VolumeId, ReplicaSnapshot] = {}
+    failed: dict[VolumeId, str] = {}
     for volume in transition.replicas:
         try:
-            found.append(_fenced_source(metadata, transition, volume))
+            found[volume] = _fenced_source(metadata, transition, volume)
         except SideEffectFailed as error:
-            failed.append(f"{describe(metadata, volume)}: {error}")
-    need = blocking(len(transition.replicas))
-    if len(found) < need:
-        raise SideEffectFailed(
-            f"rebuilding needs {need} of the {len(transition.replicas)} replicas, {len(found)} can be read "
-            f"({'; '.join(failed)}): bring one back, acknowledged rows may be on it alone"
-        )
-    return found
+            failed[volume] = str(error)
+    datacenter = metadata.directory.datacenter_of(transition.pending)
+    local = [volume for volume in transition.replicas if metadata.directory.datacenter_of(volume) == datacenter]
+    waits_for_local = any(volume in failed and not is_gone(metadata, volume) for volume in local)
+    for replicas, where in ((transition.replicas, ""), (local if waits_for_local else [], f" in {datacenter}")):
+        need, have = blocking(len(replicas)), sum(volume in found for volume in replicas)
+        if have < need:
+            said = "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in failed.items())
+            raise SideEffectFailed(
+                f"rebuilding needs {need} of the {len(replicas)} replicas{where}, {have} can be read ({said}): "
+                "bring one back, acknowledged rows may be on it alone"
+            )
+    return list(found.values())
 
 
 def _fenced_source(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> ReplicaSnapshot:

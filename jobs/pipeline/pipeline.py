@@ -177,30 +177,17 @@ class Pipeline:
         A write that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are
         enough for the level. Where they are not, they are opened again: staging took time, they may be back.
         """
+        written_at, staged = self._stage_now(rows, table, opened, deleted)
+        labels = {item.file.label for item in staged}
+        if table.append_only or not self._too_few(table, level, labels, opened):
+            return staged
         for attempt in range(self.cluster.configuration.pipeline.attempts):
-            metadata = self._metadata
-            written_at = self._next_written_at(opened.values())
-            staged = stage(
-                rows,
-                table,
-                self._tablet_count(table),
-                {
-                    tablet: tuple(address_of(metadata, table, volume) for volume in placement.writes)
-                    for tablet, placement in self._placements(table).items()
-                },
-                written_at=written_at,
-                deleted=deleted,
-                target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
-            )
-            labels = {item.file.label for item in staged}
-            if table.append_only or not self._too_few(table, level, labels, opened):
-                return staged
             time.sleep(RETRY_SECONDS * attempt)
             opened, failed = self._open_for_write(table)
             short = self._too_few(table, level, labels, opened)
-            newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
-            if not short and newest < written_at:
-                return staged
+            if not short:
+                newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
+                return staged if newest < written_at else self._stage_now(rows, table, opened, deleted)[1]
         raise ConsistencyNotReached(
             f"the write to {table.full_name}",
             level,
@@ -208,6 +195,25 @@ class Pipeline:
             short,
             {describe(self._metadata, volume): reason for volume, reason in failed.items()},
         )
+
+    def _stage_now(
+        self, rows: DataFrame, table: Table, opened: Mapping[VolumeId, ReplicaSnapshot], deleted: bool
+    ) -> tuple[int, list[StagedFile]]:
+        written_at = self._next_written_at(opened.values())
+        routes = {
+            tablet: tuple(address_of(self._metadata, table, volume) for volume in placement.writes)
+            for tablet, placement in self._placements(table).items()
+        }
+        staged = stage(
+            rows,
+            table,
+            self._tablet_count(table),
+            routes,
+            written_at=written_at,
+            deleted=deleted,
+            target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
+        )
+        return written_at, staged
 
     def _land(
         self, table: Table, staged: Sequence[StagedFile], level: ConsistencyLevel, *, already: bool = False

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own that kills itself, or stops, at the n-th of its steps.
+"""Other processes for tests: writers, and a coordinator that kills itself, or stops, at the n-th of its steps.
 
 Steps are found by wrapping what it calls, in that process only: each commit to the log, fence, replica table that is
 made, tablet that is dropped, file that is copied and commit to a replica, before and after.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import queue
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from epochlake.jobs import cluster as clusters
@@ -24,6 +27,8 @@ from epochlake.jobs.dataplane.streaming import ThreadCopier
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog
+
+from tests.support.clusters import SmallCluster
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([__name__])
@@ -106,3 +111,64 @@ def _wrap_all(step: Callable[[int], None]) -> Callable[..., None]:
     for owner, name in STEPS:
         setattr(owner, name, stepping(getattr(owner, name)))
     return stepping(copy_data_file)
+
+
+class Acknowledged:
+    """What writers in other processes have reported: ids of files by tablet."""
+
+    def __init__(self, answers: Any, writers: int) -> None:
+        self.by_tablet: dict[int, list[str]] = {0: [], 1: []}
+        self._answers = answers
+        self._writers = writers
+
+    def wait_for(self, rounds: int) -> None:
+        """Wait until every writer has written so many more times."""
+        left = dict.fromkeys(range(self._writers), rounds)
+        while any(left.values()):
+            writer = self.take()
+            left[writer] = max(0, left[writer] - 1)
+
+    def take(self) -> int:
+        writer, tablet, file_id = self._answers.get(timeout=60)
+        if tablet is None:
+            raise AssertionError(file_id)
+        self.by_tablet[tablet].append(file_id)
+        return int(writer)
+
+
+@contextmanager
+def write_all_the_time(cluster: SmallCluster, writers: int) -> Iterator[Acknowledged]:
+    """Processes that write, each through a pipeline of its own, until the end of the block."""
+    answers, stop = _SERVER.Queue(), _SERVER.Event()
+    arguments = (cluster.cluster.configuration, str(cluster.directory), stop, answers)
+    processes = [_SERVER.Process(target=_write, args=(writer, *arguments)) for writer in range(writers)]
+    for process in processes:
+        process.start()
+    acknowledged = Acknowledged(answers, writers)
+    try:
+        yield acknowledged
+    finally:
+        stop.set()
+        while any(process.is_alive() for process in processes) or not answers.empty():
+            try:
+                acknowledged.take()
+            except queue.Empty:
+                break
+            finally:
+                for process in processes:
+                    process.join(0.01)
+
+
+def _write(writer: int, configuration: Configuration, directory: str, stop: Any, answers: Any) -> None:
+    clusters.ZooKeeperQueue = lambda connect: LocalQueue()  # type: ignore[assignment, misc]
+    opened = Cluster(configuration)
+    cluster = SmallCluster(opened, opened.metadata.table("air.flights"), Path(directory))
+    pipeline = cluster.pipeline(f"writer {writer}")
+    number = 0
+    while not stop.is_set():
+        number += 1
+        try:
+            answers.put((writer, number % 2, cluster.write(pipeline, tablet=number % 2)))
+        except Exception as error:
+            answers.put((writer, None, repr(error)))
+            return

@@ -22,7 +22,7 @@ from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.events import StageChange
+from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import Kind, Stage
 
@@ -403,3 +403,44 @@ def test_a_rebuild_takes_what_any_of_a_quorum_has(tmp_path: Path) -> None:
     cluster.start("A", "X", Kind.REBUILD)
     cluster.until(S.WRITE_BOTH_READ_NEW)
     assert cluster.files_on("X") == {only_ac, only_ab}
+
+
+def test_a_rebuild_does_not_lose_what_only_a_local_quorum_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    here = {name: ("dc1", f"r{number}") for number, name in enumerate("ABC")} | {"X": ("dc1", "r0")}
+    there = {name: ("dc2", f"r{number}") for number, name in enumerate("DEF")}
+    cluster = placed(tmp_path, here | there, "ABCDEF", configuration=QUICK)
+    with cluster.without("CDEF"):
+        written = cluster.write(cluster.pipeline(dc="dc1"), "LOCAL_QUORUM")
+    cluster.lose("A")
+    cluster.lose("B")
+    administration.remove_node(cluster.cluster, "A")
+    some_rounds(cluster, 15)
+    assert any("2 of the 3 replicas in dc1" in why for why in cluster.coordinator._blocked)
+    cluster.bring_back("B")
+    cluster.coordinator = Coordinator(cluster.cluster)
+    cluster.settle()
+    for away in "BCX":
+        with cluster.without(away):
+            assert written in cluster.read(cluster.pipeline(dc="dc1"), "LOCAL_QUORUM")
+
+
+def test_a_tablet_moves_between_the_volumes_of_a_node_without_being_copied(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, {name: FOUR[name] for name in "BC"}, "BC", configuration=QUICK)
+    volumes = [(name, str(cluster.directory / name), 1 << 30) for name in ("d1", "d2")]
+    administration.add_node(cluster.cluster, "N", "dc1", "r9", volumes)
+    cluster.settle()
+    first, second = (volume.volume_id for volume in cluster.metadata.node("N").volumes)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("B", "N")
+    cluster.until(None)
+    new = NewTransition(cluster.table.table_id, 0, Kind.INTRANODE_MIGRATION, first, second, "test")
+    cluster.cluster.commit(StartTransitions((new,)))
+    cluster.until(S.WRITE_BOTH_READ_NEW)
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    [one] = (cluster.directory / "d1").rglob(f"{acknowledged[0]}.parquet")
+    [other] = (cluster.directory / "d2").rglob(f"{acknowledged[0]}.parquet")
+    assert one.samefile(other)
+    cluster.settle()
+    assert cluster.metadata.tablets.maps[cluster.table.table_id].replicas(0) == (second, cluster.volume("C"))
+    assert set(acknowledged) <= cluster.read(cluster.pipeline(), "ALL")
