@@ -197,7 +197,7 @@ class Coordinator:
         events, blocked = next_request_events(metadata)
         self._blocked += blocked
         for event in events:
-            self._commit(event, "topology request")
+            self._commit(event)
         self._finished += sum(event.kind() == "FinishRequest" for event in events)
         return bool(events)
 
@@ -214,14 +214,14 @@ class Coordinator:
                 if change is not None
             ]
         if changes:
-            self._cluster.commit(advance_unless_moved(metadata, changes), reason="stages")
+            self._cluster.commit(advance_unless_moved(metadata, changes))
         ended = [
             transition
             for transition in self._cluster.metadata.tablets.transitions.values()
             if FORWARD[transition.stage] is None
         ]
         if ended:
-            self._commit(FinishTransitions(tuple(t.key for t in ended)), "transitions end")
+            self._commit(FinishTransitions(tuple(t.key for t in ended)))
             self._moved += sum(t.stage is Stage.END_MIGRATION for t in ended)
             self._reverted += sum(t.stage is Stage.REVERT_MIGRATION for t in ended)
             for transition in ended:
@@ -376,7 +376,7 @@ class Coordinator:
         table = metadata.schema.tables[transition.table_id].full_name
         return f"tablet {transition.tablet} of {table} to {describe(metadata, transition.pending)}"
 
-    def _commit(self, event: Event, reason: str) -> None:
+    def _commit(self, event: Event, reason: str = "") -> None:
         self._cluster.commit(event, reason=reason)
 
     def _report(self) -> None:
