@@ -71,6 +71,10 @@ class Contention:
                 f"could not queue up at {directory} in ZooKeeper at {coordination.connect_string}: "
                 f"{type(error).__name__} {error}. Try again when the server is up."
             ) from error
+        except BaseException:
+            # Somebody has interrupted the wait, in a notebook for instance, and the process lives on.
+            coordination.remove_later(directory, lock.prefix)
+            raise
         if not requests.all_answered:
             coordination.remove_later(directory, lock.prefix)
         if not requests.last_answered:

@@ -20,6 +20,7 @@ import pytest
 from epochlake.jobs.cluster import Cluster, initialise
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.head import Head, read_head
+from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.errors import CommitTimeout, Rejected
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -242,6 +243,30 @@ def test_without_zookeeper_commits_wait_and_time_out_and_reading_goes_on(tmp_pat
             thread.join()
         assert {result.epoch for result in committed} == {7, 8}
         assert "nobody" not in {entry.request_id for entry in entries_of(configuration)}
+
+
+def test_a_commit_that_is_interrupted_while_it_waits_is_not_committed_and_blocks_nobody(
+    configuration: Configuration,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Cluster(configuration) as holder, Cluster(configuration) as interrupted, Cluster(configuration) as third:
+        interrupted.commit(a_keyspace("before"))
+        lock = CommitLock(holder.coordination())
+        assert lock.acquire(10)
+        proper = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                interrupted.commit(a_keyspace("interrupted"), timeout=30)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, proper)
+        lock.release()
+        third.commit(a_keyspace("third"), timeout=10)
+        interrupted.commit(a_keyspace("after"), timeout=10)
+        assert third.catch_up().schema.keyspaces.keys() == {TAKEN, "before", "third", "after"}
 
 
 def test_of_two_that_initialise_at_once_one_wins_and_one_is_rejected(tmp_path: Path, start: Starter) -> None:
