@@ -24,7 +24,7 @@ from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, w
 from tests.support.killing import run_coordinator, steps_of
 from tests.support.zookeeper import Ensemble
 
-KILLS = 7
+KILLS = 6
 QUICK = Configuration(
     pipeline=PipelineSettings(attempts=5),
     coordinator=CoordinatorSettings(backoff_seconds=0.05, streams_per_volume=4),

@@ -50,7 +50,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 0.0)
 
 
-def some_rounds(cluster: SmallCluster, count: int = 8) -> None:
+def some_rounds(cluster: SmallCluster, count: int = 6) -> None:
     for _ in range(count):
         cluster.round()
 
@@ -232,8 +232,12 @@ WAYS = {
 def test_a_node_goes_with_all_its_tablets_while_rows_are_written(tmp_path: Path, way: str) -> None:
     tablets = {0: "ABC", 1: "ABX", 2: "BCX", 3: "ACX"}
     cluster = placed(tmp_path, FIVE, tablets, configuration=QUICK)
-    acknowledged: dict[int, list[str]] = {t: [cluster.write(cluster.pipeline(), tablet=t)] for t in tablets}
+    acknowledged: dict[int, list[str]] = {t: [] for t in tablets}
     writer = cluster.pipeline()
+    for tablet, replicas in tablets.items():
+        for away in replicas:
+            with cluster.without(away):
+                acknowledged[tablet].append(cluster.write(writer, tablet=tablet))
     WAYS[way](cluster)
     for number in range(200):
         if not cluster.round() and cluster.coordinator._is_idle(cluster.metadata):
@@ -268,6 +272,33 @@ def test_changes_that_are_paused_in_the_middle_go_on_when_resumed(tmp_path: Path
     assert "paused (an audit)" in cluster.coordinator._blocked[0]
     administration.resume_changes(cluster.cluster)
     cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s not in (S.STREAMING, S.CLEANUP)])
+def test_a_stage_is_not_left_before_no_old_quorum_is_free_of_fences(tmp_path: Path, stage: Stage) -> None:
+    """B and C are away while the coordinator raises fences: pipelines of before could still reach both."""
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    cluster.start("A", "X")
+    cluster.until(stage)
+    held = cluster.pipeline()
+    with cluster.without("BC"):
+        some_rounds(cluster, 2)
+        assert cluster.stage() is stage
+        assert "waits for fences" in cluster.coordinator._blocked[0]
+    with cluster.without("AX"):
+        acknowledged = [cluster.write(held)]
+    cluster.settle()
+    assert_at_rest(cluster, acknowledged)
+
+
+def test_a_tablet_that_moved_leaves_nothing_behind(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    with cluster.without("C"):
+        acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(None)
+    assert cluster.files_on("A") == set()
     assert_at_rest(cluster, acknowledged)
 
 

@@ -116,7 +116,6 @@ class Adversary:
 
 
 JOURNEYS = {
-    "all answer": (Kind.MIGRATION, "", FORWARD),
     "B is away": (Kind.MIGRATION, "B", FORWARD),
     "A is away": (Kind.REBUILD, "A", FORWARD[:4]),
 }
