@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -194,7 +195,9 @@ def with_wrong_kind(entry: Entry) -> Entry:
         (lambda e: [*e[:3], e[1]], LogUnreadable, "epoch 2 is in the log twice"),
     ],
 )
-def test_what_cannot_be_trusted_stops_a_follower_for_good_and_is_named_by_epoch(damaged, error, message) -> None:
+def test_what_cannot_be_trusted_stops_a_follower_for_good_and_is_named_by_epoch(
+    damaged: Callable[[list[Entry]], list[Entry]], error: type[LogUnreadable], message: str
+) -> None:
     entries = chain(4)
     follower, log = following(damaged(entries))
     recorder = Recorder()
