@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from epochlake.metastore.errors import Rejected
 
 
 def encode_replicas(replicas: np.ndarray) -> bytes:
@@ -17,8 +18,14 @@ def encode_replicas(replicas: np.ndarray) -> bytes:
 
 
 def decode_replicas(attachment: bytes) -> np.ndarray:
-    """The array that `encode_replicas` was given."""
-    table = pa.ipc.open_stream(attachment).read_all()
+    """The array that `encode_replicas` was given. Raises Rejected for bytes that it did not make."""
+    try:
+        table = pa.ipc.open_stream(attachment).read_all()
+        whole = table.num_columns > 0 and all(field.type == pa.int32() for field in table.schema)
+    except (pa.ArrowException, OSError) as error:
+        raise Rejected("invalid-event", f"the tablet map of the event cannot be read: {error}") from error
+    if not whole or any(column.null_count for column in table.columns):
+        raise Rejected("invalid-event", "the tablet map of the event is not one column of volume numbers per replica")
     return np.column_stack([values_of(column.combine_chunks()) for column in table.columns])
 
 

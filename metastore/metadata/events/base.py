@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}\Z")
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change of the cluster metadata.
+
+    A field that this version does not know is refused when an event is read, never passed over.
 
     An event carries decisions, never recipes: ids, replicas and sessions are chosen by who plans it and written down
     here, so that replaying it never depends on the version of a planning algorithm.

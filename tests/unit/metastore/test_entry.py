@@ -6,8 +6,9 @@ import hashlib
 import itertools
 
 import msgspec
+import numpy as np
 import pytest
-from epochlake.metastore.errors import HashMismatch, LogGap, LogUnreadable, UnknownFormat
+from epochlake.metastore.errors import HashMismatch, LogGap, LogUnreadable, Rejected, UnknownFormat
 from epochlake.metastore.log.entry import (
     Entry,
     Position,
@@ -18,6 +19,7 @@ from epochlake.metastore.log.entry import (
     verify_next,
 )
 from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.events import KINDS, CreateKeyspace, PauseChanges, RegisterNode
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind, Volume
 
@@ -127,3 +129,14 @@ def test_the_beginning_of_a_log_continues_nothing() -> None:
     [first] = chain(1)
     assert Position(0, "", "0" * 64) == START
     assert verify_next(START, first) == position_of(first)
+
+
+@pytest.mark.parametrize("attachment", [b"", b"not arrow", bytes(encode_replicas(np.ones((4, 3), np.int32)))[:-40]])
+def test_a_tablet_map_that_cannot_be_read_is_rejected(attachment: bytes) -> None:
+    with pytest.raises(Rejected, match="invalid-event"):
+        decode_replicas(attachment)
+
+
+def test_a_payload_with_a_field_that_this_version_does_not_know_is_refused() -> None:
+    with pytest.raises(UnknownFormat, match="epoch 7"):
+        decode_event("SwitchBalancing", '{"on":true,"until":"tomorrow"}', None, epoch=7)
