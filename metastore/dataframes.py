@@ -24,6 +24,7 @@ from epochlake.metastore.log.delta import SCHEMA, DeltaLog
 from epochlake.metastore.log.entry import decode_event
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.snapshots import Snapshots
+from epochlake.placement.frames import frame_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -31,52 +32,52 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 def nodes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each node, those that left included: `columns.NODES_SCHEMA`."""
-    return spark.createDataFrame(tables.nodes(metadata))
+    return frame_of(spark, tables.nodes(metadata))
 
 
 def volumes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each volume: `columns.VOLUMES_SCHEMA`."""
-    return spark.createDataFrame(tables.volumes(metadata))
+    return frame_of(spark, tables.volumes(metadata))
 
 
 def keyspaces(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each keyspace: `columns.KEYSPACES_SCHEMA`."""
-    return spark.createDataFrame(tables.keyspaces(metadata))
+    return frame_of(spark, tables.keyspaces(metadata))
 
 
 def table_definitions(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each table: `columns.TABLES_SCHEMA`."""
-    return spark.createDataFrame(tables.tables(metadata))
+    return frame_of(spark, tables.tables(metadata))
 
 
 def tablets(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each tablet: `columns.TABLETS_SCHEMA`."""
-    return spark.createDataFrame(tables.tablets(metadata))
+    return frame_of(spark, tables.tablets(metadata))
 
 
 def transitions(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each tablet in transition: `columns.TRANSITIONS_SCHEMA`."""
-    return spark.createDataFrame(tables.transitions(metadata))
+    return frame_of(spark, tables.transitions(metadata))
 
 
 def read_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each replica that serves reads of a tablet: `columns.READ_PLACEMENTS_SCHEMA`."""
-    return spark.createDataFrame(tables.read_placements(metadata))
+    return frame_of(spark, tables.read_placements(metadata))
 
 
 def write_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each replica that must get a tablet's writes: `columns.WRITE_PLACEMENTS_SCHEMA`."""
-    return spark.createDataFrame(tables.write_placements(metadata))
+    return frame_of(spark, tables.write_placements(metadata))
 
 
 def requests(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each topology request: `columns.REQUESTS_SCHEMA`."""
-    return spark.createDataFrame(tables.requests(metadata))
+    return frame_of(spark, tables.requests(metadata))
 
 
 def diff(spark: SparkSession, before: ClusterMetadata, after: ClusterMetadata) -> DataFrame:
     """A row for each change from one version to another: `columns.CHANGES_SCHEMA`."""
-    return spark.createDataFrame(tables.diff(before, after))
+    return frame_of(spark, tables.diff(before, after))
 
 
 def history(spark: SparkSession, log_uri: str, up_to: int | None = None) -> DataFrame:

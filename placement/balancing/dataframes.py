@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from epochlake.placement.balancing.model import Policy
 from epochlake.placement.balancing.tables import Catalog, plan_schema, plan_table
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.frames import frame_of, schema_of
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
@@ -50,7 +51,7 @@ def balance(
     replicas = _replicas(tablets, sizes)
     catalog = _catalog(nodes, volumes, in_flight, pending)
     plan = plan_table(catalog, replicas.toArrow(), policy or Policy())
-    return tablets.sparkSession.createDataFrame(plan)
+    return frame_of(tablets.sparkSession, plan)
 
 
 def balance_in_parallel(
@@ -71,9 +72,9 @@ def balance_in_parallel(
     catalog = _catalog(nodes, volumes, in_flight, pending)
     part_of_volume = _parts(catalog, replicas)
     spark = tablets.sparkSession
-    lookup = spark.createDataFrame(part_of_volume)
+    lookup = frame_of(spark, part_of_volume)
     table_id = to_arrow_type(replicas.schema["table_id"].dataType)
-    schema = spark.createDataFrame(plan_schema(table_id).empty_table()).schema
+    schema = schema_of(plan_schema(table_id))
     grouped = replicas.join(F.broadcast(lookup), "volume_id").groupBy("part")
     return grouped.applyInArrow(_plan_part(catalog, part_of_volume, policy or Policy()), schema)
 
@@ -111,7 +112,7 @@ def _parts(catalog: Catalog, replicas: DataFrame) -> pa.Table:
     """The part of the cluster that each volume is in: (volume_id, part)."""
     nodes = catalog.nodes.select(["node_id", "datacenter", "rack"])
     located = catalog.volumes.select(["volume_id", "node_id"]).join(nodes, "node_id").combine_chunks()
-    frame = replicas.sparkSession.createDataFrame(located.select(["volume_id", "datacenter", "rack"]))
+    frame = frame_of(replicas.sparkSession, located.select(["volume_id", "datacenter", "rack"]))
     counted = (
         replicas.join(F.broadcast(frame), "volume_id")
         .groupBy("datacenter", "rack", "table_id")

@@ -62,6 +62,7 @@ def frames(spark: SparkSession, cluster: HistoryOnDisk) -> MetadataFrames:
     return MetadataFrames(spark, cluster)
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("part", [*PARTS, "requests"])
 def test_frames_of_an_empty_cluster_have_the_documented_columns(spark: SparkSession, part: str) -> None:
     function = getattr(dataframes, "table_definitions" if part == "tables" else part)
