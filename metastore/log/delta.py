@@ -33,7 +33,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
@@ -141,6 +141,8 @@ class DeltaLog:
                 _to_arrow(entries),
                 mode="append",
                 commit_properties=CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, last)]),
+                # Looking for expired versions lists the whole log: compaction does it, not every commit.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as error:
             raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before") from error
@@ -206,13 +208,15 @@ class DeltaLog:
         table, now = self._table, time.monotonic()
         self._table = None
         if table is not None and now - self._refreshed_at < REOPEN_SECONDS:
-            try:
-                table.update_incremental()
-            except (OSError, DeltaError):
+            if not self._version_exists(table.version()):
+                # A directory that has gone looks like one without news.
                 table = None
-            # A directory that has gone looks like one without news.
-            if table is not None and not self._version_exists(table.version()):
-                table = None
+            elif self._version_exists(table.version() + 1):
+                # Only now: this lists the whole log, and costs more the more versions are kept.
+                try:
+                    table.update_incremental()
+                except (OSError, DeltaError):
+                    table = None
         else:
             table = None
         self._table = self._open() if table is None else table
