@@ -10,7 +10,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types simulate bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -41,6 +41,9 @@ format: venv ## Format the code and mend what ruff can mend
 
 types: venv links ## Check types, across the three packages
 	@$(BIN)/mypy
+
+simulate: java venv ## Run the placement simulator: 1,000 random histories of each of 18 configurations (ARGS="--runs 10")
+	@$(BIN)/python -m epochlake.jobs.simulate_placements --runs 1000 $(ARGS)
 
 bench: java venv ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)

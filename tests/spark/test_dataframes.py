@@ -96,10 +96,10 @@ def keyed(placements: DataFrame, kind: str) -> DataFrame:
 def test_write_sets_are_those_in_which_a_write_must_reach_its_level(
     spark: SparkSession, frames: MetadataFrames, cluster: HistoryOnDisk
 ) -> None:
-    epoch, metadata = next((m.epoch, m) for m in reversed(cluster.history.versions) if len(m.tablets.transitions) > 1)
+    metadata = max(cluster.history.versions, key=lambda version: len(version.tablets.transitions))
     both = F.when(F.col("write_set") == "both", F.array(F.lit("old"), F.lit("new"))).otherwise(F.array("write_set"))
     actual = (
-        frames.at(epoch)
+        frames.at(metadata.epoch)
         .write_placements.select("table_id", "tablet", F.explode(both).alias("side"), "volume_id")
         .groupBy("table_id", "tablet", "side")
         .agg(F.sort_array(F.collect_list("volume_id")).alias("replicas"))
