@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
 from epochlake.jobs.dataplane.encoding import RESULT_DDL, StagingPlan, encode_rows
 from epochlake.jobs.dataplane.files import DataFile, path_of
 from epochlake.jobs.dataplane.replica import ReplicaAddress
@@ -69,11 +68,6 @@ def stage(
     )
     rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
     return _staged(rows, plan)
-
-
-def copy_file_to(file: DataFile, source: ReplicaAddress, target: ReplicaAddress) -> None:
-    """Store a staged file on one more replica, from one that has it. Raises StorageUnavailable, WrongCluster."""
-    copy_data_file(FileCopy(file, source, target))
 
 
 def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:

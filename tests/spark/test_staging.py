@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.dataplane import encoding
 from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
 from epochlake.jobs.dataplane.outcomes import Acknowledged
 from epochlake.jobs.dataplane.reading import read_files
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile, copy_file_to, stage
+from epochlake.jobs.dataplane.staging import StagedFile, stage
 from epochlake.jobs.dataplane.volumes import prepare_volume
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
@@ -243,6 +244,6 @@ def test_a_replica_that_missed_a_file_gets_the_same_one_later(
     [staged] = write(numbers(spark, 10), replicas, tablets=1)
 
     prepare_volume(replicas[2].volume_uri, marker(3))
-    copy_file_to(staged.file, replicas[0], replicas[2])
+    copy_data_file(FileCopy(staged.file, replicas[0], replicas[2]))
     assert isinstance(commit_files(replicas[2], [staged.file], epoch=1, app_id="load", app_version=100), Acknowledged)
     assert open_snapshot(replicas[2]).files == open_snapshot(replicas[0]).files
