@@ -77,6 +77,14 @@ class LogSettings(msgspec.Struct, frozen=True):
     ] = 5.0
 
 
+class RingSettings(msgspec.Struct, frozen=True):
+    """Keyspaces that are placed on the ring."""
+
+    tokens_per_node: Annotated[
+        int, Meta(ge=1, le=1024, description="Tokens that are allocated to a node that joins without naming its own.")
+    ] = 4
+
+
 class PipelineSettings(msgspec.Struct, frozen=True):
     """Reading and writing through the gate."""
 
@@ -110,6 +118,9 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
     streams_per_volume: Annotated[
         int, Meta(ge=1, description="Tablets that are streamed from or to one volume at the same time.")
     ] = 2
+    bytes_per_second: Annotated[
+        int, Meta(ge=0, description="Bytes that one coordinator streams in a second at most; 0: no limit.")
+    ] = 0
     streaming: Annotated[
         Literal["threads", "spark"],
         Meta(description="Who copies files: threads of the coordinator, or executors in a Spark job."),
@@ -125,6 +136,12 @@ class TabletSettings(msgspec.Struct, frozen=True):
     target_bytes: Annotated[
         int, Meta(ge=1, description="Size in bytes of one replica of a tablet that splitting and merging aim at.")
     ] = 5 * 1024**3
+    per_volume: Annotated[
+        int,
+        Meta(
+            ge=0, description="Replicas of tablets that a volume should have at least: tables are split for it; 0: no."
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.initial_count & (self.initial_count - 1):
@@ -168,6 +185,7 @@ class Configuration(msgspec.Struct, frozen=True):
     pipeline: PipelineSettings = PipelineSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
     tablets: TabletSettings = TabletSettings()
+    ring: RingSettings = RingSettings()
     storage: StorageSettings = StorageSettings()
     logging: LoggingSettings = LoggingSettings()
 

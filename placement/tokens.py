@@ -6,6 +6,7 @@ tablet's number. So tablets are in token order, and splitting or merging only ad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ MAX_TOKEN = 2**63 - 1
 TOKEN_BITS = 64
 MAX_TABLET_BITS = 31
 """A tablet's number fits a signed 32-bit integer, in Arrow, in Spark and in the tablet maps."""
+
+_RANGE_LABEL = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\Z")
 
 TOKEN = "_token"
 TABLET = "_tablet"
@@ -85,6 +88,21 @@ def parse_label(label: str) -> tuple[int, int]:
         if bits <= MAX_TABLET_BITS and index < 1 << bits and f"{bits}-{index}" == label:
             return index, 1 << bits
     raise InvalidRequest(f"{label!r} is no tablet label: one looks like 4-11, tablet 11 of 2^4")
+
+
+def range_label(low: int, high: int) -> str:
+    """The name in storage of the tokens from `low` to `high`, both included: two numbers that sort like the tokens."""
+    return f"{low - MIN_TOKEN:016x}-{high - MIN_TOKEN:016x}"
+
+
+def tokens_of_label(label: str) -> tuple[int, int]:
+    """First and last token of a tablet's label or of a range's. Raises InvalidRequest for anything else."""
+    match = _RANGE_LABEL.match(label)
+    if match:
+        return int(match[1], 16) + MIN_TOKEN, int(match[2], 16) + MIN_TOKEN
+    index, count = parse_label(label)
+    width = 1 << (TOKEN_BITS - tablet_bits(count))
+    return MIN_TOKEN + index * width, MIN_TOKEN + (index + 1) * width - 1
 
 
 def with_token(primary_key: Sequence[str]) -> Callable[[DataFrame], DataFrame]:

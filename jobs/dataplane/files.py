@@ -17,16 +17,19 @@ import msgspec
 import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
-from epochlake.placement.tokens import TABLET, TOKEN
+from epochlake.placement.tokens import TABLET, TOKEN, range_label, tokens_of_label
 
 STATISTICS_COLUMNS = (TOKEN, WRITTEN_AT, DELETED)
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A Parquet file of rows of one tablet. `path` is relative to the replica table and the same on every replica.
+    """A Parquet file of rows of one range. `path` is relative to the replica table and the same on every replica.
 
-    `label` is the tablet that it belongs to now; after a split that is another one than the directory in its path
-    says. `size` in bytes, `written_at` in microseconds; ranges are inclusive.
+    `label` is its partition in the replica table, a hint for people and for Spark: what counts are tokens. `size` in
+    bytes, `written_at` in microseconds; ranges are inclusive.
+
+    A file is *every row of its `origin` with a token in its `window`*. The file that was staged has the window of the
+    range that it was staged for, which is the directory in its path; one that was cut from it says so in its name.
     """
 
     file_id: str
@@ -39,6 +42,23 @@ class DataFile(msgspec.Struct, frozen=True):
     min_written_at: int
     max_written_at: int
     has_tombstones: bool
+
+    @property
+    def origin(self) -> str:
+        """The file id under which these rows were staged."""
+        return self.file_id.partition(".")[0]
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """First and last token of which this file has every row of its origin."""
+        directory, _, name = self.path.rpartition("/")
+        cut = name.removesuffix(".parquet").partition(".")[2]
+        return tokens_of_label(cut or directory.partition("=")[2])
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Tokens between which its rows lie; with `first > last` when it has none."""
+        return (self.min_token, self.max_token) if self.rows else (1, 0)
 
     @property
     def statistics(self) -> str:
@@ -62,6 +82,11 @@ def directory_of(label: str) -> str:
 def path_of(label: str, file_id: str) -> str:
     """Where a new file of a tablet is stored, relative to the replica table."""
     return f"{directory_of(label)}/{file_id}.parquet"
+
+
+def cut_id(origin: str, low: int, high: int) -> str:
+    """The id of the file with all rows of `origin` from token `low` to `high`: the same whoever cuts it."""
+    return f"{origin}.{range_label(low, high)}"
 
 
 def id_in(path: str) -> str:

@@ -29,8 +29,8 @@ from epochlake.metastore.metadata.model import (
     Volume,
     VolumeId,
 )
+from epochlake.metastore.metadata.placements import Placement, TablePlacements, TabletPlacements
 from epochlake.placement.tablet_map import TabletMap
-from epochlake.placement.transitions import read_replicas, write_replicas, write_sets
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.events import Event
@@ -87,17 +87,6 @@ class Tablets(msgspec.Struct, frozen=True):
     maps: Mapping[TableId, TabletMap]
     transitions: Mapping[TabletKey, Transition]
     epoch: int = 0
-
-
-class Placement(msgspec.Struct, frozen=True):
-    """Where the rows of one tablet are read and written at an epoch.
-
-    `write_sets`: the sets in each of which a write must reach its level; `writes` all of their replicas.
-    """
-
-    reads: tuple[VolumeId, ...]
-    writes: tuple[VolumeId, ...]
-    write_sets: tuple[tuple[VolumeId, ...], ...]
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True):
@@ -181,12 +170,11 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
     def placement(self, table_id: TableId, tablet: int) -> Placement:
         """Where a tablet is read and written now."""
-        transition = self.tablets.transitions.get((table_id, tablet))
-        if transition is None:
-            replicas = self.tablets.maps[table_id].replicas(tablet)
-            return Placement(replicas, replicas, (replicas,))
-        stage, old, new = transition.stage, transition.replicas, transition.new_replicas
-        return Placement(read_replicas(stage, old, new), write_replicas(stage, old, new), write_sets(stage, old, new))
+        return TabletPlacements(table_id, self.tablets.maps[table_id], self.tablets.transitions).of_tablet(tablet)
+
+    def placements(self, table_id: TableId) -> TablePlacements:
+        """Where every token of a table is read and written now."""
+        return TabletPlacements(table_id, self.tablets.maps[table_id], self.tablets.transitions)
 
     def replicas_in_use(self, volumes: set[VolumeId]) -> list[TabletKey]:
         """Tablets that have, or are getting, a replica on any of `volumes`."""

@@ -18,7 +18,7 @@ TabletKey = tuple[TableId, int]
 
 
 class NodeState(StrEnum):
-    """States of a node, by the names of seed 000, "Topology state machine"."""
+    """States of a node, by the names of seed 000, "Topology state machine"; `moving` is seed 002's."""
 
     NONE = "none"
     BOOTSTRAPPING = "bootstrapping"
@@ -26,23 +26,29 @@ class NodeState(StrEnum):
     REMOVING = "removing"
     REPLACING = "replacing"
     REBUILDING = "rebuilding"
+    MOVING = "moving"
     NORMAL = "normal"
     LEFT = "left"
 
 
 class RequestKind(StrEnum):
-    """Topology requests, by the names of seed 000."""
+    """Topology requests, by the names of seed 000; `move` is seed 002's. Only `keyspace_rf_change` names no node."""
 
     JOIN = "join"
     LEAVE = "leave"
     REPLACE = "replace"
     REMOVE = "remove"
     REBUILD = "rebuild"
+    MOVE = "move"
+    KEYSPACE_RF_CHANGE = "keyspace_rf_change"
 
 
 class RequestState(StrEnum):
+    """`cancelling`: what it had begun is being taken back, a step at a time."""
+
     PENDING = "pending"
     RUNNING = "running"
+    CANCELLING = "cancelling"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -72,6 +78,12 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
+    """`tokens` are those that it owns now, ascending.
+
+    What operators say of it: in `maintenance` it keeps its replicas and gets no new ones; `weight` multiplies the
+    capacity of its volumes for the balancer; `tags` are what placement rules ask for.
+    """
+
     node_id: NodeId
     name: str
     host_id: str
@@ -83,6 +95,9 @@ class Node(msgspec.Struct, frozen=True):
     replaces: NodeId | None = None
     replaced_by: NodeId | None = None
     epoch: int = 0
+    maintenance: bool = False
+    weight: float = 1.0
+    tags: tuple[str, ...] = ()
 
 
 class Keyspace(msgspec.Struct, frozen=True):
@@ -103,6 +118,20 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool = True
 
 
+class TabletOptions(msgspec.Struct, frozen=True):
+    """How the tablets of a table are sized, and where they may go; None: the default of the configuration.
+
+    `target_bytes` of one replica of a tablet; `min_count` and `max_count` of tablets. Its replicas go only to nodes
+    that have all of `tags`, and to no node that holds a replica of a table in `apart_from` (table ids).
+    """
+
+    target_bytes: int | None = None
+    min_count: int = 1
+    max_count: int | None = None
+    tags: tuple[str, ...] = ()
+    apart_from: tuple[str, ...] = ()
+
+
 class Table(msgspec.Struct, frozen=True):
     """A table. `version` is the state id of the last change of its schema, assigned by the committer (seed 001)."""
 
@@ -114,6 +143,7 @@ class Table(msgspec.Struct, frozen=True):
     append_only: bool = False
     version: str = ""
     epoch: int = 0
+    options: TabletOptions = TabletOptions()
 
     @property
     def full_name(self) -> str:
@@ -147,7 +177,13 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class TopologyRequest(msgspec.Struct, frozen=True):
-    """A request for a change of the topology; kept after its end, as the history of what was asked and what became."""
+    """A request for a change of the topology; kept after its end, as the history of what was asked and what became.
+
+    `tokens` are those asked for by a join, a replace or a move (empty: to be allocated, or those of the replaced node);
+    `source_datacenter` is where a rebuild streams from (empty: anywhere). A `keyspace_rf_change` has node 0, a
+    `keyspace` and the `strategy` and `replication` that it is to have. `force`: go below what replication asks for.
+    While `paused` nothing new is done for it.
+    """
 
     request_id: str
     kind: RequestKind
@@ -158,6 +194,13 @@ class TopologyRequest(msgspec.Struct, frozen=True):
     requested_epoch: int = 0
     started_epoch: int | None = None
     epoch: int = 0
+    tokens: tuple[int, ...] = ()
+    source_datacenter: str = ""
+    keyspace: str = ""
+    strategy: str = ""
+    replication: dict[str, int] = {}
+    force: bool = False
+    paused: bool = False
 
 
 class Switches(msgspec.Struct, frozen=True):
