@@ -12,26 +12,16 @@ import logging
 import os
 import socket
 import time
-import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator.fencing import Fences, is_gone
-from epochlake.jobs.coordinator.loads import measure_loads
-from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, next_request_events, next_transitions
-from epochlake.jobs.coordinator.side_effects import (
-    SideEffectFailed,
-    clean_up_leaving,
-    clean_up_target,
-    prepare_pending,
-    stream,
-)
+from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.requests import RequestTrack
+from epochlake.jobs.coordinator.tablets import TabletTrack
+from epochlake.jobs.coordinator.track import Tally, Track
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
-from epochlake.jobs.pipeline.replicas import describe
-from epochlake.metastore.commit import Planner
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.errors import (
     CommitTimeout,
@@ -41,29 +31,10 @@ from epochlake.metastore.errors import (
     StorageUnavailable,
 )
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import (
-    AdvanceTransitions,
-    Event,
-    FinishTransitions,
-    StageChange,
-    StartTransitions,
-)
-from epochlake.metastore.metadata.model import TabletKey, Transition, VolumeId
-from epochlake.placement.consistency import BarrierLevel
-from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
 logger = logging.getLogger(__name__)
 
-STREAMS = 4
-"""Side effects that run at the same time in one coordinator."""
-
 ELECTION_SECONDS = 5.0
-FAILURES_BEFORE_ROLLBACK = 3
-"""How often a side effect on the pending replica fails before the transition is taken back."""
-
-AVOIDED_SECONDS = 60.0
-"""How long a volume is no target after a transition to it was taken back: else it would be tried again at once."""
-
 PATIENCE = 10
 """Rounds without any progress after which a run until idle gives up and says what it waits for."""
 
@@ -109,13 +80,11 @@ class Coordinator:
         self._settings = cluster.configuration.coordinator
         self._copier = copier or ThreadCopier()
         self._on_progress = on_progress
-        self._fences = Fences()
-        self._failures: Counter[TabletKey] = Counter()
-        self._errors: dict[TabletKey, str] = {}
-        self._waiting_since: dict[tuple[TabletKey, Stage], float] = {}
-        self._avoided: dict[VolumeId, tuple[float, str]] = {}
+        self._tally = Tally()
+        fences = Fences()
+        self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
+        self.tracks: list[Track] = [RequestTrack(cluster, self._tally), self.tablets]
         self._blocked: list[str] = []
-        self._moved = self._reverted = self._streamed = self._finished = 0
 
     def run(self, until_idle: bool, *, should_stop: Callable[[], bool] = lambda: False) -> CoordinatorReport:
         """Be a candidate, lead when elected. Returns when idle or stuck with `until_idle`, else on `should_stop`."""
@@ -152,29 +121,36 @@ class Coordinator:
             first_epoch=first,
             last_epoch=self._cluster.metadata.epoch,
             rounds=rounds,
-            tablets_moved=self._moved,
-            tablets_reverted=self._reverted,
-            bytes_streamed=self._streamed,
-            requests_finished=self._finished,
+            tablets_moved=self._tally.tablets_moved,
+            tablets_reverted=self._tally.tablets_reverted,
+            bytes_streamed=self._tally.bytes_streamed,
+            requests_finished=self._tally.requests_finished,
             blocked=tuple(self._blocked),
         )
 
     def round(self) -> bool:
-        """One look at everything that could go on; whether anything was committed."""
+        """Each track looks once at what could go on; whether anything was committed.
+
+        What somebody else has changed meanwhile stops one track, not the round. Raises what the log and ZooKeeper
+        raise when they do not answer.
+        """
         self._blocked = []
-        metadata = self._cluster.catch_up()
-        progressed = self._advance_requests(metadata)
-        progressed |= self._advance_transitions(self._cluster.metadata)
-        progressed |= self._begin_transitions(self._cluster.catch_up())
+        progressed = False
+        for track in self.tracks:
+            track.blocked.clear()
+            try:
+                progressed |= track.advance(self._cluster.catch_up())
+            except Rejected as rejected:
+                # Somebody else changed what this was planned on, or changes are paused.
+                logger.info("%s", rejected)
+                self._blocked.append(str(rejected))
+            self._blocked += track.blocked
+        self._blocked = list(dict.fromkeys(self._blocked))
         return progressed
 
     def _round_safely(self) -> bool:
         try:
             return self.round()
-        except Rejected as rejected:
-            # Somebody else changed what this round was planned on, or changes are paused.
-            logger.info("%s", rejected)
-            self._blocked = [str(rejected)]
         except (CommitTimeout, CommitUnknown, CoordinationUnavailable, StorageUnavailable) as error:
             logger.warning("%s", error)
             self._blocked = [str(error)]
@@ -191,193 +167,7 @@ class Coordinator:
             return False
 
     def _is_idle(self, metadata: ClusterMetadata) -> bool:
-        return not metadata.tablets.transitions and not any(metadata.open_requests())
-
-    def _advance_requests(self, metadata: ClusterMetadata) -> bool:
-        events, blocked = next_request_events(metadata)
-        self._blocked += blocked
-        for event in events:
-            self._commit(event)
-        self._finished += sum(event.kind() == "FinishRequest" for event in events)
-        return bool(events)
-
-    def _advance_transitions(self, metadata: ClusterMetadata) -> bool:
-        transitions = list(metadata.tablets.transitions.values())
-        if not transitions:
-            return False
-        self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
-        self._fences.raise_for(metadata, transitions)
-        with ThreadPoolExecutor(STREAMS) as pool:
-            changes = [
-                change
-                for change in pool.map(lambda t: self._next_stage(metadata, t), transitions)
-                if change is not None
-            ]
-        if changes:
-            self._cluster.commit(advance_unless_moved(metadata, changes))
-        ended = [
-            transition
-            for transition in self._cluster.metadata.tablets.transitions.values()
-            if FORWARD[transition.stage] is None
-        ]
-        if ended:
-            self._commit(FinishTransitions(tuple(t.key for t in ended)))
-            self._moved += sum(t.stage is Stage.END_MIGRATION for t in ended)
-            self._reverted += sum(t.stage is Stage.REVERT_MIGRATION for t in ended)
-            for transition in ended:
-                self._failures.pop(transition.key, None)
-                if transition.stage is Stage.REVERT_MIGRATION:
-                    until = time.monotonic() + AVOIDED_SECONDS
-                    self._avoided[transition.pending] = (until, transition.error or "")
-        return bool(changes or ended)
-
-    def _prepare(self, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
-        """Prepare pending replicas; each place by itself, because creating a table twice at once is wasted work."""
-        by_place: dict[tuple[str, int], list[Transition]] = defaultdict(list)
-        for transition in transitions:
-            by_place[(transition.table_id, transition.pending)].append(transition)
-
-        def attempt(group: list[Transition]) -> None:
-            for transition in group:
-                try:
-                    prepare_pending(metadata, transition)
-                    self._failures.pop(transition.key, None)
-                except SideEffectFailed as failure:
-                    self._fail(metadata, transition, failure)
-
-        with ThreadPoolExecutor(STREAMS) as pool:
-            list(pool.map(attempt, by_place.values()))
-
-    def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
-        """Do what the stage asks for; the stage that may follow, or None when it has to wait."""
-        stage = transition.stage
-        if FORWARD[stage] is None:
-            return None
-        if stage in BACKWARD and self._should_go_back(metadata, transition):
-            return self._way_back(metadata, transition)
-        try:
-            match stage:
-                case Stage.ALLOW_WRITE_BOTH_READ_OLD if self._failures[transition.key]:
-                    return None
-                case (
-                    Stage.ALLOW_WRITE_BOTH_READ_OLD
-                    | Stage.WRITE_BOTH_READ_OLD
-                    | Stage.WRITE_BOTH_READ_NEW
-                    | Stage.USE_NEW
-                ):
-                    if not self._acknowledged(metadata, transition):
-                        return None
-                case Stage.STREAMING:
-                    self._streamed += stream(metadata, transition, self._copier)
-                case Stage.CLEANUP:
-                    clean_up_leaving(metadata, transition)
-                case Stage.CLEANUP_TARGET:
-                    clean_up_target(metadata, transition)
-        except SideEffectFailed as failure:
-            self._fail(metadata, transition, failure)
-            return None
-        self._failures.pop(transition.key, None)
-        if stage is Stage.WRITE_BOTH_READ_OLD and transition.error is not None:
-            return self._change(transition, BACKWARD[stage])
-        return self._change(transition, FORWARD[stage])
-
-    def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
-        """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
-
-        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed. By
-        `use_new` they are, and it counts like any other.
-        """
-        level = self._settings.barrier_level
-        waiting = (transition.key, transition.stage)
-        pending_fenced = (
-            transition.error is not None
-            or transition.stage is Stage.USE_NEW
-            or transition.pending in self._fences.fenced(transition)
-        )
-        if pending_fenced and self._fences.passed(metadata, transition, level):
-            self._waiting_since.pop(waiting, None)
-            return True
-        since = self._waiting_since.setdefault(waiting, time.monotonic())
-        relaxed = time.monotonic() - since > self._settings.barrier_timeout_seconds
-        if pending_fenced and relaxed and self._fences.passed(metadata, transition, BarrierLevel.QUORUM):
-            logger.warning("the barrier of %s relaxes from %s", self._name(metadata, transition), level)
-            return True
-        missing = self._fences.missing(metadata, transition)
-        if pending_fenced:
-            self._blocked.append(
-                f"{self._name(metadata, transition)} waits for fences in {transition.stage}: {missing}"
-            )
-        else:
-            self._fail(metadata, transition, SideEffectFailed(missing))
-        return False
-
-    def _should_go_back(self, metadata: ClusterMetadata, transition: Transition) -> bool:
-        if transition.error is not None:
-            return False
-        if is_gone(metadata, transition.pending) and transition.pending not in self._fences.fenced(transition):
-            return True
-        if self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
-            return False
-        if transition.stage is not Stage.WRITE_BOTH_READ_NEW:
-            return True
-        fenced = self._fences.fenced(transition)
-        return goes_back(
-            sum(volume not in fenced for volume in transition.replicas),
-            sum(volume not in fenced for volume in transition.new_replicas),
-        )
-
-    def _way_back(self, metadata: ClusterMetadata, transition: Transition) -> StageChange:
-        error = self._errors.pop(transition.key, None) or self._fences.missing(metadata, transition)
-        self._failures.pop(transition.key, None)
-        return self._change(transition, BACKWARD[transition.stage], error=error or "its side effects kept failing")
-
-    def _begin_transitions(self, metadata: ClusterMetadata) -> bool:
-        if not metadata.tablets.maps or not self._has_room(metadata):
-            return False
-        now = time.monotonic()
-        avoided = {volume: error for volume, (until, error) in self._avoided.items() if until > now}
-        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided))
-        new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
-        self._blocked += stuck
-        if not new:
-            if any(metadata.open_requests()):
-                # Nothing else says why, when the only targets there are have just failed.
-                self._blocked += [
-                    f"no tablet goes to {describe(metadata, volume)} for a while, the last one was taken back: {error}"
-                    for volume, error in avoided.items()
-                ]
-            return False
-        self._commit(StartTransitions(tuple(new)), new[0].reason)
-        return True
-
-    def _has_room(self, metadata: ClusterMetadata) -> bool:
-        """Whether more should begin now: measuring loads is only worth it when what was begun has been streamed."""
-        streaming = any(t.stage in BEFORE_STREAMED for t in metadata.tablets.transitions.values())
-        return not streaming and (any(metadata.open_requests()) or metadata.switches.balancing)
-
-    def _change(self, transition: Transition, to_stage: Stage | None, *, error: str | None = None) -> StageChange:
-        assert to_stage is not None
-        return StageChange(
-            transition.table_id,
-            transition.tablet,
-            transition.stage,
-            to_stage,
-            str(uuid.uuid4()) if to_stage in SESSION_STAGES else None,
-            error,
-        )
-
-    def _fail(self, metadata: ClusterMetadata, transition: Transition, failure: SideEffectFailed) -> None:
-        self._failures[transition.key] += 1
-        self._errors[transition.key] = str(failure)
-        self._blocked.append(f"{self._name(metadata, transition)} in {transition.stage}: {failure}")
-        logger.info("%s", self._blocked[-1])
-
-    def _name(self, metadata: ClusterMetadata, transition: Transition) -> str:
-        table = metadata.schema.tables[transition.table_id].full_name
-        return f"tablet {transition.tablet} of {table} to {describe(metadata, transition.pending)}"
-
-    def _commit(self, event: Event, reason: str = "") -> None:
-        self._cluster.commit(event, reason=reason)
+        return all(track.idle(metadata) for track in self.tracks)
 
     def _report(self) -> None:
         if self._on_progress is None:
@@ -388,27 +178,9 @@ class Coordinator:
             Progress(
                 epoch=metadata.epoch,
                 stages=dict(stages),
-                tablets_done=self._moved + self._reverted,
+                tablets_done=self._tally.tablets_moved + self._tally.tablets_reverted,
                 tablets_left=sum(stages.values()),
-                bytes_streamed=self._streamed,
+                bytes_streamed=self._tally.bytes_streamed,
                 blocked=tuple(self._blocked),
             )
         )
-
-
-def advance_unless_moved(planned_on: ClusterMetadata, changes: Sequence[StageChange]) -> Planner:
-    """A planner of those `changes` whose transitions are still exactly what they were when their barriers were passed.
-
-    A coordinator that was paused may find a tablet in the same stage of *another* transition, begun by its successor:
-    the stage alone does not say whose fences and side effects it stands for.
-    """
-
-    def plan(metadata: ClusterMetadata) -> Event:
-        now, then = metadata.tablets.transitions, planned_on.tablets.transitions
-        keys = [(change.table_id, change.tablet) for change in changes]
-        valid = [change for change, key in zip(changes, keys, strict=True) if now.get(key) == then[key]]
-        if not valid:
-            raise Rejected("stale-plan", "another coordinator has moved these tablets on")
-        return AdvanceTransitions(tuple(valid))
-
-    return plan

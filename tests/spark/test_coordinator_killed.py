@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import coordinator as coordinators
+from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, ZooKeeperSettings
 from epochlake.placement.transitions import Kind
@@ -62,7 +62,7 @@ def test_a_coordinator_killed_at_any_step_is_followed_by_one_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
 ) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
     acknowledged = [cluster.write(cluster.pipeline())]
     leaving, pending = "A", "X"

@@ -19,8 +19,8 @@ from typing import Any
 
 from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import coordinator as coordinators
 from epochlake.jobs.coordinator import fencing, side_effects
+from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.dataplane.copying import copy_data_file
 from epochlake.jobs.dataplane.streaming import ThreadCopier
@@ -93,7 +93,7 @@ def _work(configuration: Configuration, copy: Callable[..., None]) -> None:
 
 def _wrap_all(step: Callable[[int], None]) -> Callable[..., None]:
     """Call `step` with its number before and after each step; the wrapped copying of a file."""
-    coordinators.AVOIDED_SECONDS = 0.0
+    tablet_track.AVOIDED_SECONDS = 0.0
     numbers = itertools.count(1)
     lock = threading.Lock()
 

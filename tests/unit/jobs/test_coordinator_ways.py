@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import coordinator as coordinators
-from epochlake.jobs.coordinator.coordinator import Coordinator, advance_unless_moved
+from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.tablets import advance_unless_moved
 from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.copying import FileCopy
 from epochlake.jobs.dataplane.replica import open_snapshot
@@ -47,7 +48,7 @@ STAGES = [
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
 
 
 def some_rounds(cluster: SmallCluster, count: int = 6) -> None:
@@ -151,7 +152,7 @@ def test_a_table_with_two_replicas_survives_the_loss_of_one(tmp_path: Path, dead
 def test_rebuilding_waits_for_a_source_that_may_have_rows_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 1000.0)
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
     with cluster.without("C"):
         acknowledged = [cluster.write(cluster.pipeline())]
@@ -189,7 +190,7 @@ def test_a_volume_that_took_a_tablet_back_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The volume answers and cannot take a table: trying it again and again would fill the log with epochs."""
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 1000.0)
     cluster = placed(tmp_path, {n: FIVE[n] for n in "ABCXY"}, "ABC", configuration=QUICK)
     for node in "XY":
         (cluster.directory / node / "air").write_text("in the way")
@@ -353,7 +354,7 @@ def test_streaming_that_comes_late_resurrects_nothing(tmp_path: Path) -> None:
     copier.let_go.set()
     late.join()
     assert [cluster.files_on(node) for node in "BCX"] == [set()] * 3
-    assert any("newer coordinator" in error for error in first._errors.values())
+    assert any("newer coordinator" in error for error in first.tablets.errors.values())
     cluster.settle()
     assert_at_rest(cluster, [])
 
@@ -437,7 +438,7 @@ def test_a_rebuild_takes_what_any_of_a_quorum_has(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_does_not_lose_what_only_a_local_quorum_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 1000.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 1000.0)
     here = {name: ("dc1", f"r{number}") for number, name in enumerate("ABC")} | {"X": ("dc1", "r0")}
     there = {name: ("dc2", f"r{number}") for number, name in enumerate("DEF")}
     cluster = placed(tmp_path, here | there, "ABCDEF", configuration=QUICK)

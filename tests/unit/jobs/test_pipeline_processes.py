@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import coordinator as coordinators
+from epochlake.jobs.coordinator import tablets as tablet_track
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.killing import write_all_the_time
@@ -22,7 +22,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_write_while_tablets_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(coordinators, "AVOIDED_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
     cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
     with write_all_the_time(cluster, WRITERS) as acknowledged:
         acknowledged.wait_for(2)

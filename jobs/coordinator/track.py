@@ -1,0 +1,38 @@
+"""What a track of the coordinator is: one kind of work that it moves forward, a round at a time.
+
+The one idea: tracks share nothing but the metadata, so each can be understood by itself, one that is stuck or was
+overtaken never holds up the others, and a new kind of work is a new track in the coordinator's list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+
+class Track(Protocol):
+    """One kind of work. `blocked` says why what is open could not go on; the loop empties it before each round."""
+
+    blocked: list[str]
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        """Do what can be done now on the newest metadata; whether anything was committed.
+
+        Raises `Rejected` when what was planned does not hold any more: the other tracks go on, this one looks again in
+        the next round.
+        """
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        """Whether nothing is left to do; what could be done but need not be (balancing) does not count."""
+
+
+@dataclass
+class Tally:
+    """What a coordinator has done since it was started, for its report."""
+
+    tablets_moved: int = 0
+    tablets_reverted: int = 0
+    bytes_streamed: int = 0
+    requests_finished: int = 0
