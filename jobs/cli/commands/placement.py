@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +12,16 @@ import msgspec
 import typer
 from epochlake.jobs.administration.explanation import explain
 from epochlake.jobs.administration.past import cluster_at
-from epochlake.jobs.cli.arguments import At, Limit, TableName, of, parse_key
+from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
+from epochlake.jobs.cli.arguments import At, Limit, TableName, of, parse_key, parse_size
 from epochlake.jobs.cli.documents import PlacementShown, TabletRow
 from epochlake.jobs.cli.text import placement as text
+from epochlake.jobs.cli.text.simulation import simulation
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.ring.nodetool import from_describering, from_ring
 from epochlake.placement.tokens import tablet_label, tablet_range
 
 app = typer.Typer(help="Where data is, and why.", no_args_is_help=True)
@@ -54,28 +60,108 @@ def explain_(
 @app.command("simulate")
 def simulate_(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE.json", help="A cluster, and operations on it.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE.json]", help="A cluster, and operations on it. `-`: standard input."),
+    ] = None,
+    nodetool_ring: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodetool-ring", metavar="FILE", help="What `nodetool ring` printed, in the place of FILE.json."
+        ),
+    ] = None,
+    nodetool_describering: Annotated[
+        Path | None,
+        typer.Option("--nodetool-describering", metavar="FILE", help="What `nodetool describering KEYSPACE` printed."),
+    ] = None,
+    replication: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--replication",
+            metavar="KEYSPACE:DC=N[,DC=N]",
+            help="A keyspace and its replicas; KEYSPACE:N is SimpleStrategy. Repeat for several.",
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option("--bytes", metavar="KEYSPACE=SIZE", help="How big a keyspace is, each row counted once (2TiB)."),
+    ] = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--op",
+            metavar="'OPERATION'",
+            help="join NAME DC/RACK [tokens=N or T,T,…], leave NODE [force], move NODE tokens=…, replace NODE NAME, "
+            "remove NODE [force], rebuild NODE [from=DC], replication KEYSPACE:DC=N. Repeat: one after another.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", metavar="N", help="At most so many ranges in each table of the text; 0: all.", min=0),
+    ] = 20,
 ) -> None:
     """What would happen on a ring: its placements, and operations step by step with what is read and written then.
 
-    With `--output json` the answer is the same document with the answers filled in.
+    A cluster is described by a file, or by the output of Cassandra's tools. With `--output json` the answer is the
+    same document with the answers filled in; it can be kept, changed, and asked again.
     """
     from epochlake.placement.ring.simulate import simulate
 
     session = of(context)
-    session.show(simulate(_document(file)), text.simulation)
+    given = [path for path in (file, nodetool_ring, nodetool_describering) if path is not None]
+    if len(given) != 1:
+        raise InvalidRequest(
+            "say which cluster: FILE.json, --nodetool-ring FILE or --nodetool-describering FILE, and only one of them"
+        )
+    keyspaces = dict(parse_keyspace(text) for text in replication or ())
+    if file is not None:
+        document = _document(file)
+    elif not keyspaces:
+        raise InvalidRequest("nodetool does not print how keyspaces are replicated: give --replication KEYSPACE:DC=N,…")
+    else:
+        read = from_ring if nodetool_ring is not None else from_describering
+        document = _read_by(read, given[0], keyspaces)
+    if keyspaces or size:
+        document = with_keyspaces(document, keyspaces, _sizes(size or ()))
+    session.show(simulate(with_operations(document, operation or ())), partial(simulation, limit=limit))
+
+
+def _read_by(read: Callable[[str, Any], dict[str, Any]], file: Path, keyspaces: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return read(_bytes(file).decode(), keyspaces)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{file} is no text: give the output of nodetool as it was printed") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{file}: {error}") from error
+
+
+def _sizes(texts: Iterable[str]) -> dict[str, int]:
+    sizes = {}
+    for given in texts:
+        name, equals, size = given.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"the size {given!r} cannot be read: write KEYSPACE=SIZE, as in ks=2TiB")
+        sizes[name] = parse_size(size)
+    return sizes
 
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        document = msgspec.json.decode(file.read_bytes())
-    except OSError as error:
-        raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
+        document = msgspec.json.decode(_bytes(file))
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{file} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise InvalidRequest(f"{file} holds no JSON object: it should describe a cluster")
     return document
+
+
+def _bytes(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _tablet(metadata: ClusterMetadata, table: Table, tablet: int, count: int) -> TabletRow:

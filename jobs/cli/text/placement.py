@@ -1,8 +1,6 @@
-"""How placements look: of tablets, of one row, and of simulated rings."""
+"""How placements look: of a table, and of one row."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from epochlake.jobs.administration.explanation import Explanation
 from epochlake.jobs.cli.documents import PlacementShown
@@ -73,71 +71,3 @@ def _why(found: Explanation) -> list[RenderableType]:
     if moving.error:
         lines.append(Text(f"It goes back because {moving.error}.", style="yellow"))
     return lines
-
-
-def simulation(document: dict[str, Any]) -> list[RenderableType]:
-    """The cases of a simulated document, each with its placements, or with its steps."""
-    cases = document.get("cases", [document])
-    parts: list[RenderableType] = []
-    for number, case in enumerate(cases, 1):
-        parts.append(bold(str(case.get("name", f"case {number}"))))
-        parts += _steps(case) if "steps" in case else _rings(case)
-        parts.append(Text())
-    return parts[:-1]
-
-
-def _rings(case: dict[str, Any]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    for keyspace in case["keyspaces"]:
-        parts += [Text(f"keyspace {keyspace['name']} ({keyspace['strategy']})"), _ranges(keyspace["ranges"])]
-    return parts
-
-
-def _steps(case: dict[str, Any]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    for step in case["steps"]:
-        operation = case["ops"][step["op"]]
-        line = (
-            Text("  ").append(f"{step['step']}", style="bold").append(f" of operation {step['op']} ({operation['op']})")
-        )
-        if step["result"] != "success":
-            parts.append(line.append(f": rejected, {step['reason']}", style="red"))
-            continue
-        line.append(f", epoch {step['epoch']}")
-        for keyspace, count in step.get("bytes", {}).items():
-            line.append(f", {count:,} bytes of {keyspace} would move")
-        parts.append(line)
-        for keyspace, ranges in step.get("locks", {}).items():
-            locked = " ".join(f"({start}, {end}]" for start, end in ranges)
-            parts.append(Text(f"    locks in {keyspace}: {locked}", style="bright_black"))
-        for keyspace, placed in step["placements"].items():
-            parts += [Text(f"    {keyspace}"), _ranges(placed["reads"], placed["writes"])]
-    settled = "everything is done" if case.get("settled") else "operations are still under way"
-    return [*parts, Text(f"  afterwards {settled}")]
-
-
-def _ranges(reads: list[Any], writes: list[Any] | str | None = None) -> RenderableType:
-    numbers = ["tokens after", "up to"]
-    if writes is None or isinstance(writes, str):
-        made = table(*numbers, "nodes", right=numbers)
-        return filled(made, ((start, end, _nodes(nodes)) for start, end, nodes in reads))
-    made = table(*numbers, "reads", "writes", right=numbers)
-    written = {(start, end): nodes for start, end, nodes in writes}
-    read = {(start, end): nodes for start, end, nodes in reads}
-    spans = sorted({*read, *written}, key=lambda span: span[0])
-    return filled(
-        made,
-        (
-            (
-                start,
-                end,
-                _nodes(read.get((start, end), [])),
-                Text(_nodes(written.get((start, end), [])), style="yellow"),
-            )
-            for start, end in spans
-        ),
-    )
-
-
-def _nodes(nodes: list[int]) -> str:
-    return " ".join(str(node) for node in nodes) or "nobody"
