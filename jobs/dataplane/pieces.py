@@ -17,7 +17,7 @@ Interval = tuple[int, int]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The rows of a file from token `low` to `high`, both included."""
+    """The rows of a file from token `low` to `high`, both included and within its window."""
 
     file: DataFile
     low: int
@@ -27,30 +27,40 @@ class Part(msgspec.Struct, frozen=True):
     def whole(self) -> bool:
         """Whether that is all of the file's rows."""
         first, last = self.file.extent
-        return self.low <= first and last <= self.high
+        return self.file.rows == 0 or (self.low <= first and last <= self.high)
+
+
+def all_of(file: DataFile) -> Part:
+    """A file as a part of itself."""
+    return Part(file, *file.window)
 
 
 def missing(needed: Iterable[DataFile], have: Iterable[DataFile], low: int, high: int) -> list[Part]:
-    """What `needed` has from token `low` to `high` and no file of `have` does; no row of it twice."""
+    """What `needed` has from token `low` to `high` and no file of `have` does; no row of it twice.
+
+    Parts reach as far as nobody else's window does, so that the same question gives the same parts everywhere. Where a
+    file's extent says that it has no row there is nothing to miss; that a piece has none is known only with the piece.
+    """
     covered: dict[str, list[Interval]] = defaultdict(list)
     for file in have:
         covered[file.origin].append(file.window)
     parts = []
     for file in _widest_first(needed):
-        first, last = file.extent
-        for gap in without((max(first, low), min(last, high)), covered[file.origin]):
-            parts.append(Part(file, *gap))
-        covered[file.origin].append(file.window)
+        window = file.window
+        for gap in without(overlap(window, (low, high)), covered[file.origin]):
+            if file.rows == 0 or meet(gap, file.extent):
+                parts.append(Part(file, *gap))
+        covered[file.origin].append(window)
     return parts
 
 
 def select(files: Iterable[DataFile], low: int, high: int) -> list[Part]:
     """Parts that together hold each row that `files` have from token `low` to `high` exactly once."""
-    return missing(files, (), low, high)
+    return missing((file for file in files if file.rows), (), low, high)
 
 
 def holds(have: Iterable[DataFile], file: DataFile) -> bool:
-    """Whether the files of a replica have every row of `file`."""
+    """Whether the files of a replica have every row of `file`: as itself, in pieces, or in a wider one."""
     return not missing((file,), have, *file.window)
 
 
@@ -67,6 +77,28 @@ def without(interval: Interval, covered: Iterable[Interval]) -> list[Interval]:
     if first <= last:
         left.append((first, last))
     return left
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same tokens in as few intervals as there can be, ascending."""
+    result: list[Interval] = []
+    for low, high in sorted(intervals):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(high, result[-1][1]))
+        elif low <= high:
+            result.append((low, high))
+    return result
+
+
+def overlap(one: Interval, other: Interval) -> Interval:
+    """The tokens of both; with `first > last` when there are none."""
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def meet(one: Interval, other: Interval) -> bool:
+    """Whether two intervals share a token."""
+    first, last = overlap(one, other)
+    return first <= last
 
 
 def _widest_first(files: Iterable[DataFile]) -> list[DataFile]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,6 +25,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import TABLET
+from numpy.typing import NDArray
 
 FENCE = "epochlake.fence"
 SESSIONS = "epochlake.sessions"
@@ -83,14 +85,31 @@ class ReplicaSnapshot:
         self._table = table
 
     @cached_property
+    def all_files(self) -> dict[str, DataFile]:
+        """The live files: file id -> file."""
+        return {file.file_id: file for file in from_add_actions(_arrow(self._table.get_add_actions(flatten=True)))}
+
+    @cached_property
     def files(self) -> dict[str, dict[str, DataFile]]:
         """The live files: tablet label -> file id -> file."""
-        return by_tablet(from_add_actions(_arrow(self._table.get_add_actions(flatten=True))))
+        return by_tablet(self.all_files.values())
+
+    def within(self, low: int, high: int) -> list[DataFile]:
+        """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
+        files, lows, highs = self._windows
+        return [files[index] for index in np.flatnonzero((lows <= high) & (highs >= low)).tolist()]
 
     @property
     def newest_written_at(self) -> int:
         """The newest `_written_at` of any live row, microseconds; 0 when there is none."""
-        return max((file.max_written_at for tablet in self.files.values() for file in tablet.values()), default=0)
+        return max((file.max_written_at for file in self.all_files.values()), default=0)
+
+    @cached_property
+    def _windows(self) -> tuple[list[DataFile], NDArray[np.int64], NDArray[np.int64]]:
+        """The live files with the first and the last tokens of their windows."""
+        files = list(self.all_files.values())
+        windows = np.array([file.window for file in files], dtype=np.int64).reshape(len(files), 2)
+        return files, windows[:, 0], windows[:, 1]
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
