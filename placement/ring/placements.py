@@ -109,7 +109,13 @@ def same(left: Assignment, right: Assignment) -> bool:
 def same_sets(left: NodeIds, right: NodeIds) -> NDArray[np.bool_]:
     """Row by row, whether two padded arrays hold the same nodes."""
     width = max(left.shape[1], right.shape[1])
-    return (np.sort(widened(left, width), axis=1) == np.sort(widened(right, width), axis=1)).all(axis=1)
+    left, right = widened(left, width), widened(right, width)
+    alike: NDArray[np.bool_] = (left == right).all(axis=1)
+    if alike.all():
+        return alike
+    others = np.flatnonzero(~alike)  # Only what stands there in another order has to be sorted.
+    alike[others] = (np.sort(left[others], axis=1) == np.sort(right[others], axis=1)).all(axis=1)
+    return alike
 
 
 def widened(replicas: NodeIds, width: int) -> NodeIds:
@@ -121,7 +127,9 @@ def widened(replicas: NodeIds, width: int) -> NodeIds:
 
 
 def narrowed(replicas: NodeIds) -> NodeIds:
-    """The same rows without columns of nothing but padding."""
+    """The same rows without columns of nothing but padding at their end."""
+    if replicas.shape[1] and (replicas[:, -1] >= 0).any():
+        return replicas
     used = (replicas >= 0).any(axis=0)
     return replicas[:, : int(np.flatnonzero(used).max(initial=-1)) + 1]
 
@@ -141,12 +149,13 @@ def on_grid(assignment: Assignment, starts: Tokens) -> NodeIds:
     """Replicas of the ranges of a finer cover."""
     if starts is assignment.starts:
         return assignment.replicas
-    return assignment.replicas[np.searchsorted(assignment.starts, starts, side="right") - 1]
+    return assignment.replicas[assignment.starts.searchsorted(starts, side="right") - 1]
 
 
 def _closed_up(replicas: NodeIds) -> NodeIds:
     """Rows with their padding at the end; the order of the nodes stays."""
-    return narrowed(np.take_along_axis(replicas, np.argsort(replicas < 0, axis=1, kind="stable"), axis=1))
+    order = np.argsort(replicas < 0, axis=1, kind="stable")
+    return narrowed(replicas[np.arange(len(replicas))[:, None], order])
 
 
 def _applied(assignment: Assignment, split: Tokens, change: Change, merge: Tokens) -> Assignment:
@@ -169,11 +178,12 @@ def _split(assignment: Assignment, tokens: Tokens) -> Assignment:
 def _changed(assignment: Assignment, change: Change) -> Assignment:
     if not len(change.starts):
         return assignment
-    rows = np.searchsorted(assignment.starts, change.starts)
-    known = rows < len(assignment.starts)
-    known[known] = assignment.starts[rows[known]] == change.starts[known]
-    known[known] &= assignment.ends[rows[known]] == change.ends[known]
-    known[known] &= same_sets(assignment.replicas[rows[known]], change.before[known])
+    count = len(assignment.starts)
+    rows = assignment.starts.searchsorted(change.starts)
+    at = np.minimum(rows, count - 1)
+    known = assignment.starts[at] == change.starts
+    known &= assignment.starts[(at + 1) % count] == change.ends
+    known &= same_sets(assignment.replicas[at], change.before)
     if not known.all():
         wrong = int(np.flatnonzero(~known)[0])
         raise InvariantViolated(
@@ -189,8 +199,10 @@ def _changed(assignment: Assignment, change: Change) -> Assignment:
 def _merged(assignment: Assignment, tokens: Tokens) -> Assignment:
     if not len(tokens):
         return assignment
-    gone = np.isin(assignment.starts, tokens)
-    if gone.sum() != len(tokens):
+    at = np.minimum(assignment.starts.searchsorted(tokens), len(assignment.starts) - 1)
+    gone = np.zeros(len(assignment.starts), dtype=np.bool_)
+    gone[at] = assignment.starts[at] == tokens
+    if np.count_nonzero(gone) != len(tokens):
         raise InvariantViolated("ranges are to be merged where no range starts: the plan is for another placement.")
     pieces = np.flatnonzero(gone)
     alike = same_sets(assignment.replicas[pieces], assignment.replicas[pieces - 1])
@@ -198,5 +210,6 @@ def _merged(assignment: Assignment, tokens: Tokens) -> Assignment:
         token = assignment.starts[pieces[np.flatnonzero(~alike)[0]]]
         raise InvariantViolated(f"the ranges on both sides of {token} have different replicas: they cannot be merged.")
     # Of the pieces of a merged range the last one stays: its order begins with the owner of the range's end.
-    last = ~np.append(gone[1:], False)
+    last = np.ones(len(gone), dtype=np.bool_)
+    last[:-1] = ~gone[1:]
     return Assignment(assignment.starts[~gone], assignment.replicas[last])

@@ -146,7 +146,8 @@ def settled_tokens(state: RingState) -> dict[int, tuple[int, ...]]:
 
 def tokens_after(tokens: Mapping[int, tuple[int, ...]], operation: Operation) -> dict[int, tuple[int, ...]]:
     """Who owns which tokens once this operation has finished."""
-    result = {node: owned for node, owned in tokens.items() if node not in operation.nodes}
+    involved = operation.nodes
+    result = {node: owned for node, owned in tokens.items() if node not in involved}
     if operation.tokens:
         result[operation.node_id] = operation.tokens
     return result

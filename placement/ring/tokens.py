@@ -91,7 +91,7 @@ def starts_of(tokens: Tokens) -> Tokens:
 
 def ends_of(starts: Tokens) -> Tokens:
     """Ends of the ranges with these starts: each one where the next range starts, the last one `MIN`, the top."""
-    return np.roll(starts, -1)
+    return np.concatenate([starts[1:], starts[:1]])
 
 
 def range_of(starts: Tokens, token: int) -> int:
@@ -105,13 +105,14 @@ def missing_from(tokens: Tokens, known: Tokens) -> Tokens:
     """Those of `tokens` that are not among `known`; both ascending, and so is the result."""
     if not len(known):
         return tokens
-    at = np.minimum(np.searchsorted(known, tokens), len(known) - 1)
+    at = np.minimum(known.searchsorted(tokens), len(known) - 1)
     return tokens[known[at] != tokens]
 
 
 def with_starts(starts: Tokens, more: Tokens) -> Tokens:
     """Starts of the cover that more starts, none of them there yet, cut finer; all ascending."""
-    return np.insert(starts, np.searchsorted(starts, more), more) if len(more) else starts
+    # Two ascending runs: a stable sort merges them in linear time.
+    return np.sort(np.concatenate([starts, more]), kind="stable") if len(more) else starts
 
 
 def _checked(node: int, tokens: Iterable[int]) -> Tokens:
