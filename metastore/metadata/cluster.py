@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.model import (
     Node,
     NodeId,
     NodeState,
+    PlacementKind,
     RequestState,
     Switches,
     Table,
@@ -29,11 +30,21 @@ from epochlake.metastore.metadata.model import (
     Volume,
     VolumeId,
 )
-from epochlake.metastore.metadata.placements import Placement, TablePlacements, TabletPlacements
+from epochlake.metastore.metadata.placements import (
+    Placement,
+    RingPlacements,
+    TablePlacements,
+    TabletPlacements,
+)
+from epochlake.metastore.metadata.rings import Rings, replication_setting
 from epochlake.placement.tablet_map import TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.events import Event
+
+
+OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
+"""States of a request that has not ended."""
 
 
 class Directory(msgspec.Struct, frozen=True, dict=True):
@@ -101,6 +112,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     requests: Mapping[str, TopologyRequest]
     switches: Switches
     last_snapshot_epoch: int = 0
+    rings: Rings = Rings()
 
     @staticmethod
     def empty() -> ClusterMetadata:
@@ -166,7 +178,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
     def open_requests(self) -> Iterator[TopologyRequest]:
         """Requests that have not ended, oldest first."""
-        return (r for r in self.requests.values() if r.state in (RequestState.PENDING, RequestState.RUNNING))
+        return (r for r in self.requests.values() if r.state in OPEN)
 
     def placement(self, table_id: TableId, tablet: int) -> Placement:
         """Where a tablet is read and written now."""
@@ -174,7 +186,21 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
     def placements(self, table_id: TableId) -> TablePlacements:
         """Where every token of a table is read and written now."""
+        if self.is_on_ring(table_id):
+            return self.ring_placements(self.schema.tables[table_id].keyspace)
         return TabletPlacements(table_id, self.tablets.maps[table_id], self.tablets.transitions)
+
+    def is_on_ring(self, table_id: TableId) -> bool:
+        """Whether a table is one of a ring keyspace: it has no tablet map then."""
+        return self.schema.keyspaces[self.schema.tables[table_id].keyspace].placement is PlacementKind.RING
+
+    def ring_placements(self, keyspace: str) -> RingPlacements:
+        """Where every token of the tables of a ring keyspace is read and written now."""
+        return self.rings.cover(replication_setting(self, keyspace), self.directory.nodes)
+
+    def ring_volumes(self, table_id: TableId) -> tuple[VolumeId, ...]:
+        """All volumes that may hold rows of a ring table now, because they are read or written there; ascending."""
+        return self.ring_placements(self.schema.tables[table_id].keyspace).volumes
 
     def replicas_in_use(self, volumes: set[VolumeId]) -> list[TabletKey]:
         """Tablets that have, or are getting, a replica on any of `volumes`."""
@@ -193,4 +219,6 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
     def open_sessions(self) -> frozenset[str]:
         """Sessions that work with side effects may go on under (seed 000, "Topology guards")."""
-        return frozenset(t.session for t in self.tablets.transitions.values() if t.session is not None)
+        of_tablets = (t.session for t in self.tablets.transitions.values())
+        of_operations = (running.session for running in self.rings.running.values())
+        return frozenset(s for s in (*of_tablets, *of_operations) if s is not None)

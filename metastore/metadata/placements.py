@@ -7,15 +7,16 @@ merge of ranges moves a row: only what a range's replicas are does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
 import msgspec
 import numpy as np
-from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
-from epochlake.placement.tablet_map import TabletMap
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tablet_label, tablet_ranges
+from epochlake.metastore.metadata.model import Node, NodeId, TableId, TabletKey, Transition, Volume, VolumeId
+from epochlake.placement.ring.placements import Assignment, Change, Placements
+from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN_BITS, range_label, tablet_label, tablet_ranges
 from epochlake.placement.transitions import read_replicas, write_replicas, write_sets
 from numpy.typing import NDArray
 
@@ -115,3 +116,185 @@ class TabletPlacements:
 
     def unit(self, index: int) -> int:
         return index // self._halves
+
+
+def volume_slices(volumes: Sequence[Volume]) -> list[tuple[int, VolumeId]]:
+    """How a node shares the token space among its volumes: first token and volume of each slice, in token order.
+
+    A slice is in proportion to the capacity of its volume, in volume order. A node's volumes never change after it was
+    registered, so a token of a node is on one volume for ever.
+    """
+    total = sum(volume.capacity for volume in volumes)
+    slices, before = [], 0
+    for volume in volumes:
+        slices.append((MIN_TOKEN + (before << TOKEN_BITS) // total, volume.volume_id))
+        before += volume.capacity
+    return slices
+
+
+class Moving(msgspec.Struct, frozen=True, eq=False):
+    """An operation in flight as one replication setting sees it.
+
+    `both`: writes go to the old and the new replicas now. `widening` and `narrowing` are START's and FINISH's changes
+    of the writes: replicas before the one and after the other are the old and the new ones.
+    """
+
+    both: bool
+    widening: Change
+    narrowing: Change
+    started_epoch: int
+
+
+class RingPlacements:
+    """The cover of the tables of a ring keyspace: the ranges of its reads and writes, cut where a node's volumes meet.
+
+    Ranges of the ring are `(start, end]`, so each begins at the token after its start; the first one holds MIN_TOKEN
+    too. Made once for all tables that share a replication setting.
+    """
+
+    def __init__(
+        self, now: Placements, moving: Sequence[Moving], nodes: Mapping[NodeId, Node], placed_epoch: int
+    ) -> None:
+        self._now = now
+        self._moving = moving
+        self._nodes = nodes
+        self._placed_epoch = placed_epoch
+
+    @cached_property
+    def lows(self) -> NDArray[np.int64]:
+        starts = np.union1d(self._now.reads.starts, self._now.writes.starts)
+        # After MAX_TOKEN comes MIN_TOKEN only, which is in the first range.
+        after = starts[(starts != MIN_TOKEN) & (starts != MAX_TOKEN)] + 1
+        inner = [low for slices in self._slices.values() for low, _ in slices]
+        return np.unique(np.concatenate([[MIN_TOKEN], after, inner]).astype(np.int64))
+
+    def placement(self, index: int) -> Placement:
+        low = int(self.lows[index])
+        reads = self._on_volumes(_row(self._now.reads, low), low)
+        change = self._change_of(low)
+        if change is None or not self._moving[change[0]].both:
+            writes = (
+                reads if self._now.writes is self._now.reads else self._on_volumes(_row(self._now.writes, low), low)
+            )
+            return Placement(reads, writes, (writes,))
+        old, new = self._old_and_new(change, low)
+        return Placement(reads, tuple(dict.fromkeys((*old, *new))), (old, new))
+
+    def since(self, index: int) -> Since:
+        low = int(self.lows[index])
+        change = self._change_of(low)
+        if change is None:
+            return Since(self._on_volumes(_row(self._now.writes, low), low), self._placed_epoch, None)
+        old, _ = self._old_and_new(change, low)
+        return Since(old, self._placed_epoch, self._moving[change[0]].started_epoch)
+
+    def label(self, index: int) -> str:
+        low, high = int(self.lows[index]), MAX_TOKEN
+        if index + 1 < len(self.lows):
+            high = int(self.lows[index + 1]) - 1
+        return range_label(low, high)
+
+    def unit(self, index: int) -> int:
+        return index
+
+    @cached_property
+    def read_volumes(self) -> NDArray[np.int32]:
+        """Volumes that serve reads of every range: (ranges, width), padded with NO_REPLICA."""
+        return self._all_on_volumes(self._nodes_of_all(self._now.reads))
+
+    @cached_property
+    def write_volumes(self) -> NDArray[np.int32]:
+        """Volumes that must get the writes of every range: (ranges, width), padded with NO_REPLICA."""
+        if self._now.writes is self._now.reads:
+            return self.read_volumes
+        return self._all_on_volumes(self._nodes_of_all(self._now.writes))
+
+    def changing(self) -> list[int]:
+        """Ranges of which a write counts in an old and in a new replica set."""
+        rows = self._rows_of_changes
+        both = np.array([moving.both for moving in self._moving], dtype=np.bool_)
+        named = np.flatnonzero(rows[:, 0] >= 0)
+        return [int(row) for row in named if both[rows[row, 0]]]
+
+    @cached_property
+    def volumes(self) -> tuple[VolumeId, ...]:
+        """Every volume that is read or written anywhere, ascending."""
+        named = np.union1d(self.read_volumes, self.write_volumes)
+        return tuple(named[named != NO_REPLICA].tolist())
+
+    @cached_property
+    def _slices(self) -> dict[NodeId, list[tuple[int, VolumeId]]]:
+        """The slices of those replicas that have several volumes."""
+        named = np.union1d(self._now.reads.replicas, self._now.writes.replicas)
+        several = (self._nodes[key] for key in named.tolist() if key >= 0 and len(self._nodes[key].volumes) > 1)
+        return {node.node_id: volume_slices(node.volumes) for node in several}
+
+    def _on_volumes(self, nodes: Sequence[NodeId], low: int) -> tuple[VolumeId, ...]:
+        return tuple(self._volume(node, low) for node in nodes if node >= 0)
+
+    def _volume(self, node: NodeId, low: int) -> VolumeId:
+        slices = self._slices.get(node)
+        if slices is None:
+            return self._nodes[node].volumes[0].volume_id
+        return next(volume for start, volume in reversed(slices) if start <= low)
+
+    @cached_property
+    def _rows_of_changes(self) -> NDArray[np.int64]:
+        """For each range the operation that changes it, and the row of its changes: (ranges, 2), -1 where none does."""
+        found = np.full((len(self.lows), 2), -1, dtype=np.int64)
+        for number, moving in enumerate(self._moving):
+            changed = moving.widening
+            if len(changed.starts):
+                rows = np.searchsorted(changed.starts, _start_before(self.lows), side="right") - 1
+                ends = changed.ends[np.maximum(rows, 0)]
+                inside = (rows >= 0) & ((self.lows <= ends) | (ends == MIN_TOKEN))
+                found[inside] = np.stack([np.full(len(rows), number), rows], axis=1)[inside]
+        return found
+
+    def _change_of(self, low: int) -> tuple[int, int] | None:
+        if not self._moving:
+            return None
+        number, row = self._rows_of_changes[int(np.searchsorted(self.lows, low))].tolist()
+        return None if number < 0 else (number, row)
+
+    def _old_and_new(self, change: tuple[int, int], low: int) -> tuple[tuple[VolumeId, ...], tuple[VolumeId, ...]]:
+        moving, row = self._moving[change[0]], change[1]
+        old, new = moving.widening.before[row].tolist(), moving.narrowing.after[row].tolist()
+        return self._on_volumes(old, low), self._on_volumes(new, low)
+
+    def _nodes_of_all(self, assignment: Assignment) -> NDArray[np.int32]:
+        rows = np.searchsorted(assignment.starts, _start_before(self.lows), side="right") - 1
+        return assignment.replicas[rows]
+
+    def _all_on_volumes(self, nodes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Nodes (ranges, width) as volumes: the first one of each, then those of several where their slices are."""
+        highest = max(self._nodes, default=0)
+        first = np.full(highest + 2, NO_REPLICA, dtype=np.int32)
+        for key, node in self._nodes.items():
+            first[key] = node.volumes[0].volume_id
+        volumes = first[nodes]
+        if self._slices:
+            flat, placed = nodes.reshape(-1), volumes.reshape(-1)
+            order = np.argsort(flat, kind="stable")
+            lows = np.repeat(self.lows, nodes.shape[1])
+            for key, slices in self._slices.items():
+                begin, end = np.searchsorted(flat[order], [key, key + 1])
+                places = order[begin:end]
+                starts = np.array([start for start, _ in slices], dtype=np.int64)
+                ids = np.array([volume for _, volume in slices], dtype=np.int32)
+                placed[places] = ids[np.searchsorted(starts, lows[places], side="right") - 1]
+        return volumes
+
+
+def _row(assignment: Assignment, low: int) -> list[NodeId]:
+    """The nodes of the range that holds the token `low`."""
+    start = np.array([low if low == MIN_TOKEN else low - 1], dtype=np.int64)
+    nodes: list[NodeId] = assignment.replicas[
+        int(np.searchsorted(assignment.starts, start[0], side="right")) - 1
+    ].tolist()
+    return nodes
+
+
+def _start_before(lows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Starts, themselves not included, of ranges that begin at `lows`; the first range begins at its start."""
+    return np.where(lows == MIN_TOKEN, lows, lows - 1)
