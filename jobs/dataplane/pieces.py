@@ -1,19 +1,27 @@
 """What files of one origin have in common: which rows a set of files holds, which are missing, which to read.
 
 The one idea: a file is every row of its origin within its window, so sets of files are compared as sets of intervals,
-without looking at a row, however differently replicas have been cut.
+without looking at a row, however differently replicas have been cut. A file that compaction has made stands for the
+rows of other origins too: the lineage says for which.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 from epochlake.jobs.dataplane.files import DataFile
 
 Interval = tuple[int, int]
 """First and last token, both included."""
+
+Lineage = Mapping[str, Sequence[tuple[str, int, int]]]
+"""What merged files stand for: origin -> (older origin, first token, last token), all the way down; see ledger.py."""
+
+NO_LINEAGE: Lineage = {}
+"""Of files that were never compacted."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -35,15 +43,24 @@ def all_of(file: DataFile) -> Part:
     return Part(file, *file.window)
 
 
-def missing(needed: Iterable[DataFile], have: Iterable[DataFile], low: int, high: int) -> list[Part]:
+def missing(
+    needed: Iterable[DataFile], have: Iterable[DataFile], low: int, high: int, lineage: Lineage = NO_LINEAGE
+) -> list[Part]:
     """What `needed` has from token `low` to `high` and no file of `have` does; no row of it twice.
+
+    What a merged file of either stands for is there with it.
 
     Parts reach as far as nobody else's window does, so that the same question gives the same parts everywhere. Where a
     file's extent says that it has no row there is nothing to miss; that a piece has none is known only with the piece.
     """
+    needed, have = list(needed), list(have)
     covered: dict[str, list[Interval]] = defaultdict(list)
     for file in have:
         covered[file.origin].append(file.window)
+    for file in chain(have, needed):
+        for origin, first, last in lineage.get(file.origin, ()):
+            if meet(file.window, (first, last)):
+                covered[origin].append(overlap(file.window, (first, last)))
     parts = []
     for file in _widest_first(needed):
         window = file.window
@@ -54,14 +71,14 @@ def missing(needed: Iterable[DataFile], have: Iterable[DataFile], low: int, high
     return parts
 
 
-def select(files: Iterable[DataFile], low: int, high: int) -> list[Part]:
-    """Parts that together hold each row that `files` have from token `low` to `high` exactly once."""
-    return missing((file for file in files if file.rows), (), low, high)
+def select(files: Iterable[DataFile], low: int, high: int, lineage: Lineage = NO_LINEAGE) -> list[Part]:
+    """Parts that together hold each row that counts of `files`, from token `low` to `high`, exactly once."""
+    return [part for part in missing(files, (), low, high, lineage) if part.file.rows]
 
 
-def holds(have: Iterable[DataFile], file: DataFile) -> bool:
-    """Whether the files of a replica have every row of `file`: as itself, in pieces, or in a wider one."""
-    return not missing((file,), have, *file.window)
+def holds(have: Iterable[DataFile], file: DataFile, lineage: Lineage = NO_LINEAGE) -> bool:
+    """Whether the files of a replica have every row of `file`: as itself, in pieces, in a wider or in a merged one."""
+    return not missing((file,), have, *file.window, lineage)
 
 
 def without(interval: Interval, covered: Iterable[Interval]) -> list[Interval]:
