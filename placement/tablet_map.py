@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import numpy as np
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.resizing import siblings_apart
 
 CHUNK = 4096
 """Tablets in a chunk."""
@@ -89,6 +90,39 @@ class TabletMap(msgspec.Struct, frozen=True, eq=False):
         if not len(wanted):
             return np.empty(0, dtype=np.int64)
         return np.flatnonzero(np.isin(self.to_array(), wanted).any(axis=1))
+
+    def decided(self, resize_type: str, resize_seq_number: int, epoch: int) -> TabletMap:
+        """The map with another resize decision; every chunk is shared."""
+        return msgspec.structs.replace(self, resize_type=resize_type, resize_seq_number=resize_seq_number, epoch=epoch)
+
+    def split(self, epoch: int) -> TabletMap:
+        """Each tablet as two, 2i and 2i + 1, on the replicas that it has; the decision is carried out."""
+        return self._resized(np.repeat(self.to_array(), 2, axis=0), epoch)
+
+    def merged(self, epoch: int) -> TabletMap:
+        """Tablets 2i and 2i + 1 as one, on the replicas of the former; the decision is carried out.
+
+        Raises InvalidRequest when two siblings are not on the same volumes.
+        """
+        apart = self.siblings_apart()
+        if self.count == 1 or len(apart):
+            raise InvalidRequest(
+                "a single tablet cannot be merged"
+                if self.count == 1
+                else f"tablets {2 * apart[0]} and {2 * apart[0] + 1} are not on the same volumes: co-locate them first"
+            )
+        return self._resized(self.to_array()[0::2], epoch)
+
+    def siblings_apart(self) -> np.ndarray:
+        """The pairs i whose tablets 2i and 2i + 1 are not on the same volumes; of a single tablet none."""
+        if self.count == 1:
+            return np.empty(0, dtype=np.int64)
+        chunks = [siblings_apart(chunk) + number * CHUNK // 2 for number, chunk in enumerate(self.chunks)]
+        return np.concatenate(chunks)
+
+    def _resized(self, replicas: np.ndarray, epoch: int) -> TabletMap:
+        fresh = TabletMap.from_array(replicas, epoch=epoch)
+        return msgspec.structs.replace(fresh, resize_seq_number=self.resize_seq_number)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return (tuple(r for r in row if r != NO_REPLICA) for chunk in self.chunks for row in chunk.tolist())

@@ -13,10 +13,12 @@ from epochlake.metastore.metadata.events import (
     CancelRequest,
     CreateKeyspace,
     CreateTable,
+    DecideResize,
     DropKeyspace,
     DropTable,
     Event,
     FinishRequest,
+    FinishResize,
     FinishTransitions,
     Initialise,
     NewTransition,
@@ -42,6 +44,7 @@ from epochlake.metastore.metadata.model import (
     Table,
     Volume,
 )
+from epochlake.placement.resizing import Resize
 from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Kind, Stage
 
 INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
@@ -247,6 +250,16 @@ def an_end(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return FinishTransitions(tuple(ready))
 
 
+def a_resize(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    if not metadata.tablets.maps:
+        return DecideResize("nothing", Resize.SPLIT, 1)
+    table_id, tablet_map = dice.choice(list(metadata.tablets.maps.items()))
+    number = tablet_map.resize_seq_number
+    if tablet_map.resize_type != Resize.NONE and dice.random() < 0.7:
+        return FinishResize(table_id, number)
+    return DecideResize(table_id, dice.choice(list(Resize)), number + dice.choice([1, 1, 1, 1, 1, 2]), "random")
+
+
 def a_switch(metadata: ClusterMetadata, dice: random.Random) -> Event:
     if not metadata.switches.changes:
         return ResumeChanges() if dice.random() < 0.8 else SwitchBalancing(on=False)
@@ -270,6 +283,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "transitions": some_transitions,
     "advance": an_advance,
     "end": an_end,
+    "resize": a_resize,
     "switch": a_switch,
     "snapshot": a_snapshot,
     "beginning": a_beginning,

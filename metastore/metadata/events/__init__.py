@@ -17,6 +17,7 @@ from epochlake.metastore.metadata.events.nodes import (
     RequestTopology,
     StartRequest,
 )
+from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import (
     AdvanceTransitions,
@@ -46,6 +47,8 @@ KINDS: dict[str, type[Event]] = {
         StartTransitions,
         AdvanceTransitions,
         FinishTransitions,
+        DecideResize,
+        FinishResize,
     )
 }
 
@@ -55,10 +58,12 @@ __all__ = [
     "CancelRequest",
     "CreateKeyspace",
     "CreateTable",
+    "DecideResize",
     "DropKeyspace",
     "DropTable",
     "Event",
     "FinishRequest",
+    "FinishResize",
     "FinishTransitions",
     "Initialise",
     "NewTransition",

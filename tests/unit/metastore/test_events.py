@@ -18,10 +18,12 @@ from epochlake.metastore.metadata.events import (
     CancelRequest,
     CreateKeyspace,
     CreateTable,
+    DecideResize,
     DropKeyspace,
     DropTable,
     Event,
     FinishRequest,
+    FinishResize,
     FinishTransitions,
     Initialise,
     NewTransition,
@@ -45,6 +47,9 @@ from epochlake.metastore.metadata.model import (
     Table,
     Volume,
 )
+from epochlake.placement.resizing import Resize
+from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.tokens import MAX_TABLET_BITS
 from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
@@ -86,6 +91,11 @@ def scenes() -> dict[str, ClusterMetadata]:
         "two volumes": applied([table("crews", [[1, 5]])], joined(small, "m1", volumes=2)),
         "tight": applied([CreateKeyspace(keyspace("all", dc1=4))], small),
         "racks": applied([CreateKeyspace(keyspace("all", dc1=4))], joined(small, "m1", rack="rack-n1")),
+        "splitting": applied([DecideResize(FLIGHTS, Resize.SPLIT, 1)], small),
+        "splitting and moving": applied([DecideResize(FLIGHTS, Resize.SPLIT, 1)], moving),
+        "merging": applied([DecideResize(FLIGHTS, Resize.MERGE, 1)], small),
+        "merging one": applied([table("one", [[1, 2]]), table("two", [[1, 2], [2, 1]]), merge("id-two")], small),
+        "as many tablets as there can be": with_tablets(small, 1 << MAX_TABLET_BITS),
     }
 
 
@@ -101,6 +111,16 @@ def advance(
     order = [stage.value for stage in Stage]
     before = came_from or order[order.index(to) - 1]
     return AdvanceTransitions((StageChange(FLIGHTS, tablet, Stage(before), Stage(to), session),))
+
+
+def merge(on: str = FLIGHTS) -> DecideResize:
+    return DecideResize(on, Resize.MERGE, 1)
+
+
+def with_tablets(metadata: ClusterMetadata, count: int) -> ClusterMetadata:
+    """No event is tried on as many tablets: only their number counts."""
+    maps = {FLIGHTS: TabletMap(count, 0, ())}
+    return msgspec.structs.replace(metadata, tablets=msgspec.structs.replace(metadata.tablets, maps=maps))
 
 
 def with_state(metadata: ClusterMetadata, node_id: int, state: NodeState) -> ClusterMetadata:
@@ -296,6 +316,20 @@ REJECTED: list[tuple[str, object, str]] = [
     ("ending", FinishTransitions(((FLIGHTS, 0), (FLIGHTS, 0))), "transition-in-the-way"),
     ("ending", FinishTransitions(((FLIGHTS, 1),)), "no-transition"),
     ("streaming", FinishTransitions(((FLIGHTS, 0),)), "wrong-stage"),
+    # Splitting and merging
+    ("small", DecideResize("id-trains", Resize.SPLIT, 1), "unknown-table"),
+    ("small", DecideResize(FLIGHTS, Resize.SPLIT, 0), "stale-plan"),
+    ("splitting", DecideResize(FLIGHTS, Resize.NONE, 1), "stale-plan"),
+    ("splitting", DecideResize(FLIGHTS, Resize.SPLIT, 2), "nothing-to-do"),
+    ("small", DecideResize(FLIGHTS, Resize.NONE, 1), "nothing-to-do"),
+    ("splitting", DecideResize(FLIGHTS, Resize.MERGE, 2), "resize-in-the-way"),
+    ("merging", DecideResize(FLIGHTS, Resize.SPLIT, 2), "resize-in-the-way"),
+    ("as many tablets as there can be", DecideResize(FLIGHTS, Resize.SPLIT, 1), "too-many-tablets"),
+    ("merging one", lambda: merge("id-one"), "too-few-tablets"),
+    ("small", FinishResize(FLIGHTS, 0), "stale-plan"),
+    ("splitting", FinishResize(FLIGHTS, 2), "stale-plan"),
+    ("splitting and moving", FinishResize(FLIGHTS, 1), "transition-in-the-way"),
+    ("merging", FinishResize(FLIGHTS, 1), "siblings-apart"),
 ]
 
 VALID: list[tuple[str, object]] = [
@@ -326,6 +360,11 @@ VALID: list[tuple[str, object]] = [
     ("streaming", advance("write_both_read_new")),
     ("streaming", advance("cleanup_target", came_from="streaming")),
     ("ending", FinishTransitions(((FLIGHTS, 0),))),
+    ("moving", DecideResize(FLIGHTS, Resize.SPLIT, 1, "they are too large")),
+    ("splitting", DecideResize(FLIGHTS, Resize.NONE, 2)),
+    ("splitting", StartTransitions((move(),))),
+    ("splitting", FinishResize(FLIGHTS, 1)),
+    ("merging one", FinishResize("id-two", 1)),
 ]
 
 

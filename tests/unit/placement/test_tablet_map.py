@@ -73,3 +73,32 @@ def test_a_tablet_that_is_not_there_is_named(tablet):
         random_map(8).replicas(tablet)
     with pytest.raises(InvalidRequest, match=f"no tablet {tablet}"):
         random_map(8).with_replicas({tablet: (1,)}, epoch=1)
+
+
+@pytest.mark.parametrize("count", [1, 8, CHUNK, 4 * CHUNK])
+def test_a_split_doubles_the_tablets_where_they_are_and_a_merge_takes_it_back(count):
+    before = random_map(count).decided("split", 3, epoch=4)
+    split = before.split(epoch=5)
+    assert (split.count, split.resize_type, split.resize_seq_number, split.epoch) == (2 * count, "none", 3, 5)
+    for tablet in {0, count // 2, count - 1}:
+        assert split.replicas(2 * tablet) == split.replicas(2 * tablet + 1) == before.replicas(tablet)
+    assert list(split.merged(epoch=6)) == list(before)
+
+
+def test_only_siblings_on_the_same_volumes_are_merged_in_whatever_order():
+    tablets = TabletMap.from_array(np.array([[1, 2], [2, 1], [3, 4], [3, 5]], np.int32))
+    assert tablets.siblings_apart().tolist() == [1]
+    with pytest.raises(InvalidRequest, match="2 and 3 are not on the same volumes"):
+        tablets.merged(epoch=1)
+    assert list(tablets.with_replicas({3: (4, 3)}, epoch=1).merged(epoch=2)) == [(1, 2), (3, 4)]
+
+
+def test_siblings_apart_are_numbered_over_all_chunks():
+    apart = random_map(2 * CHUNK).split(epoch=1).with_replicas({0: (99,), 2 * CHUNK + 5: (98,)}, epoch=2)
+    assert apart.siblings_apart().tolist() == [0, CHUNK + 2]
+
+
+def test_a_single_tablet_cannot_be_merged():
+    assert random_map(1).siblings_apart().tolist() == []
+    with pytest.raises(InvalidRequest, match="single tablet"):
+        random_map(1).merged(epoch=1)
