@@ -167,6 +167,38 @@ def write_bytes(uri: str, data: bytes | pa.Buffer) -> None:
             stream.write(data)
 
 
+@contextmanager
+def new_file(uri: str) -> Iterator[pa.NativeFile]:
+    """A stream into a large file, which appears under its name when the block ends well, in place of one that is there.
+
+    When it does not end well there is nothing; on an object store there may be a torn object.
+    """
+    filesystem_, path = filesystem(uri)
+    with naming("write", uri):
+        if filesystem_ is not _LOCAL:
+            with filesystem_.open_output_stream(path, compression=None) as stream:
+                yield stream
+            return
+        temporary = _temporary(path)
+        with _removed_afterwards(temporary):
+            with pa.OSFile(temporary, "wb") as stream:
+                yield stream
+            os.replace(temporary, path)
+
+
+def touch(uri: str) -> bool:
+    """Make a file count as just written; False where it is not there, or storage cannot (write it again then)."""
+    path = local_path(uri)
+    if path is None:
+        return False
+    with naming("touch", uri):
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
 def put_if_absent(uri: str, data: bytes) -> bool:
     """Write a small file unless there is one; whether it was written. The file is never seen torn.
 

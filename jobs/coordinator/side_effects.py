@@ -24,7 +24,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.consistency import blocking
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import tablet_label, tokens_of_label
 from epochlake.placement.transitions import Kind, Stage
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) ->
     table = metadata.schema.tables[transition.table_id]
     label = tablet_label(transition.tablet, metadata.tablets.maps[transition.table_id].count)
     target = _open(metadata, transition.table_id, transition.pending)
-    copies = plan_streaming(_sources(metadata, transition), target, label)
+    copies = plan_streaming(_sources(metadata, transition), target, *tokens_of_label(label))
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = ThreadCopier(how=link_data_file)
     copied = copier.copy(copies)
@@ -74,7 +74,7 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) ->
         raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     outcome = commit_files(
         address_of(metadata, table, transition.pending),
-        [copy.file for copy in copies],
+        copied.arrived,
         epoch=metadata.epoch,
         app_id=transition.session,
         # A later try of the session brings what has come to the sources since.

@@ -1,18 +1,24 @@
-"""Committing staged files into a replica table, and taking tablets out of it, only where the fence allows it.
+"""Committing files into a replica table, taking ranges out of it, and arranging its files, where the fence allows it.
 
 The one idea: open a snapshot, decide by what it says, commit against exactly that snapshot. When the commit fails, the
 reason is not read from a message: the table is opened again, and the same decision is made on what is there now.
+
+Appends may come in between. Changes of what is there already (drop, segregate, relabel, removes) may not: each leaves
+the same mark in the table, and Delta lets two commits with one mark not pass each other. Otherwise a file that one of
+them has dropped could be brought back, in pieces or under another label, by the other.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
+from epochlake.jobs.dataplane.cutting import cut
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.files import DataFile, to_add, to_remove
 from epochlake.jobs.dataplane.outcomes import (
@@ -23,6 +29,7 @@ from epochlake.jobs.dataplane.outcomes import (
     SessionClosed,
     Unreachable,
 )
+from epochlake.jobs.dataplane.pieces import Interval, Part, holds, meet, merged, without
 from epochlake.jobs.dataplane.replica import (
     ATTEMPTS,
     LOG_RETENTION_SECONDS,
@@ -35,7 +42,10 @@ from epochlake.jobs.dataplane.replica import (
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
-from epochlake.placement.tokens import TABLET
+from epochlake.placement.tokens import TABLET, tokens_of_label
+
+_ARRANGEMENT = "epochlake-arrangement"
+"""The application id under which every change of files that are live is committed, one after the other."""
 
 
 def commit_files(
@@ -52,46 +62,161 @@ def commit_files(
 
     `epoch` is the one that the work was planned at: a fence above it refuses. With `session`, that session must be open
     at the replica. `(app_id, app_version)` makes it land at most once; versions under one id must grow in the order of
-    the commits. A file that is live already is not added again, one that is gone is not removed again.
+    the commits. A file whose rows are live already, as itself, in pieces or in a wider one, is not added again, one
+    that is gone is not removed again.
     """
     applied = _Applied(app_id, app_version)
 
-    def decide(snapshot: ReplicaSnapshot) -> CommitOutcome | list[AddAction | RemoveAction]:
-        live = {file_id for tablet in snapshot.files.values() for file_id in tablet}
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        live = snapshot.all_files
+        absent = not_held(snapshot, adds)
         if applied.seen_in(snapshot):
-            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in adds) - live)
+            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         if session is not None and session not in snapshot.sessions:
             return SessionClosed(session)
-        now = _now_ms()
-        actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in adds if file.file_id not in live]
-        actions += [to_remove(file, now) for file in removes if file.file_id in live]
-        return actions or AlreadyApplied(snapshot.version)
+        return Change(tuple(absent), tuple(file for file in removes if file.file_id in live))
 
     return _transact(address, decide, applied)
 
 
-def drop_tablets(address: ReplicaAddress, labels: Collection[str], epoch: int) -> CommitOutcome:
-    """Take all files of the tablets out of the replica, after raising its fence to `epoch`; FencedOff when behind it.
+def not_held(snapshot: ReplicaSnapshot, files: Sequence[DataFile]) -> list[DataFile]:
+    """Those of `files` that have rows which no live file of the replica has."""
+    of_origin: dict[str, list[DataFile]] = {file.origin: [] for file in files if file.file_id not in snapshot.all_files}
+    if not of_origin:
+        return []
+    for file in snapshot.all_files.values():
+        if file.origin in of_origin:
+            of_origin[file.origin].append(file)
+    return [file for file in files if file.origin in of_origin and not holds(of_origin[file.origin], file)]
 
-    Logical: pipelines with an older snapshot still read them, `vacuum` deletes them later. Appends of other tablets may
-    come in between. Safe to repeat; AlreadyApplied when there was nothing to drop.
+
+def drop_ranges(address: ReplicaAddress, ranges: Collection[Interval], epoch: int) -> CommitOutcome:
+    """Take all rows with a token in one of the ranges (first and last token) out of the replica.
+
+    Its fence is raised to `epoch` first; FencedOff when that is behind it. Files that reach beyond the ranges are
+    replaced by what stays of them, in the same commit. Logical: pipelines with an older snapshot still read the files,
+    `vacuum` deletes them later. Appends elsewhere may come in between. Safe to repeat; AlreadyApplied when there was
+    nothing to drop.
     """
     fence = raise_fence(address, epoch)
     if isinstance(fence, Unreachable):
         return fence
+    gone = merged(ranges)
 
-    def decide(snapshot: ReplicaSnapshot) -> CommitOutcome | list[AddAction | RemoveAction]:
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
-        now = _now_ms()
-        actions: list[AddAction | RemoveAction] = [
-            to_remove(file, now) for label in labels for file in snapshot.files.get(label, {}).values()
-        ]
-        return actions or AlreadyApplied(snapshot.version)
+        removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]
+        return _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
 
     return _transact(address, decide, None)
+
+
+def drop_tablets(address: ReplicaAddress, labels: Collection[str], epoch: int) -> CommitOutcome:
+    """`drop_ranges` by labels, until nobody uses it any more."""
+    return drop_ranges(address, [tokens_of_label(label) for label in labels], epoch)
+
+
+def segregate(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
+    """Cut every file that has rows on both sides of a boundary, so that none straddles it; how many are left that do.
+
+    A boundary is the last token of its lower side. What is left came in meanwhile: call it again when it is not 0.
+    FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat.
+    """
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        removes = straddling(snapshot, boundaries)
+        return _replaced(snapshot, removes, [part for file in removes for part in _sides(file, boundaries)])
+
+    outcome = _transact(address, decide, None)
+    if isinstance(outcome, FencedOff | Unreachable):
+        return outcome
+    try:
+        return len(straddling(open_snapshot(address), boundaries))
+    except (StorageUnavailable, WrongCluster) as error:
+        return Unreachable(str(error))
+
+
+def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int]) -> list[DataFile]:
+    """The live files whose statistics say that they may have rows on both sides of a boundary."""
+    sorted_boundaries = sorted(boundaries)
+
+    def straddles(file: DataFile) -> bool:
+        first, last = file.extent
+        index = bisect_left(sorted_boundaries, first)
+        return index < len(sorted_boundaries) and sorted_boundaries[index] < last
+
+    return [file for file in snapshot.all_files.values() if straddles(file)]
+
+
+def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch: int) -> CommitOutcome:
+    """Put each live file under the partition label that `label_of` gives it, in one commit; no byte moves.
+
+    FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat; AlreadyApplied when every
+    file has its label.
+    """
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        # An add of a path that is live takes the place of the earlier one: that is Delta's rule for its log.
+        named = [msgspec.structs.replace(file, label=label_of(file)) for file in snapshot.all_files.values()]
+        moved = [file for file in named if file.label != snapshot.all_files[file.file_id].label]
+        return Change(tuple(moved), rearranges=True)
+
+    return _transact(address, decide, None)
+
+
+def _loses_rows(file: DataFile, gone: Sequence[Interval]) -> bool:
+    """Whether rows of a file are dropped; a file that is known to have none goes with the whole of its window."""
+    if file.rows:
+        return any(meet(file.extent, interval) for interval in gone)
+    return not without(file.window, gone)
+
+
+def _remaining(file: DataFile, gone: Sequence[Interval]) -> list[Part]:
+    """What stays of a file that loses rows.
+
+    Of a piece that includes where it has no row: others may only know the file that it was cut from.
+    """
+    rest = without(file.window, gone)
+    return [Part(file, *kept) for kept in rest if meet(kept, file.extent) or file.file_id != file.origin]
+
+
+def _sides(file: DataFile, boundaries: Collection[int]) -> list[Part]:
+    """A file's window, cut at the boundaries between its rows."""
+    first, last = file.extent
+    low, high = file.window
+    inner = sorted(boundary for boundary in boundaries if first <= boundary < last)
+    return [
+        Part(file, start, end)
+        for start, end in zip([low, *(boundary + 1 for boundary in inner)], [*inner, high], strict=True)
+    ]
+
+
+def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[Part]) -> Decided:
+    """The change that puts parts of files in their place. They are cut now: none is cut twice, however often it is
+    decided (cutting.py).
+    """
+    pieces = {piece.file_id: piece for piece in (cut(snapshot.address, part, snapshot.address) for part in parts)}
+    adds = tuple(piece for piece in pieces.values() if piece.file_id not in snapshot.all_files)
+    return Change(adds, tuple(removes))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a commit does. `rearranges`: adds take the place of live files."""
+
+    adds: tuple[DataFile, ...]
+    removes: tuple[DataFile, ...] = ()
+    rearranges: bool = False
+
+
+Decided = CommitOutcome | Change
+"""What to commit against a snapshot, or the answer when nothing is."""
 
 
 class _Applied(msgspec.Struct, frozen=True):
@@ -105,7 +230,7 @@ class _Applied(msgspec.Struct, frozen=True):
         return newest is not None and newest >= self.version
 
 
-Decision = Callable[[ReplicaSnapshot], CommitOutcome | list[AddAction | RemoveAction]]
+Decision = Callable[[ReplicaSnapshot], Decided]
 
 
 def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) -> CommitOutcome:
@@ -117,8 +242,10 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
             decision = decide(snapshot)
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(str(error))
-        if not isinstance(decision, list):
+        if not isinstance(decision, Change):
             return decision
+        if not (decision.adds or decision.removes):
+            return AlreadyApplied(snapshot.version)
         try:
             version = _commit(snapshot, decision, mark)
             if time.time() - started < LOG_RETENTION_SECONDS / 2:
@@ -135,8 +262,13 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
 
 
-def _commit(snapshot: ReplicaSnapshot, actions: list[AddAction | RemoveAction], mark: _Applied | None) -> int:
-    table = snapshot.delta_table()
+def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+    table, now = snapshot.delta_table(), _now_ms()
+    actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]
+    actions += [to_remove(file, now) for file in change.removes]
+    transactions = [Transaction(mark.app_id, mark.version)] if mark else []
+    if change.removes or change.rearranges:
+        transactions.append(Transaction(_ARRANGEMENT, snapshot.version + 1))
     table.create_write_transaction(
         actions,
         mode="append",
@@ -144,7 +276,7 @@ def _commit(snapshot: ReplicaSnapshot, actions: list[AddAction | RemoveAction], 
         partition_by=[TABLET],
         commit_properties=CommitProperties(
             max_commit_retries=ATTEMPTS,
-            app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
+            app_transactions=transactions or None,
         ),
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
     )

@@ -1,4 +1,7 @@
-"""Copying one data file between replicas: whole, checked, under the name that it has everywhere."""
+"""Bringing a data file to another replica: whole and checked under the name that it has everywhere, or a piece of it.
+
+The one idea: a copy that is not wanted whole is cut while it is copied, so a replica never gets a row that is not its.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import io
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.cutting import cut
+from epochlake.jobs.dataplane.files import DataFile, cut_id
+from epochlake.jobs.dataplane.pieces import Part, all_of, overlap
 from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
@@ -17,38 +22,66 @@ _FOOTER_GUESS = 64 << 10
 """Bytes read from the end of a file at first; most footers fit."""
 
 
-class FileCopy(msgspec.Struct, frozen=True):
-    """One file that `target` should have and `source` has."""
+class PieceCopy(msgspec.Struct, frozen=True):
+    """Rows that `target` should have, of a file that `source` has."""
 
-    file: DataFile
+    part: Part
     source: ReplicaAddress
     target: ReplicaAddress
 
+    @property
+    def file(self) -> DataFile:
+        """The file on the source."""
+        return self.part.file
 
-def copy_data_file(copy: FileCopy) -> None:
-    """Store the file on the target, where it stays invisible until it is committed.
+    @property
+    def key(self) -> str:
+        """The file id that will be on the target."""
+        part = self.part
+        return part.file.file_id if part.whole else cut_id(part.file.origin, part.low, part.high)
+
+    @property
+    def size(self) -> int:
+        """Bytes to be stored, as if the file's rows were spread evenly over its extent."""
+        first, last = self.part.file.extent
+        low, high = overlap((self.part.low, self.part.high), (first, last))
+        return self.part.file.size if self.part.whole else self.part.file.size * (high - low + 1) // (last - first + 1)
+
+
+def file_copy(file: DataFile, source: ReplicaAddress, target: ReplicaAddress) -> PieceCopy:
+    """The copy of a whole file."""
+    return PieceCopy(all_of(file), source, target)
+
+
+def copy_data_file(copy: PieceCopy) -> DataFile:
+    """Store the file, or the piece of it, on the target, where it stays invisible until it is committed; what is there.
 
     The target's volume and table must be there. Raises StorageUnavailable, WrongCluster; also when what arrived is not
     the file that was asked for.
     """
+    if not copy.part.whole:
+        return cut(copy.source, copy.part, copy.target)
     require_replica(copy.target)
     source, target = _uris(copy)
     _make_directory(target)
     storage.copy_file(source, target)
     require_whole(copy.file, target)
+    return copy.file
 
 
-def link_data_file(copy: FileCopy) -> None:
+def link_data_file(copy: PieceCopy) -> DataFile:
     """Give the file a second name on the target where the volumes share a file system (seed 000, intranode migration);
-    copy it where they do not. Raises as `copy_data_file`.
+    copy it where they do not, and cut it where only a piece is wanted. Returns and raises as `copy_data_file`.
     """
+    if not copy.part.whole:
+        return cut(copy.source, copy.part, copy.target)
     require_replica(copy.target)
     source, target = _uris(copy)
     _make_directory(target)
-    if storage.hard_link(source, target):
-        require_whole(copy.file, target)
-    else:
-        copy_data_file(copy)
+    if not storage.hard_link(source, target):
+        return copy_data_file(copy)
+    require_whole(copy.file, target)
+    return copy.file
 
 
 def require_whole(file: DataFile, uri: str) -> None:
@@ -69,9 +102,13 @@ def require_whole(file: DataFile, uri: str) -> None:
         raise StorageUnavailable(f"the copy {uri} has {rows} rows of {file.rows}: another file lies under its name")
 
 
-def _uris(copy: FileCopy) -> tuple[str, str]:
+def _uris(copy: PieceCopy) -> tuple[str, str]:
     return storage.join(copy.source.uri, copy.file.path), storage.join(copy.target.uri, copy.file.path)
 
 
 def _make_directory(uri: str) -> None:
     storage.create_directory(uri.rpartition("/")[0])
+
+
+FileCopy = file_copy
+"""The former name, until nobody uses it."""

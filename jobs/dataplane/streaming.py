@@ -1,4 +1,4 @@
-"""Streaming a tablet: its files are copied to the pending replica, then committed there under the stage's session.
+"""Streaming a range: its files are copied to the pending replica, then committed there under the session of the stage.
 
 The one idea: what has to be copied is a set difference, known from metadata alone, so streaming can stop anywhere and
 be planned again, and a copy that comes too late is only a file that nobody commits (seed 000, "Topology guards").
@@ -6,6 +6,8 @@ be planned again, and a copy that comes too late is only a file that nobody comm
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -13,26 +15,27 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
-from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
+from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.pieces import missing
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Copy = Callable[[FileCopy], None]
+Copy = Callable[[PieceCopy], DataFile]
 """`copy_data_file`, or `link_data_file` for intranode migrations."""
 
-Progress = Callable[[int], None]
-"""Told the bytes of each file that has arrived; in the calling thread."""
+Progress = Callable[[int, int], None]
+"""Told the bytes and the rows of each file that has arrived; in the calling thread."""
 
-_RESULT_DDL = "number bigint, failure string"
+_RESULT_DDL = "number bigint, file string, failure string"
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """`arrived`: files that are stored on the target, whole. `failed`: file id -> why it is not."""
+    """`arrived`: files that are stored on the target, whole: to be committed. `failed`: `PieceCopy.key` -> why not."""
 
     arrived: tuple[DataFile, ...]
     failed: dict[str, str]
@@ -41,94 +44,138 @@ class Copied(msgspec.Struct, frozen=True):
 class Copier(Protocol):
     """Carries out copies, each on its own: one that fails does not stop the others."""
 
-    def copy(self, copies: Sequence[FileCopy], progress: Progress | None = None) -> Copied: ...
+    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied: ...
 
 
-def plan_streaming(sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, label: str) -> list[FileCopy]:
-    """The files of the tablet that any source has and the target has not, each from the source with least to read.
+def plan_streaming(sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, low: int, high: int) -> list[PieceCopy]:
+    """What any source has from token `low` to `high` and the target has not, each from the source with least to read.
 
     For a migration one source of the old replicas that are up to date suffices; for a rebuild give a quorum of the live
-    replicas, so that every acknowledged row is in the union. Largest files first, so that copiers end together.
+    replicas, so that every acknowledged row is in the union. Nothing outside of the range is brought. Largest first, so
+    that copiers end together.
     """
-    there = target.files.get(label, {})
+    holders: dict[str, list[ReplicaAddress]] = {}
     union: dict[str, DataFile] = {}
     for source in sources:
-        union.update(source.files.get(label, {}))
+        for file in source.within(low, high):
+            union[file.file_id] = file
+            holders.setdefault(file.file_id, []).append(source.address)
     load = {source.address: 0 for source in sources}
     copies = []
-    for file in sorted(union.values(), key=lambda file: (-file.size, file.file_id)):
-        if file.file_id in there:
-            continue
-        holders = [source.address for source in sources if file.file_id in source.files.get(label, {})]
-        chosen = min(holders, key=lambda address: (load[address], address.volume_id))
-        load[chosen] += file.size
-        copies.append(FileCopy(file, chosen, target.address))
+    parts = missing(union.values(), target.within(low, high), low, high)
+    for part in sorted(parts, key=lambda part: (-part.file.size, part.file.file_id, part.low)):
+        chosen = min(holders[part.file.file_id], key=lambda address: (load[address], address.volume_id))
+        copy = PieceCopy(part, chosen, target.address)
+        load[chosen] += copy.size
+        copies.append(copy)
     return copies
 
 
-class ThreadCopier:
-    """Copies in threads of this process: no JVM, and enough where storage is the limit."""
+class Pace:
+    """At most so many bytes per second, for all threads that share it; 0: no limit.
 
-    def __init__(self, threads: int = 4, how: Copy = copy_data_file) -> None:
+    A file is let through at once and those after it wait until its time is over: over a few files that is the rate.
+    """
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Wait until `size` more bytes may be moved."""
+        if not self._rate:
+            return
+        with self._lock:
+            start = max(self._free_at, time.monotonic())
+            self._free_at = start + size / self._rate
+        time.sleep(max(0.0, start - time.monotonic()))
+
+
+class ThreadCopier:
+    """Copies in threads of this process: no JVM, and enough where storage is the limit.
+
+    `bytes_per_second` holds for all copies of this copier together, 0 is no limit.
+    """
+
+    def __init__(self, threads: int = 4, how: Copy = copy_data_file, bytes_per_second: float = 0) -> None:
         self._threads = threads
         self._how = how
+        self._pace = Pace(bytes_per_second)
 
-    def copy(self, copies: Sequence[FileCopy], progress: Progress | None = None) -> Copied:
-        failed: dict[str, str] = {}
+    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
+        results: dict[str, DataFile | str] = {}
         with ThreadPoolExecutor(self._threads) as pool:
-            running = {pool.submit(_attempt, self._how, one): one for one in copies}
+            running = {pool.submit(_attempt, self._how, self._pace, one): one for one in copies}
             for future in as_completed(running):
-                _account(running[future], future.result(), failed, progress)
-        return _copied(copies, failed)
+                results[running[future].key] = _told(future.result(), progress)
+        return _copied(copies, results)
 
 
 class SparkCopier:
-    """Copies in the executors of a Spark session: for many files, and where executors are nearer to the storage."""
+    """Copies in the executors of a Spark session: for many files, and where executors are nearer to the storage.
 
-    def __init__(self, spark: SparkSession, partitions: int = 8, how: Copy = copy_data_file) -> None:
+    `bytes_per_second` is divided over the tasks, 0 is no limit.
+    """
+
+    def __init__(
+        self, spark: SparkSession, partitions: int = 8, how: Copy = copy_data_file, bytes_per_second: float = 0
+    ) -> None:
         self._spark = spark
         self._partitions = partitions
         self._how = how
+        self._bytes_per_second = bytes_per_second
 
-    def copy(self, copies: Sequence[FileCopy], progress: Progress | None = None) -> Copied:
+    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
         if not copies:
             return Copied((), {})
-        failed: dict[str, str] = {}
+        results: dict[str, DataFile | str] = {}
         tasks = min(self._partitions, len(copies))
         numbers = self._spark.range(0, len(copies), numPartitions=tasks)
-        task = partial(_copy_numbered, self._how, tuple(copies), storage.used_options())
+        rate = self._bytes_per_second / tasks
+        task = partial(_copy_numbered, self._how, rate, tuple(copies), storage.used_options())
         for row in numbers.mapInArrow(task, _RESULT_DDL).toLocalIterator(prefetchPartitions=True):
-            _account(copies[row.number], row.failure, failed, progress)
-        return _copied(copies, failed)
+            result = row.failure if row.file is None else msgspec.json.decode(row.file, type=DataFile)
+            results[copies[row.number].key] = _told(result, progress)
+        return _copied(copies, results)
 
 
 def _copy_numbered(
-    how: Copy, copies: Sequence[FileCopy], options: dict[str, str], batches: Iterable[pa.RecordBatch]
+    how: Copy,
+    bytes_per_second: float,
+    copies: Sequence[PieceCopy],
+    options: dict[str, str],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     storage.use_options(options)
+    pace = Pace(bytes_per_second)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            failure = _attempt(how, copies[number])
+            result = _attempt(how, pace, copies[number])
+            file, failure = (None, result) if isinstance(result, str) else (msgspec.json.encode(result).decode(), None)
             yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int64()), pa.array([failure], pa.string())], names=["number", "failure"]
+                [pa.array([number], pa.int64()), pa.array([file], pa.string()), pa.array([failure], pa.string())],
+                names=["number", "file", "failure"],
             )
 
 
-def _attempt(how: Copy, copy: FileCopy) -> str | None:
-    """Copy one file; why it failed, or None."""
+def _attempt(how: Copy, pace: Pace, copy: PieceCopy) -> DataFile | str:
+    """Copy one file; what is there now, or why it failed."""
+    pace.take(copy.size)
     try:
-        how(copy)
+        return how(copy)
     except (StorageUnavailable, WrongCluster) as error:
         return str(error)
-    return None
 
 
-def _account(copy: FileCopy, failure: str | None, failed: dict[str, str], progress: Progress | None) -> None:
-    if failure is not None:
-        failed[copy.file.file_id] = failure
-    elif progress is not None:
-        progress(copy.file.size)
+def _told(result: DataFile | str, progress: Progress | None) -> DataFile | str:
+    if progress is not None and isinstance(result, DataFile):
+        progress(result.size, result.rows)
+    return result
 
 
-def _copied(copies: Sequence[FileCopy], failed: dict[str, str]) -> Copied:
-    return Copied(tuple(copy.file for copy in copies if copy.file.file_id not in failed), failed)
+def _copied(copies: Sequence[PieceCopy], results: dict[str, DataFile | str]) -> Copied:
+    """The answers in the order of the copies."""
+    answers = {copy.key: results[copy.key] for copy in copies}
+    arrived = tuple(answer for answer in answers.values() if isinstance(answer, DataFile))
+    return Copied(arrived, {key: answer for key, answer in answers.items() if isinstance(answer, str)})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from epochlake.jobs.dataplane import copying
 from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
-from epochlake.jobs.dataplane.copying import FileCopy, link_data_file, require_whole
+from epochlake.jobs.dataplane.copying import file_copy, link_data_file, require_whole
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, SessionClosed
@@ -18,11 +18,13 @@ from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier, plan_streaming
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.failures import mounted
 from tests.support.replicas import make_replica, store
 
 LABEL = "2-1"
+RANGE = tokens_of_label(LABEL)
 
 
 def load(replica: ReplicaAddress, *files: DataFile, epoch: int = 1) -> None:
@@ -34,7 +36,7 @@ def load(replica: ReplicaAddress, *files: DataFile, epoch: int = 1) -> None:
 def spread(file: DataFile, source: ReplicaAddress, *targets: ReplicaAddress) -> DataFile:
     """The same file on several replicas, committed, as a write at ALL leaves it."""
     for target in targets:
-        assert ThreadCopier().copy([FileCopy(file, source, target)]).failed == {}
+        assert ThreadCopier().copy([file_copy(file, source, target)]).failed == {}
     for replica in (source, *targets):
         load(replica, file, epoch=open_snapshot(replica).fence)
     return file
@@ -47,7 +49,7 @@ def test_only_what_the_target_lacks_is_copied_each_file_from_one_source(tmp_path
     only_b, other_tablet = store(b), store(a, "2-3")
     load(b, only_b)
     load(a, other_tablet)
-    copies = plan_streaming([open_snapshot(a), open_snapshot(b)], open_snapshot(target), LABEL)
+    copies = plan_streaming([open_snapshot(a), open_snapshot(b)], open_snapshot(target), *RANGE)
     assert {copy.file for copy in copies} == {both, only_b}
     assert everywhere not in [copy.file for copy in copies]
     assert {copy.file.file_id: copy.source for copy in copies}[only_b.file_id] == b
@@ -60,8 +62,8 @@ def test_a_streamed_tablet_has_the_same_files_and_bytes(tmp_path: Path) -> None:
     load(source, *files)
     raise_fence(target, 2, open_sessions=["s1"])
     arrived: list[int] = []
-    copies = plan_streaming([open_snapshot(source)], open_snapshot(target), LABEL)
-    copied = ThreadCopier().copy(copies, arrived.append)
+    copies = plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)
+    copied = ThreadCopier().copy(copies, lambda size, rows: arrived.append(size))
     assert copied.failed == {}
     assert sum(arrived) == sum(file.size for file in files)
     assert open_snapshot(target).files == {}, "nothing is visible before the driver's commit"
@@ -70,7 +72,7 @@ def test_a_streamed_tablet_has_the_same_files_and_bytes(tmp_path: Path) -> None:
     assert open_snapshot(target).files == open_snapshot(source).files
     for file in files:
         assert (Path(target.uri) / file.path).read_bytes() == (Path(source.uri) / file.path).read_bytes()
-    assert plan_streaming([open_snapshot(source)], open_snapshot(target), LABEL) == []
+    assert plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE) == []
 
 
 def test_a_late_streaming_does_not_resurrect_what_was_deleted(tmp_path: Path) -> None:
@@ -78,11 +80,11 @@ def test_a_late_streaming_does_not_resurrect_what_was_deleted(tmp_path: Path) ->
     a, b, c, d = (make_replica(tmp_path, volume) for volume in (1, 2, 3, 4))
     w1 = spread(store(a, ids=[1], at=10), a, b, c)  # 1, 2: {A, B, C} all have w1
     raise_fence(d, 2, open_sessions=["s1"])  # 3: the migration from A to D starts
-    late = plan_streaming([open_snapshot(a)], open_snapshot(d), LABEL)
+    late = plan_streaming([open_snapshot(a)], open_snapshot(d), *RANGE)
     late_copied = ThreadCopier().copy(late)  # 4: it fails, and leaves s1 behind with the file in hand
     raise_fence(d, 3, open_sessions=[])
     raise_fence(d, 4, open_sessions=["s2"])  # 5: it is tried again under a session of its own, and completes
-    again = ThreadCopier().copy(plan_streaming([open_snapshot(a)], open_snapshot(d), LABEL))
+    again = ThreadCopier().copy(plan_streaming([open_snapshot(a)], open_snapshot(d), *RANGE))
     outcome = commit_files(d, again.arrived, epoch=4, app_id="s2", app_version=1, session="s2")
     assert isinstance(outcome, Acknowledged)
     raise_fence(d, 5, open_sessions=[])
@@ -120,7 +122,7 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
             return size
 
         monkeypatch.setattr(storage, "copy_file", copy_and_tamper)
-        answer = ThreadCopier().copy([FileCopy(file, source, target)])
+        answer = ThreadCopier().copy([file_copy(file, source, target)])
         assert answer.arrived == ()
         assert reason in answer.failed[file.file_id]
     with pytest.raises(StorageUnavailable, match="has 100 rows of 99"):
@@ -138,7 +140,7 @@ def test_one_copy_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     here, gone = store(source), store(source)
     (Path(source.uri) / gone.path).unlink()
-    copied = ThreadCopier().copy([FileCopy(file, source, target) for file in (here, gone)])
+    copied = ThreadCopier().copy([file_copy(file, source, target) for file in (here, gone)])
     assert copied.arrived == (here,)
     assert list(copied.failed) == [gone.file_id]
     assert gone.path in copied.failed[gone.file_id]
@@ -148,7 +150,7 @@ def test_nothing_is_copied_to_a_volume_that_is_not_mounted(tmp_path: Path) -> No
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source)
     (Path(target.volume_uri) / "epochlake-volume.json").unlink()
-    copied = ThreadCopier().copy([FileCopy(file, source, target)])
+    copied = ThreadCopier().copy([file_copy(file, source, target)])
     assert "not mounted" in copied.failed[file.file_id]
     assert not (Path(target.uri) / "_tablet=2-1").exists()
 
@@ -158,7 +160,7 @@ def test_a_copy_onto_a_full_volume_leaves_nothing_behind(tmp_path: Path) -> None
     file = store(source, ids=range(200_000))
     with mounted(tmp_path / "v2", "512k"):
         target = make_replica(tmp_path, 2)
-        copied = ThreadCopier().copy([FileCopy(file, source, target)])
+        copied = ThreadCopier().copy([file_copy(file, source, target)])
         assert "disk is full" in copied.failed[file.file_id]
         assert os.listdir(f"{target.uri}/_tablet={LABEL}") == []
 
@@ -166,12 +168,12 @@ def test_a_copy_onto_a_full_volume_leaves_nothing_behind(tmp_path: Path) -> None
 def test_an_intranode_migration_links_the_files(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source)
-    copies = [FileCopy(file, source, target)]
+    copies = [file_copy(file, source, target)]
     assert ThreadCopier(how=link_data_file).copy(copies) == Copied((file,), {})
     assert (Path(target.uri) / file.path).samefile(Path(source.uri) / file.path)
     with mounted(tmp_path / "v3"):
         apart = make_replica(tmp_path, 3)
-        assert ThreadCopier(how=link_data_file).copy([FileCopy(file, source, apart)]).failed == {}
+        assert ThreadCopier(how=link_data_file).copy([file_copy(file, source, apart)]).failed == {}
         assert not (Path(apart.uri) / file.path).samefile(Path(source.uri) / file.path)
 
 
@@ -180,9 +182,9 @@ def test_streaming_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> 
     files = [store(source) for _ in range(4)]
     load(source, *files)
     raise_fence(target, 2, open_sessions=["s1"])
-    first = ThreadCopier().copy(plan_streaming([open_snapshot(source)], open_snapshot(target), LABEL)[:2])
+    first = ThreadCopier().copy(plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)[:2])
     commit_files(target, first.arrived, epoch=2, app_id="s1", app_version=1, session="s1")
-    rest = plan_streaming([open_snapshot(source)], open_snapshot(target), LABEL)
+    rest = plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)
     assert {copy.file for copy in rest} == set(files) - set(first.arrived)
     commit_files(target, ThreadCopier().copy(rest).arrived, epoch=2, app_id="s1", app_version=2, session="s1")
     assert open_snapshot(target).files == open_snapshot(source).files
