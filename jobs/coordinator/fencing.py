@@ -1,28 +1,66 @@
-"""Fencing the replicas of tablets in transition, and what their fences allow.
+"""Fencing the replicas that a step changes, and what their fences allow.
 
-A stage is acknowledged when so many old and new replicas are fenced at its epoch that no quorum is left without one
+A step is acknowledged when so many old and new replicas are fenced at its epoch that no quorum is left without one
 (placement/consistency.py). Raising a fence needs nobody alive on the node: it is a commit into the replica's own table.
 The sessions that the metadata has open at a replica are set in the same commit, so closing one is part of fencing.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+from epochlake.jobs.coordinator.ring_changes import change_of
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, TableId, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
+
+logger = logging.getLogger(__name__)
 
 Place = tuple[TableId, VolumeId]
 THREADS = 16
 
 GONE = frozenset({NodeState.LEFT, NodeState.REMOVING})
 """Nodes of which an operator has said that their storage is gone for good."""
+
+
+class Sides(msgspec.Struct, frozen=True):
+    """The replicas of some range of a table before and after a change: each of both must be blocked."""
+
+    table_id: TableId
+    old: tuple[VolumeId, ...]
+    new: tuple[VolumeId, ...]
+
+
+class Barrier(msgspec.Struct, frozen=True):
+    """What has to be fenced, at `epoch` or above, before the next step may be made.
+
+    `required` are places that must be fenced whatever the level: those where sessions are opened or closed.
+    """
+
+    epoch: int
+    sides: tuple[Sides, ...]
+    required: frozenset[Place] = frozenset()
+
+    @property
+    def places(self) -> set[Place]:
+        """Every replica that is fenced for it."""
+        return {(side.table_id, volume) for side in self.sides for volume in (*side.old, *side.new)} | self.required
+
+
+def barrier_of(transition: Transition, *, required: Iterable[VolumeId] = ()) -> Barrier:
+    """The barrier of a tablet's stage."""
+    table_id = transition.table_id
+    sides = Sides(table_id, transition.replicas, transition.new_replicas)
+    return Barrier(transition.epoch, (sides,), frozenset((table_id, volume) for volume in required))
 
 
 class Fences:
@@ -33,13 +71,12 @@ class Fences:
         self._sessions: dict[Place, frozenset[str]] = {}
         self.unreachable: dict[Place, str] = {}
 
-    def raise_for(self, metadata: ClusterMetadata, transitions: Iterable[Transition]) -> None:
-        """Fence every replica of `transitions` at its transition's epoch or above, with the metadata's sessions."""
+    def raise_for(self, metadata: ClusterMetadata, barriers: Iterable[Barrier]) -> None:
+        """Fence every place of `barriers` at its barrier's epoch or above, with the metadata's sessions."""
         need: dict[Place, int] = {}
-        for transition in transitions:
-            for volume in {*transition.replicas, *transition.new_replicas}:
-                place = (transition.table_id, volume)
-                need[place] = max(need.get(place, 0), transition.epoch)
+        for barrier in barriers:
+            for place in barrier.places:
+                need[place] = max(need.get(place, 0), barrier.epoch)
         sessions = sessions_by_place(metadata)
         due = [
             place
@@ -66,35 +103,62 @@ class Fences:
                         sessions.get(place, frozenset()) if outcome == metadata.epoch else frozenset()
                     )
 
-    def fenced(self, transition: Transition) -> set[VolumeId]:
-        """Replicas of a transition that are known to be fenced at its epoch."""
-        return {
-            volume
-            for volume in (*transition.replicas, *transition.new_replicas)
-            if self._known.get((transition.table_id, volume), -1) >= transition.epoch
-        }
+    def fenced(self, barrier: Barrier) -> set[Place]:
+        """Places of a barrier that are known to be fenced at its epoch."""
+        return {place for place in barrier.places if self._known.get(place, -1) >= barrier.epoch}
 
-    def passed(self, metadata: ClusterMetadata, transition: Transition, level: BarrierLevel) -> bool:
-        """Whether the transition's stage is acknowledged at `level`.
+    def passed(self, metadata: ClusterMetadata, barrier: Barrier, level: BarrierLevel) -> bool:
+        """Whether the step is acknowledged at `level`.
 
         Storage that is gone for good and does not answer cannot be part of anybody's quorum either: it counts as
-        fenced. Without that a table whose only other replica is dead could never be freed by removing its node.
+        fenced, but not where it is required. Without that a table whose only other replica is dead could never be
+        freed by removing its node.
         """
-        replicas = (*transition.replicas, *transition.new_replicas)
-        return barrier_passed(
-            level,
-            transition.replicas,
-            transition.new_replicas,
-            self.fenced(transition) | {volume for volume in replicas if is_gone(metadata, volume)},
-            metadata.directory.datacenter_of,
+        fenced = self.fenced(barrier)
+        if not barrier.required <= fenced:
+            return False
+        stopped = fenced | {place for place in barrier.places if is_gone(metadata, place[1])}
+        return all(
+            barrier_passed(
+                level,
+                side.old,
+                side.new,
+                {volume for volume in (*side.old, *side.new) if (side.table_id, volume) in stopped},
+                metadata.directory.datacenter_of,
+            )
+            for side in barrier.sides
         )
 
-    def missing(self, metadata: ClusterMetadata, transition: Transition) -> str:
+    def missing(self, metadata: ClusterMetadata, barrier: Barrier) -> str:
         """What stands in the way of a barrier, for people."""
-        fenced = self.fenced(transition)
-        absent = [v for v in dict.fromkeys((*transition.replicas, *transition.new_replicas)) if v not in fenced]
-        said = {v: self.unreachable.get((transition.table_id, v), "not fenced yet") for v in absent}
-        return "; ".join(f"{describe(metadata, v)}: {reason}" for v, reason in said.items())
+        fenced = self.fenced(barrier)
+        absent: dict[VolumeId, str] = {}
+        for place in sorted(barrier.places - fenced):
+            absent.setdefault(place[1], self.unreachable.get(place, "not fenced yet"))
+        return "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in absent.items())
+
+
+class Patience:
+    """How long barriers have been waited for: after a while they relax, never below what safety needs."""
+
+    def __init__(self, fences: Fences, settings: CoordinatorSettings) -> None:
+        self._fences = fences
+        self._level = settings.barrier_level
+        self._seconds = settings.barrier_timeout_seconds
+        self._since: dict[Hashable, float] = {}
+
+    def passed(self, metadata: ClusterMetadata, step: Hashable, barrier: Barrier, name: str) -> bool:
+        """Whether the barrier of `step` (anything that tells steps apart; `name` is for people) is passed by now."""
+        if self._fences.passed(metadata, barrier, self._level):
+            self._since.pop(step, None)
+            return True
+        since = self._since.setdefault(step, time.monotonic())
+        if time.monotonic() - since <= self._seconds:
+            return False
+        if not self._fences.passed(metadata, barrier, BarrierLevel.QUORUM):
+            return False
+        logger.warning("the barrier of %s relaxes from %s", name, self._level)
+        return True
 
 
 def is_gone(metadata: ClusterMetadata, volume: VolumeId) -> bool:
@@ -103,9 +167,13 @@ def is_gone(metadata: ClusterMetadata, volume: VolumeId) -> bool:
 
 
 def sessions_by_place(metadata: ClusterMetadata) -> dict[Place, frozenset[str]]:
-    """The sessions that the metadata has open, at the replica whose side effects they cover."""
+    """The sessions that the metadata has open, at the replicas whose side effects they cover."""
     found: dict[Place, set[str]] = defaultdict(set)
     for transition in metadata.tablets.transitions.values():
         if transition.session is not None:
             found[(transition.table_id, transition.pending)].add(transition.session)
+    for running in metadata.rings.running.values():
+        if running.session is not None:
+            for place in change_of(metadata, metadata.rings.operations[running.operation_id]).gaining:
+                found[place].add(running.session)
     return {place: frozenset(sessions) for place, sessions in found.items()}

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator.fencing import Fences, is_gone
+from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, barrier_of, is_gone
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, next_transitions
 from epochlake.jobs.coordinator.side_effects import (
@@ -39,7 +39,6 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import TabletKey, Transition, VolumeId
-from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
 logger = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class TabletTrack:
         self._fences = fences
         self._tally = tally
         self._failures: Counter[TabletKey] = Counter()
-        self._waiting_since: dict[tuple[TabletKey, Stage], float] = {}
+        self._patience = Patience(fences, self._settings)
         self._avoided: dict[VolumeId, tuple[float, str]] = {}
         self.errors: dict[TabletKey, str] = {}
         self.blocked: list[str] = []
@@ -84,7 +83,7 @@ class TabletTrack:
         if not transitions:
             return False
         self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
-        self._fences.raise_for(metadata, transitions)
+        self._fences.raise_for(metadata, map(barrier_of, transitions))
         with ThreadPoolExecutor(STREAMS) as pool:
             changes = [
                 change
@@ -165,45 +164,41 @@ class TabletTrack:
         On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed. By
         `use_new` they are, and it counts like any other.
         """
-        level = self._settings.barrier_level
-        waiting = (transition.key, transition.stage)
-        pending_fenced = (
-            transition.error is not None
-            or transition.stage is Stage.USE_NEW
-            or transition.pending in self._fences.fenced(transition)
-        )
-        if pending_fenced and self._fences.passed(metadata, transition, level):
-            self._waiting_since.pop(waiting, None)
+        barrier = self._barrier(transition)
+        name = self._name(metadata, transition)
+        if self._patience.passed(metadata, (transition.key, transition.stage), barrier, name):
             return True
-        since = self._waiting_since.setdefault(waiting, time.monotonic())
-        relaxed = time.monotonic() - since > self._settings.barrier_timeout_seconds
-        if pending_fenced and relaxed and self._fences.passed(metadata, transition, BarrierLevel.QUORUM):
-            logger.warning("the barrier of %s relaxes from %s", self._name(metadata, transition), level)
-            return True
-        missing = self._fences.missing(metadata, transition)
-        if pending_fenced:
-            self.blocked.append(f"{self._name(metadata, transition)} waits for fences in {transition.stage}: {missing}")
+        missing = self._fences.missing(metadata, barrier)
+        if barrier.required <= self._fences.fenced(barrier):
+            self.blocked.append(f"{name} waits for fences in {transition.stage}: {missing}")
         else:
             self._fail(metadata, transition, SideEffectFailed(missing))
         return False
 
+    def _barrier(self, transition: Transition) -> Barrier:
+        going_on = transition.error is None and transition.stage is not Stage.USE_NEW
+        return barrier_of(transition, required=[transition.pending] if going_on else [])
+
+    def _fenced(self, transition: Transition) -> set[VolumeId]:
+        return {volume for _, volume in self._fences.fenced(barrier_of(transition))}
+
     def _should_go_back(self, metadata: ClusterMetadata, transition: Transition) -> bool:
         if transition.error is not None:
             return False
-        if is_gone(metadata, transition.pending) and transition.pending not in self._fences.fenced(transition):
+        if is_gone(metadata, transition.pending) and transition.pending not in self._fenced(transition):
             return True
         if self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
             return False
         if transition.stage is not Stage.WRITE_BOTH_READ_NEW:
             return True
-        fenced = self._fences.fenced(transition)
+        fenced = self._fenced(transition)
         return goes_back(
             sum(volume not in fenced for volume in transition.replicas),
             sum(volume not in fenced for volume in transition.new_replicas),
         )
 
     def _way_back(self, metadata: ClusterMetadata, transition: Transition) -> StageChange:
-        error = self.errors.pop(transition.key, None) or self._fences.missing(metadata, transition)
+        error = self.errors.pop(transition.key, None) or self._fences.missing(metadata, barrier_of(transition))
         self._failures.pop(transition.key, None)
         return self._change(transition, BACKWARD[transition.stage], error=error or "its side effects kept failing")
 
