@@ -146,7 +146,10 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class TabletRow(msgspec.Struct, frozen=True):
-    """Where a tablet is. Replicas are `node/volume`; those that are read, and those that get writes."""
+    """Where a tablet is, or a range of the ring. Replicas are `node/volume`: those that are read, and are written.
+
+    `stage` is that of its transition; on the ring, the last step of the operation that changes the range.
+    """
 
     tablet: int
     label: str
@@ -155,13 +158,15 @@ class TabletRow(msgspec.Struct, frozen=True):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     stage: str | None
+    operation: str | None = None
 
 
 class PlacementShown(msgspec.Struct, frozen=True):
-    """Where the tablets of a table are; `rows` may be fewer than `tablets` (`--limit`)."""
+    """Where the tablets of a table are, on the ring its ranges; `rows` may be fewer than `tablets` (`--limit`)."""
 
     table: str
     epoch: int
+    placement: str
     tablets: int
     rows: tuple[TabletRow, ...]
 

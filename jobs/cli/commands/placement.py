@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from epochlake.jobs.administration.explanation import explain
+from epochlake.jobs.administration.operations import change_at, last_step
 from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
 from epochlake.jobs.cli.arguments import At, Limit, TableName, of, parse_key, parse_size
@@ -19,23 +20,25 @@ from epochlake.jobs.cli.text import placement as text
 from epochlake.jobs.cli.text.simulation import simulation
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.metadata.model import PlacementKind, Table
+from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.nodetool import from_describering, from_ring
-from epochlake.placement.tokens import tablet_label, tablet_range
+from epochlake.placement.tokens import MIN_TOKEN, tablet_label, tablet_range
 
 app = typer.Typer(help="Where data is, and why.", no_args_is_help=True)
 
 
 @app.command("show")
 def show(context: typer.Context, table: TableName, at: At = None, limit: Limit = 0) -> None:
-    """Show the replicas of every tablet of a table, for reads and for writes."""
+    """Show the replicas of every tablet of a table, on the ring of every range, for reads and for writes."""
     session = of(context)
     metadata = cluster_at(session.cluster, at)
     found = metadata.table(table)
-    count = metadata.tablets.maps[found.table_id].count
-    rows = tuple(_tablet(metadata, found, tablet, count) for tablet in range(min(count, limit or count)))
-    session.show(PlacementShown(table, metadata.epoch, count, rows), text.placement)
+    on_ring = metadata.is_on_ring(found.table_id)
+    count, rows = (_ranges if on_ring else _tablets)(metadata, found, limit)
+    kind = PlacementKind.RING if on_ring else PlacementKind.TABLETS
+    session.show(PlacementShown(table, metadata.epoch, kind.value, count, tuple(rows)), text.placement)
 
 
 @app.command("explain")
@@ -47,10 +50,13 @@ def explain_(
         typer.Option("--key", metavar="COLUMN=VALUE", help="A column of the row's primary key. Repeat for each."),
     ] = None,
     token: Annotated[int | None, typer.Option("--token", metavar="N", help="A token.")] = None,
-    tablet: Annotated[int | None, typer.Option("--tablet", metavar="I", help="The number of a tablet.")] = None,
+    tablet: Annotated[
+        int | None,
+        typer.Option("--tablet", "--range", metavar="I", help="The number of a tablet, or of a range on the ring."),
+    ] = None,
     at: At = None,
 ) -> None:
-    """Explain where a row is read and written: its token, its tablet, each replica, and what is under way."""
+    """Explain where a row is read and written: its token, its tablet or range, each replica, what is under way."""
     session = of(context)
     metadata = cluster_at(session.cluster, at)
     found = explain(metadata, table, key=parse_key(key) if key else None, token=token, tablet=tablet)
@@ -164,6 +170,11 @@ def _bytes(file: Path) -> bytes:
         raise InvalidRequest(f"{file} cannot be read: {error.strerror}") from error
 
 
+def _tablets(metadata: ClusterMetadata, table: Table, limit: int) -> tuple[int, list[TabletRow]]:
+    count = metadata.tablets.maps[table.table_id].count
+    return count, [_tablet(metadata, table, tablet, count) for tablet in range(min(count, limit or count))]
+
+
 def _tablet(metadata: ClusterMetadata, table: Table, tablet: int, count: int) -> TabletRow:
     placement = metadata.placement(table.table_id, tablet)
     transition = metadata.tablets.transitions.get((table.table_id, tablet))
@@ -177,3 +188,26 @@ def _tablet(metadata: ClusterMetadata, table: Table, tablet: int, count: int) ->
         writes=tuple(describe(metadata, volume) for volume in placement.writes),
         stage=transition.stage.value if transition is not None else None,
     )
+
+
+def _ranges(metadata: ClusterMetadata, table: Table, limit: int) -> tuple[int, list[TabletRow]]:
+    cover = metadata.ring_placements(table.keyspace)
+    count, ends = len(cover.lows), highs(cover.lows)
+    rows = []
+    for index in range(min(count, limit or count)):
+        placement, low = cover.placement(index), int(cover.lows[index])
+        change = change_at(metadata, table.keyspace, low)
+        step = None if change is None else last_step(change.operation)
+        rows.append(
+            TabletRow(
+                tablet=index,
+                label=cover.label(index),
+                token_start=low if low == MIN_TOKEN else low - 1,
+                token_end=int(ends[index]),
+                reads=tuple(describe(metadata, volume) for volume in placement.reads),
+                writes=tuple(describe(metadata, volume) for volume in placement.writes),
+                stage=None if step is None else step.value,
+                operation=None if change is None else change.operation.operation_id,
+            )
+        )
+    return count, rows

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.administration.explanation import Explanation
+from epochlake.jobs.administration.explanation import Explanation, OperationExplained
 from epochlake.jobs.cli.documents import PlacementShown
 from epochlake.jobs.cli.text.parts import bold, filled, plural, state, table
+from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text
 
+RING = PlacementKind.RING.value
+
 
 def placement(document: PlacementShown) -> list[RenderableType]:
+    what = "range" if document.placement == RING else "tablet"
     head = bold(document.table).append(
-        f" at epoch {document.epoch}: {plural(document.tablets, 'tablet')}", style="not bold"
+        f" at epoch {document.epoch}: {plural(document.tablets, what)}", style="not bold"
     )
-    made = table(
-        "tablet", "tokens after", "up to", "reads", "writes", "stage", right=["tablet", "tokens after", "up to"]
-    )
+    numbers = [what, "tokens after", "up to"]
+    made = table(*numbers, "reads", "writes", "stage", right=numbers)
     for row in document.rows:
         same = row.reads == row.writes
         made.add_row(
@@ -36,7 +39,7 @@ def explanation(found: Explanation) -> list[RenderableType]:
     line = Text()
     if found.token is not None:
         line.append("token ").append(str(found.token), style="bold").append(" is in ")
-    line.append(f"tablet {found.tablet}", style="bold")
+    line.append(f"{'range' if found.placement == RING else 'tablet'} {found.tablet}", style="bold")
     line.append(f" of {found.tablets:,} of {found.table}, at epoch {found.epoch}")
     span = Text(f"tokens after {found.token_start} up to {found.token_end}", style="bright_black")
     made = table("replica", "node is", "place", "reads", "writes", "role")
@@ -56,8 +59,11 @@ def explanation(found: Explanation) -> list[RenderableType]:
 
 def _why(found: Explanation) -> list[RenderableType]:
     moving = found.transition
+    if found.operation is not None:
+        return _on_the_way(found.operation)
     if moving is None:
-        return [Text("The tablet is settled: reads and writes go to the same replicas.")]
+        what = "range" if found.placement == RING else "tablet"
+        return [Text(f"The {what} is settled: reads and writes go to the same replicas.")]
     lines: list[RenderableType] = [
         Text(
             f"A {moving.kind} is in stage {moving.stage} since epoch {moving.stage_epoch}, begun by epoch "
@@ -71,3 +77,18 @@ def _why(found: Explanation) -> list[RenderableType]:
     if moving.error:
         lines.append(Text(f"It goes back because {moving.error}.", style="yellow"))
     return lines
+
+
+def _on_the_way(moving: OperationExplained) -> list[RenderableType]:
+    done = f"has done {moving.step}" if moving.step else "has begun"
+    onward = "it is being cancelled" if moving.cancelling else f"{moving.next_step} comes next"
+    return [
+        Text(
+            f"A {moving.what} {done} at epoch {moving.step_epoch}, begun by epoch {moving.started_epoch}"
+            f" ({moving.reason or 'no reason given'}); {onward}."
+        ),
+        Text(
+            f"Until then reads go to the {moving.reads_from} replicas, writes to "
+            f"{'both the old and the new ones' if moving.writes_to == 'both' else f'the {moving.writes_to} ones'}."
+        ),
+    ]

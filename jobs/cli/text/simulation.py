@@ -148,12 +148,8 @@ def _ranges(placed: Placed, before: Placed, limit: int) -> list[RenderableType]:
     parts: list[RenderableType] = [filled(made, rows)]
     if len(spans) < len(placed):
         hidden = len(changed - set(spans))
-        parts.append(
-            Text(
-                f"{len(placed) - len(spans):,} more ranges, {hidden:,} of them changed: raise --limit",
-                style="bright_black",
-            )
-        )
+        more = f"{len(placed) - len(spans):,} more ranges" + (f", {hidden:,} of them changed" if before else "")
+        parts.append(Text(f"{more}: raise --limit", style="bright_black"))
     return parts
 
 
