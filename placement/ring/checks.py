@@ -11,9 +11,9 @@ from itertools import combinations
 import numpy as np
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
-from epochlake.placement.ring.placements import Change, Placements, calculated, same
+from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, inverse, same
 from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
-from epochlake.placement.ring.steps import settled_tokens, tokens_after, with_deltas, without_deltas
+from epochlake.placement.ring.steps import settled_tokens, tokens_after
 from epochlake.placement.ring.strategies import SIMPLE, Replication
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
@@ -155,9 +155,11 @@ def settles(state: RingState, asked: Operation) -> None:
     others = [operation for operation in state.operations.values() if not operation.cancelling]
     if not others:
         return
-    base: Mapping[Replication, Placements] = state.placements
+    base = {replication: placements.reads for replication, placements in state.placements.items()}
     for operation in reversed(list(state.operations.values())):
-        base = without_deltas(base, operation)
+        for replication, deltas in operation.deltas.items():
+            for delta in reversed(deltas[: operation.next_step]):
+                base[replication] = applied_to_reads(base[replication], inverse(delta))
     for subset in _subsets(others):
         if not _reaches_its_target(state, base, (*subset, asked)):
             names = ", ".join(map(str, subset))
@@ -170,17 +172,21 @@ def settles(state: RingState, asked: Operation) -> None:
 
 
 def _reaches_its_target(
-    state: RingState, base: Mapping[Replication, Placements], operations: tuple[Operation, ...]
+    state: RingState, base: Mapping[Replication, Assignment], operations: tuple[Operation, ...]
 ) -> bool:
-    """Whether the plans together lead from `base` to what the strategies calculate for the ring after them."""
+    """Whether the plans together lead from these reads to what the strategies calculate for the ring after them."""
     tokens: Mapping[int, tuple[int, ...]] = state.tokens()
     targets = {replication: replication for replication in base}
+    reached = dict(base)
     for operation in operations:
-        base, tokens = with_deltas(base, operation, 0), tokens_after(tokens, operation)
+        tokens = tokens_after(tokens, operation)
+        for replication, deltas in operation.deltas.items():
+            for delta in deltas:
+                reached[replication] = applied_to_reads(reached[replication], delta)
         if operation.replication is not None:
             targets.update(dict.fromkeys(operation.deltas, operation.replication))
     ring = state.ring_with(tokens)
-    return all(same(base[key].reads, calculated(ring, target)) for key, target in targets.items())
+    return all(same(reached[key], calculated(ring, target)) for key, target in targets.items())
 
 
 def _subsets(operations: list[Operation]) -> Iterator[tuple[Operation, ...]]:

@@ -81,11 +81,16 @@ def settled(assignment: Assignment) -> Placements:
 
 def applied(placements: Placements, delta: Delta) -> Placements:
     """The placements after a delta; raises `InvariantViolated` when they are not what the delta was computed for."""
-    reads = _applied(placements.reads, delta.split, delta.reads, delta.merge)
+    reads = applied_to_reads(placements.reads, delta)
     if placements.writes is placements.reads and delta.writes is delta.reads:
         return Placements(reads, reads)
     writes = _applied(placements.writes, delta.split, delta.writes, delta.merge)
     return settled(reads) if same(reads, writes) else Placements(reads, writes)
+
+
+def applied_to_reads(reads: Assignment, delta: Delta) -> Assignment:
+    """What `applied` makes of the reads, for whoever needs nothing else; raises like it."""
+    return _applied(reads, delta.split, delta.reads, delta.merge)
 
 
 def inverse(delta: Delta) -> Delta:

@@ -124,7 +124,7 @@ class RingState(msgspec.Struct, frozen=True, eq=False):
 
     def ring_with(self, tokens: Mapping[int, Iterable[int]]) -> Ring:
         """The ring of this state's nodes with other tokens."""
-        places = {node.node_id: Place(node.datacenter, node.rack) for node in self.nodes.values()}
+        places = {node: Place(self.nodes[node].datacenter, self.nodes[node].rack) for node in tokens}
         return ring_of(tokens, places)
 
 

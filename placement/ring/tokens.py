@@ -54,11 +54,11 @@ def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Pl
 
     Raises `InvalidRequest` when a token has two owners or is no signed 64-bit number.
     """
-    owned = [(node, _checked(node, tokens)) for node, tokens in tokens_by_node.items()]
-    owned = sorted(((node, tokens) for node, tokens in owned if len(tokens)), key=lambda pair: pair[0])
+    owned = [(node, list(tokens_by_node[node])) for node in sorted(tokens_by_node)]
+    owned = [(node, values) for node, values in owned if values]
     node_ids = np.array([node for node, _ in owned], dtype=np.int32)
-    tokens = np.concatenate([array for _, array in owned]) if owned else np.empty(0, dtype=np.int64)
-    owners = np.repeat(np.arange(len(owned), dtype=np.int32), [len(array) for _, array in owned])
+    tokens = _checked(owned)
+    owners = np.repeat(np.arange(len(owned), dtype=np.int32), [len(values) for _, values in owned])
     order = np.argsort(tokens, kind="stable")
     tokens, owners = tokens[order], owners[order]
     twice = np.flatnonzero(tokens[1:] == tokens[:-1])
@@ -68,16 +68,17 @@ def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Pl
             f"token {tokens[twice[0]]} is given to node {first} and to node {second}. "
             "A token has one owner: change one of them."
         )
-    names = sorted({places[node].datacenter for node, _ in owned})
-    rack_names = sorted({places[node] for node, _ in owned})
+    stand = [places[node] for node, _ in owned]
+    rack_names = sorted(set(stand))
+    names = sorted({place.datacenter for place in rack_names})
     racks = {place: index for index, place in enumerate(rack_names)}
     datacenters = {name: index for index, name in enumerate(names)}
     return Ring(
         tokens=tokens,
         owners=owners,
         node_ids=node_ids,
-        racks=np.array([racks[places[node]] for node, _ in owned], dtype=np.int32),
-        datacenters=np.array([datacenters[places[node].datacenter] for node, _ in owned], dtype=np.int32),
+        racks=np.array([racks[place] for place in stand], dtype=np.int32),
+        datacenters=np.array([datacenters[place.datacenter] for place in stand], dtype=np.int32),
         datacenter_names=tuple(names),
     )
 
@@ -115,12 +116,13 @@ def with_starts(starts: Tokens, more: Tokens) -> Tokens:
     return np.sort(np.concatenate([starts, more]), kind="stable") if len(more) else starts
 
 
-def _checked(node: int, tokens: Iterable[int]) -> Tokens:
-    values = list(tokens)
+def _checked(owned: list[tuple[int, list[int]]]) -> Tokens:
     try:
-        return np.array(values, dtype=np.int64)
+        return np.array([token for _, values in owned for token in values], dtype=np.int64)
     except OverflowError as error:
-        wrong = next(token for token in values if not MIN_TOKEN <= token <= MAX_TOKEN)
+        node, wrong = next(
+            (node, token) for node, values in owned for token in values if not MIN_TOKEN <= token <= MAX_TOKEN
+        )
         raise InvalidRequest(
             f"token {wrong} of node {node} is no signed 64-bit number: choose one from -2^63 to 2^63-1."
         ) from error

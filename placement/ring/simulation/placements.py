@@ -13,17 +13,18 @@ from collections import Counter
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 from epochlake.placement.errors import InvariantViolated
 from epochlake.placement.ring.codec import decode_state, encode_state
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_replace
 from epochlake.placement.ring.placements import Assignment, Placements
-from epochlake.placement.ring.simulation.model import Covered, Model, Owners, overlapping
+from epochlake.placement.ring.simulation.model import Cover, Model, Nodes, Owners, Pool, overlapping, together
 from epochlake.placement.ring.simulation.quorums import Pair, all_views, disjoint_in_step
 from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated, settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION, replication_of
-from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN, NodeIds
 
 _KEYSPACE = "simulated"
 _RACKS = 3
@@ -98,6 +99,7 @@ class _Run:
         self.done: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.names = 0
+        self.rejected_at = -1
         names = [f"dc{number}" for number in range(1, max(1, configuration.datacenters) + 1)]
         nodes = [
             RingNode(index, name, self._rack(), MemberState.NORMAL, self._tokens())
@@ -113,7 +115,12 @@ class _Run:
         self.datacenters = names
         self.state = ring_state(nodes, {_KEYSPACE: replication})
         places = {node.node_id: (node.datacenter, node.rack) for node in nodes}
-        self.model = Model(places, {node.node_id: node.tokens for node in nodes}, factors)
+        self.pool = Pool()
+        self.model = Model(places, {node.node_id: node.tokens for node in nodes}, factors, self.pool)
+        self.rows = _Rows(self.pool)
+        # Pairs of sets that were found good already: what is said of sets alone need be looked at once.
+        self.counted: set[tuple[Nodes, Nodes]] = set()
+        self.written_before: set[tuple[Nodes, Nodes]] = set()
         self.views = all_views(self.state)
         self.met: set[Pair] = set()
 
@@ -121,15 +128,17 @@ class _Run:
         return SimulationFailure(self.configuration, self.seed, self.step, what)
 
     def until_grown(self) -> None:
-        self._check(self.state, _covered(self._placements(self.state).reads))
+        self._check(self.state)
         limit = 400 * self.configuration.nodes
         while self.state.operations or len(self.state.tokens()) < self.configuration.nodes:
             if self.step > limit:
                 raise self.failure(f"the cluster has not grown to {self.configuration.nodes} nodes in {limit} steps")
             self._one_step()
+        self._check_like_fresh()
 
     def _one_step(self) -> None:
-        growing = len(self.state.tokens()) < self.configuration.nodes
+        # After a rejection something else comes first: most likely the next plan would meet the same locks.
+        growing = len(self.state.tokens()) < self.configuration.nodes and self.rejected_at != self.step
         free = self.configuration.operations - len(self.state.operations)
         roll = self.chance.random()
         if not self.state.operations or (growing and free and roll < 0.4):
@@ -151,6 +160,7 @@ class _Run:
             operation: Operation = plan()
         except PlanRejected as rejection:
             self.rejected[rejection.code] += 1
+            self.rejected_at = self.step
             self._check_rejection(rejection, name, tokens)
             return
         self.model.prepare(name, tokens)
@@ -193,7 +203,7 @@ class _Run:
         before, foretold = self.state, self.model.settled()
         self.model.advance(name)
         after = advanced(before, name)
-        if self.model.settled() != foretold:
+        if self.model.settled() != foretold:  # By the model; production's is compared with it after every step.
             raise self.failure(f"the settled placement changed when {name} went on")
         self._check_new_readers(before, after)
         self._went("advance", after)
@@ -218,7 +228,7 @@ class _Run:
         self.step += 1
         self.done[what] += 1
         self.state = after
-        self._check(after, self.model.settled())
+        self._check(after)
         if self.configuration.quorums:
             views = all_views(after)
             datacenters = {node.node_id: node.datacenter for node in after.nodes.values()}
@@ -227,56 +237,51 @@ class _Run:
                 raise self.failure(str(found))
             self.views = views
 
-    def _check(self, state: RingState, settled: Covered) -> None:
+    def _check(self, state: RingState) -> None:
         """Everything that holds of any state, whatever led to it."""
-        placements = self._placements(state)
-        if not _same_tokens(state.tokens(), self.model.tokens):
+        placements, settled = self._placements(state), self.model.settled()
+        if state.tokens() != self.model.tokens:
             raise self.failure("tokens differ from the model's")
-        if not _same_tokens(settled_tokens(state), self.model.settled_tokens()):
+        if settled_tokens(state) != self.model.settled_tokens():
             raise self.failure("the tokens foretold differ from the model's")
-        reads, writes = _covered(placements.reads), _covered(placements.writes)
-        self._check_cover(placements.reads)
-        self._check_cover(placements.writes)
+        reads, writes = self._cover(placements.reads), self._cover(placements.writes)
+        for found in (reads, writes):
+            if found.starts != self.model.bounds():
+                raise self.failure("ranges do not begin exactly at the tokens")
         self._compare("reads", reads, self.model.reads())
         self._compare("writes", writes, self.model.writes())
         foretold = settled_placements(state)[state.keyspaces[_KEYSPACE]]
-        self._compare("the reads foretold", _covered(foretold.reads), settled)
-        self._compare("the writes foretold", _covered(foretold.writes), settled)
-        groups = self._by_datacenter() if self.configuration.datacenters else [set(state.nodes)]
-        for span, readers in reads.items():
-            self._check_counts(span, readers, writes[span], groups)
+        self._compare("the reads foretold", self._cover(foretold.reads), settled)
+        self._compare("the writes foretold", self._cover(foretold.writes), settled)
+        for readers, writers in {*zip(reads.nodes, writes.nodes, strict=True)} - self.counted:
+            self._check_counts(readers, writers)
+            self.counted.add((readers, writers))
 
-    def _check_cover(self, assignment: Assignment) -> None:
-        """Ranges begin at the lowest token and at each token that somebody owns or is about to own, and nowhere
-        else."""
-        starts = assignment.starts.tolist()
-        owned = {token for tokens in self.model.tokens.values() for token in tokens}
-        for change in self.model.changes.values():
-            owned.update(token for tokens in change.tokens.values() for token in tokens)
-        if starts != sorted(owned | {MIN_TOKEN}):
-            raise self.failure("ranges do not begin exactly at the tokens")
-
-    def _check_counts(
-        self, span: tuple[int, int], readers: frozenset[int], writers: frozenset[int], groups: list[set[int]]
-    ) -> None:
+    def _check_counts(self, readers: Nodes, writers: Nodes) -> None:
+        groups = self._by_datacenter() if self.configuration.datacenters else [set(self.state.nodes)]
+        shown = f"a range that is read from {sorted(readers)}"
         for group in groups:
             if len(readers & group) != self.configuration.factor:
-                raise self.failure(f"{span} has {len(readers & group)} read replicas, not {self.configuration.factor}")
+                raise self.failure(f"{shown} has {len(readers & group)} read replicas, not {self.configuration.factor}")
             if len(writers & group) < self.configuration.factor:
-                raise self.failure(f"{span} has only {len(writers & group)} write replicas")
+                raise self.failure(f"{shown} has only {len(writers & group)} write replicas")
         if not readers <= writers:
-            raise self.failure(f"{span} is read from nodes that are not written to: {sorted(readers - writers)}")
+            raise self.failure(f"{shown} is not written to {sorted(readers - writers)}")
 
     def _check_new_readers(self, before: RingState, after: RingState) -> None:
-        earlier = self._placements(before)
-        written = _covered(earlier.writes)
-        for span, readers in _covered(self._placements(after).reads).items():
-            writers = written.get(span)
-            if writers is None:  # Ranges that were merged: each piece's writers had to have it.
-                pieces = [nodes for (low, high), nodes in written.items() if _inside((low, high), span)]
-                writers = frozenset.intersection(*pieces)
+        """Who reads a range was written to before, in each piece of it where ranges were merged."""
+        written, read = self._cover(self._placements(before).writes), self._cover(self._placements(after).reads)
+        for writers, readers in {*together(written, read)} - self.written_before:
             if not readers <= writers:
-                raise self.failure(f"{span} is read from {sorted(readers - writers)}, which were no writers before")
+                raise self.failure(f"a range is read from {sorted(readers - writers)}, which were no writers before")
+            self.written_before.add((writers, readers))
+
+    def _check_like_fresh(self) -> None:
+        """With nothing in flight, placements are those of a fresh cluster with the same tokens."""
+        fresh = self._placements(ring_state(self.state.nodes.values(), self.state.keyspaces))
+        grown = self._placements(self.state)
+        self._compare("reads", self._cover(grown.reads), self._cover(fresh.reads), "in a fresh cluster")
+        self._compare("writes", self._cover(grown.writes), self._cover(fresh.writes), "in a fresh cluster")
 
     def _check_apart(self, name: str) -> None:
         """Operations in flight alter disjoint ranges, by the model's own reckoning."""
@@ -300,15 +305,19 @@ class _Run:
     def _check_restored(self, before: RingState, back: RingState) -> None:
         same = before.nodes == back.nodes and set(before.operations) == set(back.operations)
         mine, other = self._placements(before), self._placements(back)
-        same &= _covered(mine.reads) == _covered(other.reads) and _covered(mine.writes) == _covered(other.writes)
+        same &= self._cover(mine.reads) == self._cover(other.reads)
+        same &= self._cover(mine.writes) == self._cover(other.writes)
         if not same:
             raise self.failure("cancelling a prepared operation does not restore what was there before")
 
-    def _compare(self, what: str, found: Covered, expected: Covered) -> None:
+    def _compare(self, what: str, found: Cover, expected: Cover, where: str = "by the model") -> None:
         if found != expected:
-            span = next(iter({*found.items()} ^ {*expected.items()}))[0]
-            have, want = found.get(span), expected.get(span)
-            raise self.failure(f"{what} of {span} are {_shown(have)}, by the model {_shown(want)}")
+            have, want = (dict(zip(cover.spans(), cover.nodes, strict=True)) for cover in (found, expected))
+            span = min({*have.items()} ^ {*want.items()})[0]
+            raise self.failure(f"{what} of {span} are {_shown(have.get(span))}, {where} {_shown(want.get(span))}")
+
+    def _cover(self, assignment: Assignment) -> Cover:
+        return self.rows.cover(assignment)
 
     def _by_datacenter(self) -> list[set[int]]:
         return [
@@ -328,23 +337,32 @@ class _Run:
         return tuple(sorted(self.chance.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(self.configuration.tokens)))
 
 
-def _covered(assignment: Assignment) -> Covered:
-    starts, rows = assignment.starts.tolist(), assignment.replicas.tolist()
-    return {
-        (low, high): frozenset(row) - {-1}
-        for low, high, row in zip(starts, [*starts[1:], MIN_TOKEN], rows, strict=True)
-    }
+class _Rows:
+    """Assignments of production as covers of the model's kind. Rows with the same bytes are the same set."""
 
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._covers: dict[Assignment, Cover] = {}
+        self._known: dict[bytes, Nodes] = {}
 
-def _same_tokens(left: Owners, right: Owners) -> bool:
-    return {n: sorted(t) for n, t in left.items() if t} == {n: sorted(t) for n, t in right.items() if t}
+    def cover(self, assignment: Assignment) -> Cover:
+        found = self._covers.get(assignment)
+        if found is None:
+            if len(self._covers) > 32:
+                self._covers.clear()
+            found = self._covers[assignment] = Cover(assignment.starts.tolist(), self._nodes(assignment.replicas))
+        return found
 
-
-def _inside(span: tuple[int, int], whole: tuple[int, int]) -> bool:
-    top = MAX_TOKEN + 1
-    return whole[0] <= span[0] and (span[1] if span[1] != MIN_TOKEN else top) <= (
-        whole[1] if whole[1] != MIN_TOKEN else top
-    )
+    def _nodes(self, replicas: NodeIds) -> list[Nodes]:
+        count, width = replicas.shape
+        if not width:
+            return [self._pool.one(())] * count
+        data, size = replicas.tobytes(), width * replicas.itemsize
+        rows = [data[at : at + size] for at in range(0, len(data), size)]
+        for row in {*rows} - self._known.keys():
+            nodes = np.frombuffer(row, dtype=replicas.dtype)
+            self._known[row] = self._pool.one(nodes[nodes >= 0].tolist())
+        return [self._known[row] for row in rows]
 
 
 def _shown(nodes: frozenset[int] | None) -> str:

@@ -15,9 +15,8 @@ from itertools import combinations
 
 import msgspec
 import numpy as np
-from epochlake.placement.ring.placements import Assignment, Delta, Placements, applied, inverse, on_grid
+from epochlake.placement.ring.placements import Assignment, Delta, applied_to_reads, inverse, on_grid
 from epochlake.placement.ring.state import RingState
-from epochlake.placement.ring.steps import with_deltas
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.tokens import Tokens
 
@@ -98,28 +97,45 @@ def disjoint_in_history(states: Iterable[RingState]) -> Iterator[tuple[int, Coun
 def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str]) -> Counterexample | None:
     """A counterexample for one range at two views one step apart: at QUORUM, and at LOCAL_QUORUM of each
     datacenter."""
-    nodes = frozenset().union(*_groups(earlier), *_groups(later))
-    names = {datacenters[node] for node in nodes}
-    groups = [nodes]
-    if len(names) > 1:
-        groups += [frozenset(node for node in nodes if datacenters[node] == name) for name in sorted(names)]
-    for group in groups:
-        ordered, masks = _as_masks(_within(earlier, group), _within(later, group))
-        found = _avoided(masks)
+    roles = _roles((*_groups(earlier), *_groups(later)))
+    local: dict[str, list[int]] = {}
+    for node, role in roles.items():
+        local.setdefault(datacenters[node], []).append(role)
+    scopes = [None, *sorted(local)] if len(local) > 1 else [None]
+    for scope in scopes:
+        found = _avoided(tuple(sorted(roles.values() if scope is None else local[scope])))
         if found is not None:
             what, quorum = found
+            members = [node for node in roles if scope in (None, datacenters[node])]
+            ordered = sorted(members, key=lambda node: (roles[node], node))
             return Counterexample(what, frozenset(n for i, n in enumerate(ordered) if quorum >> i & 1), earlier, later)
     return None
+
+
+def _roles(groups: tuple[Nodes, ...]) -> dict[int, int]:
+    """For each node a bit mask: which of the groups it is in."""
+    bits: dict[Nodes, int] = {}
+    for index, group in enumerate(groups):
+        bits[group] = bits.get(group, 0) | 1 << index
+    roles: dict[int, int] = {}
+    for group, mask in bits.items():
+        for node in group:
+            roles[node] = roles.get(node, 0) | mask
+    return roles
 
 
 Masks = tuple[int, int, int, int]
 
 
 @lru_cache(maxsize=100_000)
-def _avoided(pair: tuple[Masks, Masks]) -> tuple[str, int] | None:
-    """A read quorum that a write quorum or a barrier avoids, or a write quorum that a barrier avoids; sets are bit
-    masks."""
-    earlier, later = pair
+def _avoided(roles: tuple[int, ...]) -> tuple[str, int] | None:
+    """A read quorum that a write quorum or a barrier avoids, or a write quorum that a barrier avoids.
+
+    Nodes are only what they belong to, in ascending order: pairs of views that are alike are checked once. The quorum
+    is a bit mask over them.
+    """
+    sets = [sum(1 << index for index, role in enumerate(roles) if role >> group & 1) for group in range(8)]
+    earlier, later = (sets[0], sets[1], sets[2], sets[3]), (sets[4], sets[5], sets[6], sets[7])
     for what, reader, writer in (
         ("a write at the later view misses the read quorum at the earlier", earlier, later),
         ("a write at the earlier view misses the read quorum at the later", later, earlier),
@@ -161,37 +177,24 @@ def _majorities(group: int) -> tuple[int, ...]:
     return tuple(sum(chosen) for chosen in combinations(members, len(members) // 2 + 1)) if members else ()
 
 
-def _as_masks(earlier: View, later: View) -> tuple[list[int], tuple[Masks, Masks]]:
-    """The views as bit masks over the nodes in order of what they belong to: alike pairs are checked only once."""
-    groups = [*_groups(earlier), *_groups(later)]
-    nodes = frozenset().union(*groups)
-    ordered = sorted(nodes, key=lambda node: ([node not in group for group in groups], node))
-    bit = {node: 1 << index for index, node in enumerate(ordered)}
-    reads, writes, old, new, *rest = (sum(bit[node] for node in group) for group in groups)
-    return ordered, ((reads, writes, old, new), (rest[0], rest[1], rest[2], rest[3]))
-
-
 def _views(state: RingState, replication: Replication) -> Views:
     """Old replicas are those with all that is in flight taken back, new ones those with all of it done."""
     now = state.placements[replication]
     grid = now.reads.starts
-    old, after = now, state.placements
+    old, new = now.reads, now.reads
     for operation in reversed(list(state.operations.values())):
         for delta in reversed(operation.deltas.get(replication, ())[: operation.next_step]):
-            old = applied(old, inverse(_unsplit(delta)))
-        after = with_deltas(after, operation, operation.next_step)
-    new: Placements = after[replication]
+            old = applied_to_reads(old, inverse(_unsplit(delta)))
+    for operation in state.operations.values():
+        for delta in operation.deltas.get(replication, ())[operation.next_step :]:
+            new = applied_to_reads(new, delta)
     columns = [_sets(now.reads, grid)]
-    columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old.reads, new.reads)]
+    columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old, new)]
     return Views(grid, [View(*sets) for sets in zip(*columns, strict=True)])
 
 
 def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
     return [frozenset(row) - {-1} for row in on_grid(assignment, grid).tolist()]
-
-
-def _within(view: View, group: Nodes) -> View:
-    return View(*(nodes & group for nodes in _groups(view)))
 
 
 def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes]:
