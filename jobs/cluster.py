@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
 from epochlake.metastore.commit import Committed, Committer, Planner
@@ -48,6 +49,7 @@ class Root:
         self.log = storage.join(uri, "log")
         self.snapshots = storage.join(uri, "snapshots")
         self.batches = storage.join(uri, "batches")
+        self.compactions = storage.join(uri, "compactions")
 
 
 def author() -> str:
@@ -93,6 +95,7 @@ class Cluster:
         self.configuration = configuration
         self.root = Root(configuration.root)
         self.snapshots = Snapshots(self.root.snapshots)
+        self.ledger = Ledger(self.root.compactions)
         log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
         self.follower = Follower(log, self.snapshots)
         self._connecting = threading.RLock()

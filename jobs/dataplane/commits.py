@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.dataplane.cutting import cut
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.files import DataFile, to_add, to_remove
+from epochlake.jobs.dataplane.ledger import Ledger, is_merged
 from epochlake.jobs.dataplane.outcomes import (
     Acknowledged,
     AlreadyApplied,
@@ -29,7 +30,17 @@ from epochlake.jobs.dataplane.outcomes import (
     SessionClosed,
     Unreachable,
 )
-from epochlake.jobs.dataplane.pieces import Interval, Part, holds, meet, merged, without
+from epochlake.jobs.dataplane.pieces import (
+    NO_LINEAGE,
+    Interval,
+    Lineage,
+    Part,
+    holds,
+    meet,
+    merged,
+    superseded,
+    without,
+)
 from epochlake.jobs.dataplane.replica import (
     ATTEMPTS,
     LOG_RETENTION_SECONDS,
@@ -57,6 +68,7 @@ def commit_files(
     app_id: str,
     app_version: int,
     session: str | None = None,
+    ledger: Ledger | None = None,
 ) -> CommitOutcome:
     """Make staged files part of the replica (and take `removes` out of it) in one Delta commit.
 
@@ -64,32 +76,59 @@ def commit_files(
     at the replica. `(app_id, app_version)` makes it land at most once; versions under one id must grow in the order of
     the commits. A file whose rows are live already, as itself, in pieces or in a wider one, is not added again, one
     that is gone is not removed again.
+
+    Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
+    after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
+    without one.
     """
     applied = _Applied(app_id, app_version)
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:
         live = snapshot.all_files
-        absent = not_held(snapshot, adds)
+        lineage = _lineage(ledger, snapshot, adds)
+        absent = not_held(snapshot, adds, lineage)
         if applied.seen_in(snapshot):
             return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         if session is not None and session not in snapshot.sessions:
             return SessionClosed(session)
-        return Change(tuple(absent), tuple(file for file in removes if file.file_id in live))
+        gone = {file.file_id for file in (*removes, *superseded([*live.values(), *absent], lineage))}
+        return Change(
+            tuple(file for file in absent if file.file_id not in gone),
+            tuple(file for file in live.values() if file.file_id in gone),
+        )
 
     return _transact(address, decide, applied)
 
 
-def not_held(snapshot: ReplicaSnapshot, files: Sequence[DataFile]) -> list[DataFile]:
+def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[DataFile]) -> Lineage:
+    """What the merged files stand for that are live or come to be; an append racing with them is left to readers."""
+    files = [*snapshot.all_files.values(), *adds]
+    if ledger is not None:
+        return ledger.lineage(snapshot.address.table_id, files)
+    if not any(is_merged(file) for file in files):
+        return NO_LINEAGE
+    raise StorageUnavailable(
+        f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions: "
+        f"commit through the cluster"
+    )
+
+
+def not_held(snapshot: ReplicaSnapshot, files: Sequence[DataFile], lineage: Lineage = NO_LINEAGE) -> list[DataFile]:
     """Those of `files` that have rows which no live file of the replica has."""
     of_origin: dict[str, list[DataFile]] = {file.origin: [] for file in files if file.file_id not in snapshot.all_files}
     if not of_origin:
         return []
+    merged_files = [file for file in snapshot.all_files.values() if file.origin in lineage]
     for file in snapshot.all_files.values():
         if file.origin in of_origin:
             of_origin[file.origin].append(file)
-    return [file for file in files if file.origin in of_origin and not holds(of_origin[file.origin], file)]
+    return [
+        file
+        for file in files
+        if file.origin in of_origin and not holds([*of_origin[file.origin], *merged_files], file, lineage)
+    ]
 
 
 def drop_ranges(address: ReplicaAddress, ranges: Collection[Interval], epoch: int) -> CommitOutcome:

@@ -81,6 +81,22 @@ def holds(have: Iterable[DataFile], file: DataFile, lineage: Lineage = NO_LINEAG
     return not missing((file,), have, *file.window, lineage)
 
 
+def superseded(files: Iterable[DataFile], lineage: Lineage) -> list[DataFile]:
+    """Those of a replica's files all of whose rows are in merged files that it has as well."""
+    files = list(files)
+    covered: dict[str, list[Interval]] = defaultdict(list)
+    for file in files:
+        for origin, first, last in lineage.get(file.origin, ()):
+            if meet(file.window, (first, last)):
+                covered[origin].append(overlap(file.window, (first, last)))
+    return [
+        file
+        for file in files
+        if file.origin in covered
+        and not any(file.rows == 0 or meet(gap, file.extent) for gap in without(file.window, covered[file.origin]))
+    ]
+
+
 def without(interval: Interval, covered: Iterable[Interval]) -> list[Interval]:
     """What is left of an interval, ascending."""
     first, last = interval

@@ -1,0 +1,300 @@
+"""The ledger of compactions: what each merged file stands for.
+
+The one idea: a merged file is known by its id, and what it replaces is written here *before* any replica may have it.
+So whoever meets one (a read, a late landing, repair, streaming) finds out which other files it makes superfluous, and
+a compaction that reached some replicas only shows no row twice.
+
+The ledger decides, too: a row of an origin is replaced by at most one merge, ever. Entries are appended against exactly
+the version that was read, so of two compactions that overlap one is refused. What is replaced therefore forms trees,
+and "all the way down" is a walk without repetition. A merge that never reached a replica is voided, which frees what
+it would have replaced (see `jobs/dataplane/compacting.py` for when that is safe).
+
+An append-only Delta table `<root>/compactions`, written through delta-rs, a partition for each table. Entries are small
+(60 bytes for each file replaced) and are kept for ever: a batch that is tried again years later asks for them
+(docs/decisions/006-named-batches.md). Old Delta versions are kept as well, as commits are few: a writer that was paused
+can never find its version free again.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, meet, overlap
+from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, attempts
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.model import TableId
+
+MERGED = "c-"
+"""What the ids of merged files begin with: only where one is met does anybody have to look into the ledger."""
+
+APP_ID = "compactions"
+COMPACT_EVERY = 32
+"""So many small files of a table's entries are put together."""
+
+_REPLACED = pa.struct([("origin", pa.string()), ("low", pa.int64()), ("high", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("table_id", pa.string()),
+        ("file_id", pa.string()),
+        ("low", pa.int64()),
+        ("high", pa.int64()),
+        ("epoch", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("replaced", pa.list_(_REPLACED)),
+        ("void", pa.bool_()),
+    ]
+)
+_PROPERTIES: dict[str, str | None] = {
+    "delta.appendOnly": "true",
+    "delta.checkpointInterval": "20",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.dataSkippingNumIndexedCols": "1",
+}
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """The rows of an origin from token `low` to `high`, both included."""
+
+    origin: str
+    low: int
+    high: int
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """One merged file: its window, the epoch that its compaction was planned at, what it replaces.
+
+    `at` in microseconds since 1970, for people. With `void` it never reached a replica and never will.
+    """
+
+    table_id: TableId
+    file_id: str
+    low: int
+    high: int
+    epoch: int
+    at: int
+    replaced: tuple[Replaced, ...]
+    void: bool = False
+
+
+def merged_id() -> str:
+    """The id of a new merged file."""
+    return f"{MERGED}{uuid.uuid4()}"
+
+
+def is_merged(file: DataFile) -> bool:
+    """Whether a file, or the one that it was cut from, was made by a compaction."""
+    return file.file_id.startswith(MERGED)
+
+
+_Choice = Callable[[Sequence[Merge], Sequence[Merge]], list[Merge]]
+"""Which of the entries may be appended to those that are there."""
+
+
+class Ledger:
+    """The ledger at `uri`, which need not be there yet. Safe for use by several threads.
+
+    Entries never change, so what was read once is not read again until an unknown id is met.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._lock = threading.Lock()
+        self._known: dict[TableId, dict[str, Merge]] = {}
+
+    def lineage(self, table_id: TableId, files: Iterable[DataFile]) -> Lineage:
+        """For the merged files among `files` those others among them that they stand for.
+
+        Look after opening the snapshots that the files are of: an entry is older than any replica's commit of its file.
+        Raises StorageUnavailable when the ledger cannot be read, or lacks the entry of a file.
+        """
+        origins = {file.origin for file in files}
+        merged = [origin for origin in origins if origin.startswith(MERGED)]
+        if not merged or len(origins) == 1:
+            return NO_LINEAGE
+        merges = self._merges_with(table_id, merged)
+        return {origin: found for origin in merged if (found := _stands_for(origin, merges, origins))}
+
+    def merges(self, table_id: TableId) -> dict[str, Merge]:
+        """Every entry of a table that is not void, read now: file id -> entry. Raises StorageUnavailable."""
+        table = self._open()
+        return {} if table is None else self._remember(table_id, _entries(self.uri, table, table_id))
+
+    def record(self, merges: Sequence[Merge]) -> tuple[Merge, ...]:
+        """Write entries of one table, before any replica may have their files; those that were written.
+
+        Left out are those that replace what another one replaces already. Raises StorageUnavailable when it cannot be
+        told whether they were written: then none of these files may be committed.
+        """
+        return self._append(merges, _compatible)
+
+    def void(self, merges: Sequence[Merge]) -> None:
+        """Take back entries whose files are on no replica and never will be. Raises StorageUnavailable."""
+        self._append([msgspec.structs.replace(merge, void=True) for merge in merges], _not_yet_void)
+
+    def _append(self, merges: Sequence[Merge], choose: _Choice) -> tuple[Merge, ...]:
+        if not merges:
+            return ()
+        table_id = merges[0].table_id
+        for _ in attempts():
+            table = self._open() or self._create()
+            known = _entries(self.uri, table, table_id)
+            chosen = choose(merges, known)
+            if not chosen:
+                return ()
+            try:
+                write_deltalake(
+                    table,
+                    _to_arrow(chosen),
+                    mode="append",
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0, app_transactions=[Transaction(APP_ID, table.version() + 1)]
+                    ),
+                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                )
+            except CommitFailedError:
+                continue
+            except STORAGE_ERRORS as error:
+                raise storage.unavailable("write the ledger of compactions at", self.uri, error) from error
+            self._remember(table_id, [*known, *chosen])
+            self._tidy(table_id)
+            return tuple(chosen)
+        raise StorageUnavailable(f"the ledger at {self.uri} was changed by others during each of our tries: retry")
+
+    def _merges_with(self, table_id: TableId, wanted: Collection[str]) -> dict[str, Merge]:
+        known = self._known.get(table_id, {})
+        if any(origin not in known for origin in wanted):
+            known = self.merges(table_id)
+        lacking = sorted(origin for origin in wanted if origin not in known)
+        if lacking:
+            raise StorageUnavailable(
+                f"the ledger of compactions at {self.uri} has no entry for the merged file {lacking[0]}, so it cannot "
+                f"be told what that one replaces. Restore the ledger, or check that this is the cluster's root"
+            )
+        return known
+
+    def _remember(self, table_id: TableId, entries: Sequence[Merge]) -> dict[str, Merge]:
+        merges = _standing(entries)
+        with self._lock:
+            self._known[table_id] = merges
+        return merges
+
+    def _open(self) -> DeltaTable | None:
+        """The ledger as it is now, None when nothing was ever compacted."""
+        try:
+            return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
+        except TableNotFoundError:
+            return None
+        except STORAGE_ERRORS as error:
+            raise storage.unavailable("read the ledger of compactions at", self.uri, error) from error
+
+    def _create(self) -> DeltaTable:
+        with storage.naming("create the ledger of compactions at", self.uri):
+            storage.create_directory(self.uri, parents=True)
+            try:
+                DeltaTable.create(
+                    storage.delta_uri(self.uri),
+                    SCHEMA,
+                    mode="ignore",
+                    partition_by=["table_id"],
+                    name="epochlake_compactions",
+                    description="Epochlake: what merged files replace. Append only; do not write by hand.",
+                    configuration=_PROPERTIES,
+                    storage_options=storage.storage_options(self.uri),
+                )
+            except STORAGE_ERRORS as error:
+                if self._open() is None:
+                    raise storage.unavailable("create the ledger of compactions at", self.uri, error) from error
+            return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
+
+    def _tidy(self, table_id: TableId) -> None:
+        """Put many small files together; nothing depends on it."""
+        try:
+            table = self._open()
+            if table is not None and len(_paths(table, table_id)) >= COMPACT_EVERY:
+                table.optimize.compact(partition_filters=[("table_id", "=", table_id)])
+        except (StorageUnavailable, *STORAGE_ERRORS):
+            return
+
+
+def _compatible(merges: Sequence[Merge], known: Sequence[Merge]) -> list[Merge]:
+    """Those that replace nothing that a standing entry replaces already."""
+    taken: dict[str, list[Interval]] = defaultdict(list)
+    for merge in _standing(known).values():
+        for one in merge.replaced:
+            taken[one.origin].append((one.low, one.high))
+    return [
+        merge
+        for merge in merges
+        if not any(meet((one.low, one.high), other) for one in merge.replaced for other in taken[one.origin])
+    ]
+
+
+def _not_yet_void(merges: Sequence[Merge], known: Sequence[Merge]) -> list[Merge]:
+    standing = _standing(known)
+    return [merge for merge in merges if merge.file_id in standing]
+
+
+def _standing(entries: Iterable[Merge]) -> dict[str, Merge]:
+    entries = list(entries)
+    void = {merge.file_id for merge in entries if merge.void}
+    return {merge.file_id: merge for merge in entries if merge.file_id not in void}
+
+
+def _stands_for(root: str, merges: dict[str, Merge], among: Collection[str]) -> list[tuple[str, int, int]]:
+    """Which of the origins `among` a merged file replaces, all the way down."""
+    found: list[tuple[str, int, int]] = []
+    waiting = [(root, merges[root].low, merges[root].high)]
+    while waiting:
+        origin, low, high = waiting.pop()
+        for one in merges[origin].replaced if origin in merges else ():
+            if meet((low, high), (one.low, one.high)):
+                part = (one.origin, *overlap((low, high), (one.low, one.high)))
+                if one.origin in among:
+                    found.append(part)
+                if one.origin.startswith(MERGED):
+                    waiting.append(part)
+    return found
+
+
+def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
+    filesystem, root = storage.filesystem(uri)
+    entries: list[Merge] = []
+    columns = [name for name in SCHEMA.names if name != "table_id"]
+    try:
+        for path in _paths(table, table_id):
+            with pq.ParquetFile(f"{root}/{unquote(path)}", filesystem=filesystem) as file:
+                rows = file.read(columns=columns)
+            at = rows["at"].cast(pa.int64())
+            for row, when in zip(rows.drop_columns(["at"]).to_pylist(), at.to_pylist(), strict=True):
+                replaced = tuple(Replaced(**one) for one in row.pop("replaced"))
+                entries.append(Merge(table_id=table_id, at=when, replaced=replaced, **row))
+    except STORAGE_ERRORS as error:
+        raise storage.unavailable("read the ledger of compactions at", uri, error) from error
+    return entries
+
+
+def _paths(table: DeltaTable, table_id: TableId) -> list[str]:
+    actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+    if actions.num_rows == 0:
+        return []
+    of_table = zip(actions["path"].to_pylist(), actions["partition.table_id"].to_pylist(), strict=True)
+    return [path for path, owner in of_table if owner == table_id]
+
+
+def _to_arrow(merges: Sequence[Merge]) -> pa.Table:
+    return pa.Table.from_pylist([msgspec.structs.asdict(merge) | _nested(merge) for merge in merges], SCHEMA)
+
+
+def _nested(merge: Merge) -> dict[str, object]:
+    return {"replaced": [msgspec.structs.asdict(one) for one in merge.replaced]}
