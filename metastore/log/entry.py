@@ -53,10 +53,11 @@ class EncodedEvent(msgspec.Struct, frozen=True):
 
 
 def encode_event(event: Event) -> EncodedEvent:
-    """Kind, canonical JSON and attachment. An `attachment` field of an event never becomes part of the JSON."""
-    attachment = getattr(event, "attachment", None)
-    if attachment is None:
-        return EncodedEvent(event.kind(), _encoder.encode(event).decode(), None)
+    """Kind, canonical JSON and attachment. An `attachment` field of an event never becomes part of the JSON.
+
+    One without bytes is no attachment: the event has its default then.
+    """
+    attachment = getattr(event, "attachment", b"") or None
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "attachment"}
     return EncodedEvent(event.kind(), _encoder.encode(fields).decode(), attachment)
 

@@ -9,7 +9,7 @@ never the ring.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from epochlake.metastore.metadata.model import Keyspace, Node, NodeId, PlacementKind
@@ -206,6 +206,6 @@ def _running(now: Operation, then: Operation | None, known: Running | None, epoc
     return replace(known, session=None, epoch=epoch)
 
 
-def _identical(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
+def _identical(left: Mapping[Any, object], right: Mapping[Any, object]) -> bool:
     """Whether two maps have the same things, by identity: nothing of an operation or a placement changes in place."""
     return left.keys() == right.keys() and all(left[key] is right[key] for key in left)

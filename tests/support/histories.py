@@ -9,6 +9,7 @@ import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AdvanceOperation,
     AdvanceTransitions,
     CancelRequest,
     CreateKeyspace,
@@ -23,6 +24,7 @@ from epochlake.metastore.metadata.events import (
     Initialise,
     NewTransition,
     PauseChanges,
+    PrepareOperation,
     RegisterNode,
     RequestTopology,
     ResumeChanges,
@@ -44,7 +46,15 @@ from epochlake.metastore.metadata.model import (
     Table,
     Volume,
 )
+from epochlake.metastore.metadata.rings import ring_state
 from epochlake.placement.resizing import Resize
+from epochlake.placement.ring.codec import encode_operation
+from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
+from epochlake.placement.ring.rebuild import plan_rebuild
+from epochlake.placement.ring.replication import plan_replication_change, replication_path
+from epochlake.placement.ring.state import Operation, Step
+from epochlake.placement.ring.strategies import replication_of
+from epochlake.placement.ring.tokens import MIN_TOKEN
 from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Kind, Stage
 
 INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
@@ -68,6 +78,7 @@ def register(
     rack: str | None = None,
     volumes: int = 1,
     replaces: int | None = None,
+    tokens: tuple[int, ...] = (),
 ) -> RegisterNode:
     """The event by which a node asks to join, on top of `metadata`; its request has the name of the node."""
     first = next_volume_id(metadata)
@@ -80,6 +91,7 @@ def register(
         rack=rack or f"rack-{name}",
         volumes=tuple(Volume(first + i, f"d{i}", f"/{name}/d{i}", 1000) for i in range(volumes)),
         replaces=replaces,
+        tokens=tokens,
     )
 
 
@@ -110,6 +122,93 @@ def small_cluster() -> ClusterMetadata:
     """
     metadata = joined(applied([INITIALISE]), "n1", "n2", "n3", "n4")
     return applied([CreateKeyspace(keyspace()), table("flights", [[1, 2], [2, 3], [3, 1], [1, 2]])], metadata)
+
+
+# The ring
+
+
+def tokens_of(node_id: int, count: int = 4) -> tuple[int, ...]:
+    """Tokens of a node that lie between those of the others, the same for the same node number below 64."""
+    return tuple(MIN_TOKEN + (i * 64 + node_id % 64) * (2**58 // count) + 7 for i in range(count))
+
+
+def ring_plan(metadata: ClusterMetadata, request_id: str, tokens: tuple[int, ...] = (), *, count: int = 4) -> Operation:
+    """The plan of a node's open request, as the coordinator makes it but for where allocated tokens lie."""
+    request, state = metadata.requests[request_id], ring_state(metadata)
+    node = metadata.directory.nodes[request.node_id]
+    wanted = tokens or request.tokens
+    match request.kind:
+        case RequestKind.JOIN:
+            return plan_join(state, request_id, node.node_id, wanted or tokens_of(node.node_id, count))
+        case RequestKind.LEAVE:
+            return plan_leave(state, request_id, node.node_id, force=request.force)
+        case RequestKind.REMOVE:
+            return plan_remove(state, request_id, node.node_id, force=request.force)
+        case RequestKind.MOVE:
+            moved = tuple(token + 2**54 + metadata.epoch for token in node.tokens)
+            return plan_move(state, request_id, node.node_id, wanted or moved)
+        case RequestKind.REPLACE:
+            assert node.replaces is not None
+            return plan_replace(state, request_id, node.replaces, node.node_id, wanted or None)
+        case _:
+            return plan_rebuild(state, request_id, node.node_id, request.source_datacenter)
+
+
+def start(metadata: ClusterMetadata, request_id: str, tokens: tuple[int, ...] = ()) -> StartRequest:
+    """The event that starts a node's request with its plan."""
+    return StartRequest(request_id, encode_operation(ring_plan(metadata, request_id, tokens)))
+
+
+def replication_step(metadata: ClusterMetadata, request_id: str, number: int = 1) -> PrepareOperation:
+    """The event that begins the next single step of a change of replication."""
+    request, state = metadata.requests[request_id], ring_state(metadata)
+    target = replication_of(request.strategy, request.replication)
+    step = replication_path(state.keyspaces[request.keyspace], target)[0]
+    plan = plan_replication_change(state, f"{request_id}/{number}", request.keyspace, step, force=request.force)
+    return PrepareOperation(request_id, encode_operation(plan))
+
+
+def steps(operation_id: str, *names: Step) -> list[Event]:
+    """The events of an operation's steps, all after PREPARE when none is named."""
+    return [
+        AdvanceOperation(operation_id, step, f"session-{operation_id}" if step is Step.START else None)
+        for step in names or (Step.START, Step.MID, Step.FINISH)
+    ]
+
+
+def joined_ring(metadata: ClusterMetadata, *names: str, **options: str | int) -> ClusterMetadata:
+    """The metadata after nodes with four tokens each have joined, whatever keyspaces there are."""
+    for name in names:
+        metadata = applied([register(metadata, name, **options)], metadata)  # type: ignore[arg-type]
+        metadata = applied([start(metadata, f"join-{name}")], metadata)
+        onward = steps(f"join-{name}") if metadata.rings.operations else []
+        metadata = applied([*onward, FinishRequest(f"join-{name}")], metadata)
+    return metadata
+
+
+def ring_keyspace(name: str = "sky", **replication: int) -> Keyspace:
+    return Keyspace(name, PlacementKind.RING, "NetworkTopologyStrategy", replication or {"dc1": 3})
+
+
+def ring_table(name: str = "stars", *, keyspace: str = "sky") -> CreateTable:
+    """A table of a ring keyspace; its id is `id-<name>`."""
+    return CreateTable(Table(f"id-{name}", keyspace, name, COLUMNS, ("id",)), 0)
+
+
+def ring_nodes(volumes: int = 1) -> ClusterMetadata:
+    """Nodes m1 to m6 of racks r1, r2, r3, r1, r2, r3 in dc1, four tokens each, and no keyspace."""
+    metadata = applied([INITIALISE])
+    for number in range(1, 7):
+        metadata = joined_ring(metadata, f"m{number}", rack=f"r{(number - 1) % 3 + 1}", volumes=volumes)
+    return metadata
+
+
+def ring_cluster(volumes: int = 1) -> ClusterMetadata:
+    """`ring_nodes` with ring keyspace `sky` of three replicas, its table `sky.stars`, and `air.flights` on tablets."""
+    metadata = applied([CreateKeyspace(ring_keyspace()), ring_table(), CreateKeyspace(keyspace())], ring_nodes(volumes))
+    first = [metadata.directory.nodes[key].volumes[0].volume_id for key in (1, 2, 3)]
+    rows = [[first[0], first[1]], [first[1], first[2]], [first[2], first[0]], [first[0], first[1]]]
+    return applied([table("flights", rows)], metadata)
 
 
 # Random events: each function makes one on top of some metadata, most of them valid, and all of them possible to ask.

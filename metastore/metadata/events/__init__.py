@@ -10,10 +10,18 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
-from epochlake.metastore.metadata.events.nodes import (
+from epochlake.metastore.metadata.events.nodes import RegisterNode
+from epochlake.metastore.metadata.events.operations import (
+    AdvanceOperation,
+    PauseRequest,
+    PrepareOperation,
+    RequestReplication,
+    ResumeRequest,
+    RetreatOperation,
+)
+from epochlake.metastore.metadata.events.requests import (
     CancelRequest,
     FinishRequest,
-    RegisterNode,
     RequestTopology,
     StartRequest,
 )
@@ -47,6 +55,12 @@ KINDS: dict[str, type[Event]] = {
         StartTransitions,
         AdvanceTransitions,
         FinishTransitions,
+        RequestReplication,
+        PrepareOperation,
+        AdvanceOperation,
+        RetreatOperation,
+        PauseRequest,
+        ResumeRequest,
         DecideResize,
         FinishResize,
     )
@@ -54,6 +68,7 @@ KINDS: dict[str, type[Event]] = {
 
 __all__ = [
     "KINDS",
+    "AdvanceOperation",
     "AdvanceTransitions",
     "CancelRequest",
     "CreateKeyspace",
@@ -68,9 +83,14 @@ __all__ = [
     "Initialise",
     "NewTransition",
     "PauseChanges",
+    "PauseRequest",
+    "PrepareOperation",
     "RegisterNode",
+    "RequestReplication",
     "RequestTopology",
     "ResumeChanges",
+    "ResumeRequest",
+    "RetreatOperation",
     "StageChange",
     "StartRequest",
     "StartTransitions",

@@ -1,8 +1,7 @@
-"""Events of nodes: registering, and topology requests from asking to ending (seed 000, "Topology state machine").
+"""The event by which a node becomes known, and what requests need to know of nodes (seed 000, "Node join").
 
-A request is taken up by the coordinator; `StartRequest` and `FinishRequest` move the node along the states of the
-seed's diagram. A node leaves only when no tablet names its volumes any more, and a replace ends only when the replaced
-node's replicas are all rebuilt: both are conditions of the events, so no coordinator can get them wrong.
+A node is registered with all that never changes: where it stands, its volumes and their numbers. What becomes of it
+then is for its request (events/requests.py).
 """
 
 from __future__ import annotations
@@ -12,37 +11,19 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import Event, require, require_name
-from epochlake.metastore.metadata.model import (
-    Node,
-    NodeState,
-    PlacementKind,
-    RequestKind,
-    RequestState,
-    TopologyRequest,
-    Volume,
-)
+from epochlake.metastore.metadata.events.plans import allowed
+from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, TopologyRequest, Volume
+from epochlake.placement.ring import checks
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
-STARTED = {
-    RequestKind.JOIN: NodeState.BOOTSTRAPPING,
-    RequestKind.REPLACE: NodeState.REPLACING,
-    RequestKind.LEAVE: NodeState.DECOMMISSIONING,
-    RequestKind.REMOVE: NodeState.REMOVING,
-    RequestKind.REBUILD: NodeState.REBUILDING,
-}
-ENDED = {
-    RequestKind.JOIN: NodeState.NORMAL,
-    RequestKind.REPLACE: NodeState.NORMAL,
-    RequestKind.LEAVE: NodeState.LEFT,
-    RequestKind.REMOVE: NodeState.LEFT,
-    RequestKind.REBUILD: NodeState.NORMAL,
-}
-
 
 class RegisterNode(Event, frozen=True):
-    """A node asks to join, or to replace another. Numbers of node and volumes are the next free ones."""
+    """A node asks to join, or to replace another. Numbers of node and volumes are the next free ones.
+
+    `tokens` are those that it is to own; when none are given they are allocated, or those of the replaced node.
+    """
 
     request_id: str
     node_id: int
@@ -52,6 +33,7 @@ class RegisterNode(Event, frozen=True):
     rack: str
     volumes: tuple[Volume, ...]
     replaces: int | None = None
+    tokens: tuple[int, ...] = ()
 
     def check(self, metadata: ClusterMetadata) -> None:
         directory = metadata.directory
@@ -103,6 +85,7 @@ class RegisterNode(Event, frozen=True):
         require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
         if self.replaces is not None:
             self._check_replaces(metadata)
+        require_tokens_free(metadata, self.tokens, self.replaces)
 
     def _check_replaces(self, metadata: ClusterMetadata) -> None:
         replaced = metadata.directory.nodes.get(self.replaces or 0)
@@ -113,7 +96,7 @@ class RegisterNode(Event, frozen=True):
             "wrong-state",
             f"node {replaced.name!r} is {replaced.state}, only a normal one can be replaced",
         )
-        _require_no_open_request(metadata, replaced)
+        require_no_open_request(metadata, replaced)
         require(
             (replaced.datacenter, replaced.rack) == (self.datacenter, self.rack),
             "wrong-rack",
@@ -132,7 +115,14 @@ class RegisterNode(Event, frozen=True):
             replaces=self.replaces,
         )
         kind = RequestKind.JOIN if self.replaces is None else RequestKind.REPLACE
-        request = TopologyRequest(self.request_id, kind, self.node_id, requested_epoch=epoch, epoch=epoch)
+        request = TopologyRequest(
+            self.request_id,
+            kind,
+            self.node_id,
+            requested_epoch=epoch,
+            epoch=epoch,
+            tokens=tuple(sorted(self.tokens)),
+        )
         return msgspec.structs.replace(
             metadata,
             directory=metadata.directory.with_nodes(node, epoch=epoch),
@@ -142,159 +132,6 @@ class RegisterNode(Event, frozen=True):
     def summary(self) -> str:
         what = "asks to join" if self.replaces is None else f"asks to replace node {self.replaces}"
         return f"node {self.name} ({self.datacenter}/{self.rack}, {len(self.volumes)} volume(s)) {what}"
-
-
-class RequestTopology(Event, frozen=True):
-    """Ask that a node leaves (its storage is alive), or is removed (its storage is gone)."""
-
-    request_id: str
-    kind_of_request: RequestKind
-    node_id: int
-    why: str = ""
-
-    def check(self, metadata: ClusterMetadata) -> None:
-        node = metadata.directory.nodes.get(self.node_id)
-        require(node is not None, "unknown-node", f"there is no node number {self.node_id}")
-        assert node is not None
-        require(
-            self.kind_of_request in (RequestKind.LEAVE, RequestKind.REMOVE),
-            "wrong-request",
-            f"a {self.kind_of_request} is not asked for this way",
-        )
-        require(
-            node.state is NodeState.NORMAL,
-            "wrong-state",
-            f"node {node.name!r} is {node.state}: only a normal node can {self.kind_of_request}",
-        )
-        require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
-        _require_no_open_request(metadata, node)
-        _require_enough_nodes_without(metadata, node)
-
-    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        request = TopologyRequest(
-            self.request_id, self.kind_of_request, self.node_id, reason=self.why, requested_epoch=epoch, epoch=epoch
-        )
-        return msgspec.structs.replace(metadata, requests={**metadata.requests, request.request_id: request})
-
-    def summary(self) -> str:
-        return f"node {self.node_id} is to {self.kind_of_request}"
-
-
-class StartRequest(Event, frozen=True):
-    """The coordinator takes up a request; the node goes into the state of its kind.
-
-    With a replace the replaced node leaves at once and the new one is normal: its tablets are rebuilt after that
-    (seed 000, "Node replace with tablets"), and the request goes on until they are.
-    """
-
-    request_id: str
-
-    def check(self, metadata: ClusterMetadata) -> None:
-        request = metadata.request(self.request_id)
-        require(
-            request.state is RequestState.PENDING,
-            "wrong-state",
-            f"request {self.request_id} is {request.state}, not pending",
-        )
-        node = metadata.directory.nodes[request.node_id]
-        if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-            _require_enough_nodes_without(metadata, node)
-        if request.kind is RequestKind.REPLACE:
-            assert node.replaces is not None
-            replaced = metadata.directory.nodes[node.replaces]
-            require(
-                replaced.state is NodeState.NORMAL,
-                "wrong-state",
-                f"node {replaced.name!r} is {replaced.state} by now: it cannot be replaced",
-            )
-
-    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        request = metadata.requests[self.request_id]
-        node = metadata.directory.nodes[request.node_id]
-        changed = [msgspec.structs.replace(node, state=STARTED[request.kind])]
-        if request.kind is RequestKind.REPLACE:
-            assert node.replaces is not None
-            replaced = metadata.directory.nodes[node.replaces]
-            changed = [
-                msgspec.structs.replace(node, state=NodeState.NORMAL),
-                msgspec.structs.replace(replaced, state=NodeState.LEFT, replaced_by=node.node_id),
-            ]
-        return _with_request(
-            msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(*changed, epoch=epoch)),
-            msgspec.structs.replace(request, state=RequestState.RUNNING, started_epoch=epoch, epoch=epoch),
-        )
-
-    def summary(self) -> str:
-        return f"request {self.request_id} started"
-
-
-class FinishRequest(Event, frozen=True):
-    """A running request is done. Refused while any tablet still names a volume that is to be given up."""
-
-    request_id: str
-
-    def check(self, metadata: ClusterMetadata) -> None:
-        request = metadata.request(self.request_id)
-        require(
-            request.state is RequestState.RUNNING,
-            "wrong-state",
-            f"request {self.request_id} is {request.state}, not running",
-        )
-        waiting = metadata.replicas_in_use(volumes_given_up(metadata, request))
-        require(
-            not waiting,
-            "replicas-left",
-            f"{len(waiting)} tablets still have a replica on the node that request {self.request_id} gives up",
-        )
-
-    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        request = metadata.requests[self.request_id]
-        node = metadata.directory.nodes[request.node_id]
-        ended = msgspec.structs.replace(node, state=ENDED[request.kind])
-        return _with_request(
-            msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(ended, epoch=epoch)),
-            msgspec.structs.replace(request, state=RequestState.DONE, epoch=epoch),
-        )
-
-    def summary(self) -> str:
-        return f"request {self.request_id} done"
-
-
-class CancelRequest(Event, frozen=True):
-    """An operator takes a request back; a node on its way out is normal again (seed 000, `rollback_to_normal`).
-
-    Tablets that have moved stay where they are; those on the way end their transition. A replace that has started
-    cannot be cancelled: the replaced node has left.
-    """
-
-    request_id: str
-    why: str = ""
-
-    def check(self, metadata: ClusterMetadata) -> None:
-        request = metadata.request(self.request_id)
-        require(
-            request.state in (RequestState.PENDING, RequestState.RUNNING),
-            "wrong-state",
-            f"request {self.request_id} has ended ({request.state}): it cannot be cancelled",
-        )
-        require(
-            request.kind is not RequestKind.REPLACE or request.state is RequestState.PENDING,
-            "cannot-cancel",
-            f"replace {self.request_id} has started, the replaced node has left: let it finish",
-        )
-
-    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        request = metadata.requests[self.request_id]
-        node = metadata.directory.nodes[request.node_id]
-        joining = request.kind in (RequestKind.JOIN, RequestKind.REPLACE)
-        back = msgspec.structs.replace(node, state=NodeState.LEFT if joining else NodeState.NORMAL)
-        return _with_request(
-            msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(back, epoch=epoch)),
-            msgspec.structs.replace(request, state=RequestState.CANCELLED, detail=self.why, epoch=epoch),
-        )
-
-    def summary(self) -> str:
-        return f"request {self.request_id} cancelled"
 
 
 def next_node_id(metadata: ClusterMetadata) -> int:
@@ -319,14 +156,10 @@ def volumes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> set
             return set()
 
 
-def _with_request(metadata: ClusterMetadata, request: TopologyRequest) -> ClusterMetadata:
-    return msgspec.structs.replace(metadata, requests={**metadata.requests, request.request_id: request})
-
-
-def _require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
+def require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
     for request in metadata.open_requests():
-        involved = metadata.directory.nodes[request.node_id]
-        if node.node_id in (involved.node_id, involved.replaces):
+        involved = metadata.directory.nodes.get(request.node_id)
+        if involved is not None and node.node_id in (involved.node_id, involved.replaces):
             raise Rejected(
                 "request-in-the-way",
                 f"node {node.name!r} takes part in request {request.request_id} ({request.kind}, {request.state}): "
@@ -334,30 +167,10 @@ def _require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
             )
 
 
-def _require_enough_nodes_without(metadata: ClusterMetadata, leaving: Node) -> None:
-    """Refuse a leave after which some keyspace could not keep its replicas, on as many racks as before."""
-    going = {r.node_id for r in metadata.open_requests() if r.kind in (RequestKind.LEAVE, RequestKind.REMOVE)}
-    staying = [
-        node
-        for node in metadata.directory.nodes.values()
-        if node.datacenter == leaving.datacenter
-        and node.state is NodeState.NORMAL
-        and node.node_id not in {leaving.node_id, *going}
-    ]
-    for keyspace in metadata.schema.keyspaces.values():
-        wanted = keyspace.replication.get(leaving.datacenter, 0)
-        if keyspace.placement is PlacementKind.TABLETS and wanted > len(staying):
-            raise Rejected(
-                "too-few-nodes",
-                f"without node {leaving.name!r} datacenter {leaving.datacenter} would have {len(staying)} normal "
-                f"node(s), but keyspace {keyspace.name!r} keeps {wanted} replicas there: add a node first",
-            )
-        racks = {node.rack for node in staying}
-        if keyspace.placement is PlacementKind.TABLETS and len(racks) < min(wanted, len(racks | {leaving.rack})):
-            raise Rejected(
-                "rack-needed",
-                f"node {leaving.name!r} is the last normal one of rack {leaving.rack}, and keyspace {keyspace.name!r} "
-                f"keeps {wanted} replicas in {leaving.datacenter}, which would have {len(racks)} rack(s) without it: "
-                "its tablets could only go where a rack holds one of their replicas already. Add a node to the rack, "
-                "or replace this one",
-            )
+def require_tokens_free(metadata: ClusterMetadata, tokens: tuple[int, ...], exempt: int | None) -> None:
+    """That no node owns any of the tokens, or has asked for it; `exempt` is a node that gives its own up."""
+    require(len(set(tokens)) == len(tokens), "tokens-taken", f"tokens {sorted(tokens)}: give each of them once")
+    for request in metadata.open_requests():
+        taken = sorted(set(tokens).intersection(request.tokens))
+        require(not taken, "tokens-taken", f"tokens {taken} are asked for by request {request.request_id}")
+    allowed(metadata, lambda state: checks.tokens_free(state, tokens, () if exempt is None else (exempt,)))

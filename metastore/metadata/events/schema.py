@@ -8,18 +8,30 @@ import msgspec
 import numpy as np
 from epochlake.metastore.metadata.attachments import decode_replicas
 from epochlake.metastore.metadata.events.base import Event, require, require_name
+from epochlake.metastore.metadata.events.plans import with_names
+from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
+from epochlake.metastore.metadata.rings import replication_setting, ring_state, with_ring_state
+from epochlake.placement.ring.placements import calculated, settled
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
+_GOING = (NodeState.DECOMMISSIONING, NodeState.REMOVING)
 RESERVED_PREFIX = "_"
 NOT_A_KEY = ("float", "double", "array", "map", "struct", "variant", "binary")
 """Types that cannot be hashed to one token by everybody, or that have several spellings of one value."""
 
 
 class CreateKeyspace(Event, frozen=True):
+    """A keyspace, whose placement never changes its kind.
+
+    One on the ring is placed by its strategy on the ring of this epoch. The strategies are no planning that may get
+    better: what they give is part of what their names mean, like a token is what `xxhash64` means.
+    """
+
     keyspace: Keyspace
 
     def check(self, metadata: ClusterMetadata) -> None:
@@ -27,35 +39,27 @@ class CreateKeyspace(Event, frozen=True):
         require_name("keyspace", new.name)
         require(new.name not in metadata.schema.keyspaces, "keyspace-exists", f"keyspace {new.name!r} exists already")
         require(
-            new.placement is PlacementKind.TABLETS and new.strategy == "NetworkTopologyStrategy",
+            new.placement is PlacementKind.RING or new.strategy == NETWORK_TOPOLOGY,
             "unsupported-placement",
             f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported; "
-            "use tablets with NetworkTopologyStrategy",
+            f"use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
-        require(
-            any(new.replication.values()),
-            "no-replicas",
-            f"keyspace {new.name!r} asks for no replica anywhere: give a replication such as dc1=3",
-        )
-        for datacenter, wanted in new.replication.items():
-            here = [n for n in metadata.directory.nodes.values() if n.datacenter == datacenter]
-            normal = sum(node.state is NodeState.NORMAL for node in here)
-            joining = sum(node.state in (NodeState.NONE, NodeState.BOOTSTRAPPING) for node in here)
-            require(wanted >= 0, "invalid-replication", f"{datacenter}={wanted}: a replication factor is 0 or more")
-            require(
-                wanted <= normal,
-                "replication-too-high",
-                f"keyspace {new.name!r} asks for {wanted} replicas in datacenter {datacenter!r}, which has {normal} "
-                f"normal node(s)"
-                + (f" and {joining} still joining: run `epochlake coordinator run --until-idle`" if joining else "")
-                + ("" if joining else ": add nodes, or ask for less"),
-            )
+        require_enough_nodes(metadata, new.name, require_replication(new.name, new.strategy, new.replication))
+        if new.placement is PlacementKind.RING:
+            _check_ring(metadata, new.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = dict(metadata.schema.keyspaces)
         keyspaces[self.keyspace.name] = msgspec.structs.replace(self.keyspace, epoch=epoch)
         schema = msgspec.structs.replace(metadata.schema, keyspaces=keyspaces, epoch=epoch)
-        return msgspec.structs.replace(metadata, schema=schema)
+        metadata = msgspec.structs.replace(metadata, schema=schema)
+        if self.keyspace.placement is not PlacementKind.RING:
+            return metadata
+        state, setting = ring_state(metadata), replication_setting(metadata, self.keyspace.name)
+        if setting in state.placements:
+            return metadata
+        placements = {**state.placements, setting: settled(calculated(state.ring(), setting))}
+        return with_ring_state(metadata, msgspec.structs.replace(state, placements=placements), epoch)
 
     def summary(self) -> str:
         replication = ", ".join(f"{dc}={n}" for dc, n in self.keyspace.replication.items())
@@ -69,11 +73,23 @@ class DropKeyspace(Event, frozen=True):
         metadata.keyspace(self.name)
         tables = [t.full_name for t in metadata.schema.tables.values() if t.keyspace == self.name]
         require(not tables, "keyspace-not-empty", f"keyspace {self.name!r} has tables ({', '.join(tables)}): drop them")
+        for request in metadata.open_requests():
+            require(
+                request.keyspace != self.name,
+                "request-in-the-way",
+                f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state}): "
+                "wait for it, or cancel it",
+            )
+        _require_no_operation_on(metadata, self.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = {name: k for name, k in metadata.schema.keyspaces.items() if name != self.name}
         schema = msgspec.structs.replace(metadata.schema, keyspaces=keyspaces, epoch=epoch)
-        return msgspec.structs.replace(metadata, schema=schema)
+        metadata = msgspec.structs.replace(metadata, schema=schema)
+        state = ring_state(metadata)
+        used = set(state.keyspaces.values())
+        placements = {setting: now for setting, now in state.placements.items() if setting in used}
+        return with_ring_state(metadata, msgspec.structs.replace(state, placements=placements), epoch)
 
     def summary(self) -> str:
         return f"keyspace {self.name} dropped"
@@ -82,13 +98,15 @@ class DropKeyspace(Event, frozen=True):
 class CreateTable(Event, frozen=True):
     """A table and where each of its tablets is stored. The map travels as the entry's attachment.
 
+    One of a ring keyspace has neither tablets nor a map: where its rows are is the keyspace's to say.
+
     Its replica tables were created before this is committed, so that from its first epoch on a replica table that is
     missing means a replica that was lost, never one that is empty.
     """
 
     table: Table
     tablet_count: int
-    attachment: bytes
+    attachment: bytes = b""
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = self.table
@@ -101,6 +119,14 @@ class CreateTable(Event, frozen=True):
             table.table_id not in metadata.schema.tables, "table-exists", f"table id {table.table_id} exists already"
         )
         _check_columns(table)
+        if keyspace.placement is PlacementKind.RING:
+            require(
+                self.tablet_count == 0 and not self.attachment,
+                "invalid-tablets",
+                f"keyspace {keyspace.name!r} is on the ring: its tables have no tablets",
+            )
+            _require_no_operation_on(metadata, keyspace.name)
+            return
         replicas = decode_replicas(self.attachment)
         require(
             len(replicas) == self.tablet_count > 0 and self.tablet_count & (self.tablet_count - 1) == 0,
@@ -114,6 +140,8 @@ class CreateTable(Event, frozen=True):
         schema = msgspec.structs.replace(
             metadata.schema, tables={**metadata.schema.tables, table.table_id: table}, epoch=epoch
         )
+        if not self.attachment:
+            return msgspec.structs.replace(metadata, schema=schema)
         tablet_map = TabletMap.from_array(decode_replicas(self.attachment), epoch=epoch)
         tablets = msgspec.structs.replace(
             metadata.tablets, maps={**metadata.tablets.maps, table.table_id: tablet_map}, epoch=epoch
@@ -122,7 +150,8 @@ class CreateTable(Event, frozen=True):
 
     def summary(self) -> str:
         kind = "append-only, " if self.table.append_only else ""
-        return f"table {self.table.full_name} ({kind}{self.tablet_count} tablets)"
+        where = f"{self.tablet_count} tablets" if self.attachment else "on the ring"
+        return f"table {self.table.full_name} ({kind}{where})"
 
 
 class DropTable(Event, frozen=True):
@@ -138,9 +167,14 @@ class DropTable(Event, frozen=True):
             "transition-in-the-way",
             f"{moving} tablets of {self.name} are in transition: wait, or run the coordinator until it is idle",
         )
+        if metadata.is_on_ring(self.table_id):
+            _require_no_operation_on(metadata, table.keyspace)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         tables = {key: table for key, table in metadata.schema.tables.items() if key != self.table_id}
+        if self.table_id not in metadata.tablets.maps:
+            schema = msgspec.structs.replace(metadata.schema, tables=tables, epoch=epoch)
+            return msgspec.structs.replace(metadata, schema=schema)
         maps = {key: value for key, value in metadata.tablets.maps.items() if key != self.table_id}
         return msgspec.structs.replace(
             metadata,
@@ -150,6 +184,48 @@ class DropTable(Event, frozen=True):
 
     def summary(self) -> str:
         return f"table {self.name} dropped"
+
+
+def _check_ring(metadata: ClusterMetadata, name: str) -> None:
+    """That the ring is at rest, and that every node has its part of it."""
+    operation = next(iter(metadata.rings.operations.values()), None)
+    require(
+        operation is None,
+        "operation-in-the-way",
+        f"keyspace {name!r} cannot be made while ranges change hands: {with_names(metadata, str(operation))} is in "
+        "flight. Wait for it",
+    )
+    for request in metadata.open_requests():
+        node = metadata.directory.nodes.get(request.node_id)
+        require(
+            request.kind not in GOING or request.started_epoch is None or node is None or not node.tokens,
+            "request-in-the-way",
+            f"keyspace {name!r} cannot be made while node {node.name if node else ''!r} is on its way out without a "
+            f"plan of its ranges ({request.kind} {request.request_id}): wait for it, or cancel it",
+        )
+    staying = [node for node in metadata.directory.members() if node.state not in _GOING]
+    without = sorted(node.name for node in staying if not node.tokens)
+    require(
+        not without,
+        "no-tokens",
+        f"keyspace {name!r} cannot be on the ring: {', '.join(without)} own(s) no tokens. Give them some with "
+        "`epochlake node move`, or let them leave",
+    )
+
+
+def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
+    """That no operation in flight changes where the rows of a ring keyspace are."""
+    if metadata.schema.keyspaces[keyspace].placement is not PlacementKind.RING:
+        return
+    setting = replication_setting(metadata, keyspace)
+    for operation in metadata.rings.operations.values():
+        changes = any(len(d.reads.starts) or len(d.writes.starts) for d in operation.deltas.get(setting, ()))
+        require(
+            not changes,
+            "operation-in-the-way",
+            f"{with_names(metadata, str(operation))} is in flight, and changes where the rows of keyspace {keyspace!r} "
+            "are: wait for it, or cancel it",
+        )
 
 
 def _check_columns(table: Table) -> None:

@@ -239,7 +239,7 @@ REJECTED: list[tuple[str, object, str]] = [
     (
         "small",
         CreateKeyspace(Keyspace("k", PlacementKind.RING, "NetworkTopologyStrategy", {"dc1": 1})),
-        "unsupported-placement",
+        "no-tokens",
     ),
     (
         "small",
