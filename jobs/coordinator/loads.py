@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 from epochlake.jobs.coordinator.planning import Loads
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.pieces import overlap
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, TableId, Volume, VolumeId
-from epochlake.placement.tokens import parse_label
+from epochlake.placement.tokens import tablet_label, tablet_of, tokens_of_label
 
 THREADS = 16
 
@@ -36,10 +41,10 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
     def attempt(place: tuple[TableId, VolumeId]) -> tuple[tuple[TableId, VolumeId], dict[int, int] | None]:
         table_id, volume = place
         try:
-            files = open_snapshot(address_of(metadata, metadata.schema.tables[table_id], volume)).files
+            files = open_snapshot(address_of(metadata, metadata.schema.tables[table_id], volume)).all_files
         except (StorageUnavailable, WrongCluster):
             return place, None
-        return place, {parse_label(label)[0]: sum(f.size for f in held.values()) for label, held in files.items()}
+        return place, bytes_by_tablet(files.values(), metadata.tablets.maps[table_id].count)
 
     sizes: dict[tuple[TableId, int, VolumeId], int] = {}
     with ThreadPoolExecutor(max(1, min(THREADS, len(places)))) as pool:
@@ -50,6 +55,21 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
             for tablet, size in tablets.items():
                 sizes[(table_id, tablet, volume)] = size
     return Loads(sizes, frozenset(unmeasured))
+
+
+def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
+    """The bytes of each of `count` tablets; of a file that straddles tablets, each has its share of the tokens."""
+    held: dict[int, int] = defaultdict(int)
+    for file in files:
+        low, high = file.extent if file.rows else file.window
+        first, last = tablet_of(np.array([low, high], dtype=np.int64), count).tolist()
+        if first == last:
+            held[first] += file.size
+            continue
+        for tablet in range(first, last + 1):
+            begin, end = overlap(tokens_of_label(tablet_label(tablet, count)), (low, high))
+            held[tablet] += file.size * (end - begin + 1) // (high - low + 1)
+    return dict(held)
 
 
 def _answers(metadata: ClusterMetadata, volume: Volume) -> bool:

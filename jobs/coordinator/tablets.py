@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, barrier_of, is_gone
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, next_transitions
 from epochlake.jobs.coordinator.side_effects import (
-    SideEffectFailed,
     clean_up_leaving,
     clean_up_target,
     prepare_pending,

@@ -19,7 +19,7 @@ from typing import Any
 
 from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import fencing, side_effects
+from epochlake.jobs.coordinator import effects, fencing, side_effects
 from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.dataplane.copying import copy_data_file
@@ -37,9 +37,9 @@ STEPS: list[tuple[Any, str]] = [
     (DeltaLog, "append"),
     (fencing, "raise_fence"),
     (side_effects, "raise_fence"),
-    (side_effects, "create_replica"),
-    (side_effects, "drop_tablets"),
-    (side_effects, "commit_files"),
+    (effects, "create_replica"),
+    (effects, "drop_ranges"),
+    (effects, "commit_files"),
 ]
 
 

@@ -1,0 +1,92 @@
+"""What the coordinator does to one replica table, for tablets and on the ring: making, dropping, committing.
+
+Each can be done again, and each is refused where it comes too late: by the fence, or by the session of its step (seed
+000, "Topology guards"). Whatever cannot be done is raised as `SideEffectFailed`, with what stands in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from epochlake.jobs.coordinator.errors import SideEffectFailed
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
+from epochlake.jobs.dataplane.pieces import Interval
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
+from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import TableId, VolumeId
+
+
+def place_of(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaAddress:
+    """Where the replica table is."""
+    return address_of(metadata, metadata.schema.tables[table_id], volume)
+
+
+def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaSnapshot:
+    try:
+        return open_snapshot(place_of(metadata, table_id, volume))
+    except (StorageUnavailable, WrongCluster) as error:
+        raise SideEffectFailed(str(error)) from error
+
+
+def make_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, fence: int) -> None:
+    """Make the empty replica table, unless it is there."""
+    try:
+        create_replica(place_of(metadata, table_id, volume), metadata.schema.tables[table_id], fence)
+    except (StorageUnavailable, WrongCluster) as error:
+        raise SideEffectFailed(str(error)) from error
+
+
+def was_never_made(address: ReplicaAddress) -> bool:
+    """Whether the volume answers and has no such table."""
+    try:
+        require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+        return not storage.exists(address.uri)
+    except (StorageUnavailable, WrongCluster):
+        return False
+
+
+def drop(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, ranges: Collection[Interval]) -> None:
+    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`."""
+    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.epoch)
+    match outcome:
+        case FencedOff(fence=fence):
+            raise SideEffectFailed(f"{describe(metadata, volume)} is fenced at {fence}: a newer coordinator is at work")
+        case Unreachable(reason=reason):
+            raise SideEffectFailed(f"{describe(metadata, volume)}: {reason}")
+
+
+def commit_streamed(
+    metadata: ClusterMetadata,
+    table_id: TableId,
+    volume: VolumeId,
+    files: Sequence[DataFile],
+    session: str,
+    version: int,
+) -> None:
+    """Make streamed files part of the pending replica, under the session of the streaming.
+
+    `version` tells the commits of a session apart: it must grow from one to the next.
+    """
+    outcome = commit_files(
+        place_of(metadata, table_id, volume),
+        files,
+        epoch=metadata.epoch,
+        app_id=session,
+        app_version=version,
+        session=session,
+    )
+    match outcome:
+        case Acknowledged() | AlreadyApplied():
+            return
+        case SessionClosed():
+            raise SideEffectFailed(f"session {session} is closed: a newer coordinator has moved on")
+        case FencedOff(fence=fence):
+            raise SideEffectFailed(f"the pending replica is fenced at {fence}: a newer coordinator is at work")
+        case Unreachable(reason=reason):
+            raise SideEffectFailed(reason)
