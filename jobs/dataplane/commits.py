@@ -3,9 +3,8 @@
 The one idea: open a snapshot, decide by what it says, commit against exactly that snapshot. When the commit fails, the
 reason is not read from a message: the table is opened again, and the same decision is made on what is there now.
 
-Appends may come in between. Changes of what is there already (drop, segregate, relabel, removes) may not: each leaves
-the same mark in the table, and Delta lets two commits with one mark not pass each other. Otherwise a file that one of
-them has dropped could be brought back, in pieces or under another label, by the other.
+Appends may come in between. A commit that takes files out may not: Delta refuses what looked at the table before it, so
+what was dropped is not brought back, in pieces or under another label, by somebody who saw it there.
 """
 
 from __future__ import annotations
@@ -54,9 +53,6 @@ from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import TABLET, tokens_of_label
-
-_ARRANGEMENT = "epochlake-arrangement"
-"""The application id under which every change of files that are live is committed, one after the other."""
 
 
 def commit_files(
@@ -205,7 +201,7 @@ def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch:
         # An add of a path that is live takes the place of the earlier one: that is Delta's rule for its log.
         named = [msgspec.structs.replace(file, label=label_of(file)) for file in snapshot.all_files.values()]
         moved = [file for file in named if file.label != snapshot.all_files[file.file_id].label]
-        return Change(tuple(moved), rearranges=True)
+        return Change(tuple(moved))
 
     return _transact(address, decide, None)
 
@@ -247,11 +243,10 @@ def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Seq
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a commit does. `rearranges`: adds take the place of live files."""
+    """What a commit adds and removes."""
 
     adds: tuple[DataFile, ...]
     removes: tuple[DataFile, ...] = ()
-    rearranges: bool = False
 
 
 Decided = CommitOutcome | Change
@@ -305,9 +300,6 @@ def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) ->
     table, now = snapshot.delta_table(), _now_ms()
     actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]
     actions += [to_remove(file, now) for file in change.removes]
-    transactions = [Transaction(mark.app_id, mark.version)] if mark else []
-    if change.removes or change.rearranges:
-        transactions.append(Transaction(_ARRANGEMENT, snapshot.version + 1))
     table.create_write_transaction(
         actions,
         mode="append",
@@ -315,7 +307,7 @@ def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) ->
         partition_by=[TABLET],
         commit_properties=CommitProperties(
             max_commit_retries=ATTEMPTS,
-            app_transactions=transactions or None,
+            app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
         ),
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
     )
