@@ -70,7 +70,14 @@ def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) ->
 def _writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     """As files are staged (encoding.py)."""
     dictionaries = [name for name in schema.names if name != TOKEN]
-    return pq.ParquetWriter(sink, schema, compression=COMPRESSION, use_dictionary=dictionaries, store_schema=False)
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression=COMPRESSION,
+        use_dictionary=dictionaries,
+        store_schema=False,
+        write_page_checksum=True,
+    )
 
 
 def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
