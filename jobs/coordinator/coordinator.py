@@ -19,9 +19,11 @@ import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.fencing import Fences
 from epochlake.jobs.coordinator.requests import RequestTrack
+from epochlake.jobs.coordinator.resizing import ResizingTrack
 from epochlake.jobs.coordinator.tablets import TabletTrack
 from epochlake.jobs.coordinator.track import Tally, Track
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
+from epochlake.jobs.segregation import Segregator
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.errors import (
     CommitTimeout,
@@ -67,7 +69,8 @@ class CoordinatorReport(msgspec.Struct, frozen=True):
 class Coordinator:
     """One coordinator of a cluster; `run` until it is idle, or as a service.
 
-    `copier` copies the files of a stream (threads of this process by default, or executors of a Spark job).
+    `copier` copies the files of a stream, and `segregator` cuts files for a split: threads of this process by default,
+    or executors of a Spark job.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Coordinator:
         cluster: Cluster,
         copier: Copier | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        segregator: Segregator | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
@@ -83,7 +87,9 @@ class Coordinator:
         self._tally = Tally()
         fences = Fences()
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
-        self.tracks: list[Track] = [RequestTrack(cluster, self._tally), self.tablets]
+        self.resizing = ResizingTrack(cluster, segregator, self.tablets.avoided)
+        self.tablets.held = lambda: self.resizing.held
+        self.tracks: list[Track] = [RequestTrack(cluster, self._tally), self.resizing, self.tablets]
         self._blocked: list[str] = []
 
     def run(self, until_idle: bool, *, should_stop: Callable[[], bool] = lambda: False) -> CoordinatorReport:

@@ -37,12 +37,14 @@ BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_R
 class Loads(msgspec.Struct, frozen=True):
     """Measured bytes of tablet replicas, and the volumes that could not be measured: neither targets nor sources.
 
-    `avoided` are volumes that a transition to was taken back a moment ago: no targets for now.
+    `avoided` are volumes that a transition to was taken back a moment ago: no targets for now. `held` are tables that
+    are about to be split or merged: they are drained, and not balanced.
     """
 
     sizes: Mapping[tuple[TableId, int, VolumeId], int]
     unmeasured: frozenset[VolumeId]
     avoided: frozenset[VolumeId] = frozenset()
+    held: frozenset[TableId] = frozenset()
 
     @property
     def no_targets(self) -> frozenset[VolumeId]:
@@ -122,7 +124,8 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
                 replica_volume.append(row_of_volume[volume])
                 replica_size.append(max(loads.sizes.get((table_id, tablet, volume), largest), 1))
             keys.append((table_id, tablet))
-            hold.append(Hold.FREE if transition is None else Hold.IN_TRANSITION)
+            held = Hold.PENDING_REQUEST if table_id in loads.held and not draining else Hold.FREE
+            hold.append(held if transition is None else Hold.IN_TRANSITION)
             table_rows.append(table_row)
     node_row = {node.node_id: row for row, node in enumerate(nodes)}
     owner = [node_row[metadata.directory.node_of_volume[volume.volume_id].node_id] for volume in volumes]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -103,29 +102,24 @@ def colocating_transitions(
             break
         if {2 * pair, 2 * pair + 1} & moving:
             continue
-        for move in _first_moves(metadata, tablet_map, pair, stuck):
-            obstacle = _obstacle(metadata, move, loads)
-            if obstacle:
-                stuck[obstacle] = None
-            elif move.source in room and move.target in room:
-                begun.append(_transition(metadata, table_id, move))
-                for volume in (move.source, move.target):
-                    room[volume] -= 1
-                    if not room[volume]:
-                        del room[volume]
-                break
+        move = _next_move(metadata, tablet_map, pair)
+        obstacle = _obstacle(metadata, move, loads) if move else "their replicas are in different datacenters"
+        if obstacle:
+            stuck[f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}"] = None
+        elif move and move.source in room and move.target in room:
+            begun.append(_transition(metadata, table_id, move))
+            for volume in (move.source, move.target):
+                room[volume] -= 1
+                if not room[volume]:
+                    del room[volume]
     return begun, list(stuck)
 
 
-def _first_moves(
-    metadata: ClusterMetadata, tablet_map: TabletMap, pair: int, stuck: dict[str, None]
-) -> Iterator[Colocation]:
+def _next_move(metadata: ClusterMetadata, tablet_map: TabletMap, pair: int) -> Colocation | None:
     """The next move of a pair: one at a time, in the order that keeps nodes and racks apart."""
     even, odd = tablet_map.replicas(2 * pair), tablet_map.replicas(2 * pair + 1)
     moves = colocations(pair, even, odd, lambda volume: _location(metadata, volume))
-    if not moves:
-        stuck[f"tablets {2 * pair} and {2 * pair + 1} have replicas in different datacenters"] = None
-    yield from moves[:1]
+    return moves[0] if moves else None
 
 
 def _obstacle(metadata: ClusterMetadata, move: Colocation, loads: Loads) -> str:

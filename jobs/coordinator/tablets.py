@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -38,7 +38,7 @@ from epochlake.metastore.metadata.events import (
     StageChange,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import TabletKey, Transition, VolumeId
+from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
 from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ AVOIDED_SECONDS = 60.0
 class TabletTrack:
     """Transitions of tablets, from their beginning to their end.
 
-    `errors`: why the side effects of a tablet in transition last failed.
+    `errors`: why the side effects of a tablet in transition last failed. `held` gives tables that are not balanced now.
     """
 
     def __init__(self, cluster: Cluster, copier: Copier, fences: Fences, tally: Tally) -> None:
@@ -68,6 +68,7 @@ class TabletTrack:
         self._failures: Counter[TabletKey] = Counter()
         self._patience = Patience(fences, self._settings)
         self._avoided: dict[VolumeId, tuple[float, str]] = {}
+        self.held: Callable[[], frozenset[TableId]] = frozenset
         self.errors: dict[TabletKey, str] = {}
         self.blocked: list[str] = []
 
@@ -205,9 +206,8 @@ class TabletTrack:
     def _begin_transitions(self, metadata: ClusterMetadata) -> bool:
         if not metadata.tablets.maps or not self._has_room(metadata):
             return False
-        now = time.monotonic()
-        avoided = {volume: error for volume, (until, error) in self._avoided.items() if until > now}
-        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided))
+        avoided = self.avoided()
+        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided), held=self.held())
         new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
         self.blocked += stuck
         if not new:
@@ -220,6 +220,11 @@ class TabletTrack:
             return False
         self._cluster.commit(StartTransitions(tuple(new)), reason=new[0].reason)
         return True
+
+    def avoided(self) -> dict[VolumeId, str]:
+        """Volumes that a transition to was taken back a moment ago, and why."""
+        now = time.monotonic()
+        return {volume: error for volume, (until, error) in self._avoided.items() if until > now}
 
     def _has_room(self, metadata: ClusterMetadata) -> bool:
         """Whether more should begin now: measuring loads is only worth it when what was begun has been streamed."""

@@ -1,0 +1,321 @@
+"""The track of splits and merges: decided from sizes, made ready without moving anything, and ended in one epoch.
+
+A split is ready when no replica table has a file that straddles a middle, a merge when siblings are on the same
+volumes. Their end changes numbers only: every token keeps its replicas, so it takes as long for a terabyte as for a
+row. Labels of files follow afterwards, in one commit for each replica table (docs/decisions/011-resizing.md).
+
+Topology requests come first, and so does an operator who has paused balancing: as long as either lasts, nothing of this
+goes on but the labels.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator.fencing import is_gone
+from epochlake.jobs.coordinator.loads import measure_loads
+from epochlake.jobs.coordinator.planning import Loads
+from epochlake.jobs.coordinator.resize_planning import (
+    colocating_transitions,
+    planned_resizes,
+    replica_rows,
+    volumes_of,
+)
+from epochlake.jobs.dataplane.commits import relabel
+from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Unreachable
+from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.jobs.segregation import Segregated, Segregation, Segregator, ThreadSegregator
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import DecideResize, FinishResize, StartTransitions
+from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.metadata.placements import TablePlacements, index_of
+from epochlake.placement.consistency import BarrierLevel, barrier_passed
+from epochlake.placement.resizing import Resize
+
+logger = logging.getLogger(__name__)
+
+THREADS = 16
+SLICE_BYTES = 256 << 20
+SLICE_SECONDS = 5.0
+"""What one round cuts of a replica table at most: `SLICE_BYTES`, or what the limit of bytes a second allows in so many
+seconds. A topology request that comes meanwhile waits for no more than that."""
+
+MEASURE_SECONDS = 10.0
+"""How old the loads may be that a decision is made from, while nothing about the tablets has changed."""
+
+RETRY_SECONDS = 10.0
+"""How long a replica that did not answer is left alone when nothing waits for it."""
+
+Decided = tuple[TableId, int]
+"""A table and the number of its decision: what work for it is known by, and is stale without."""
+
+
+class ResizingTrack:
+    """Splits and merges tablets.
+
+    `avoided` gives the volumes that a tablet was just taken back from. `held` are the tables that balancing leaves
+    alone until their merge, or their split that is ready, has ended: an end needs a moment without transitions of the
+    table.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        segregator: Segregator | None = None,
+        avoided: Callable[[], Collection[VolumeId]] = frozenset,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = cluster.configuration.coordinator
+        self._segregator = segregator or ThreadSegregator(bytes_per_second=self._settings.bytes_per_second)
+        self._avoided = avoided
+        self._loads: tuple[object, float, Loads] | None = None
+        self._ready: dict[Decided, dict[VolumeId, int]] = {}
+        self._away: dict[Decided, dict[VolumeId, str]] = {}
+        self._waiting_since: dict[Decided, float] = {}
+        self._labelled: dict[tuple[TableId, VolumeId], int] = {}
+        self._retry_at: dict[tuple[TableId, VolumeId], float] = {}
+        self.held: frozenset[TableId] = frozenset()
+        self.resized = 0
+        self.blocked: list[str] = []
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        self.held = frozenset()
+        progressed = self._label(metadata)
+        if not self._may_go_on(metadata):
+            return progressed
+        progressed = self._decide(metadata) or progressed
+        metadata = self._cluster.catch_up()
+        if not self._may_go_on(metadata):
+            return progressed
+        self._forget_stale(metadata)
+        self.held = frozenset(_in_force(metadata, Resize.MERGE))
+        for table_id in _in_force(metadata, Resize.SPLIT):
+            progressed = self._split(metadata, table_id) or progressed
+        for table_id in _in_force(metadata, Resize.MERGE):
+            progressed = self._merge(metadata, table_id) or progressed
+        return progressed
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        """Whether no decision is in force, or none may be carried out now."""
+        return not metadata.switches.balancing or not any(
+            _in_force(metadata, one) for one in (Resize.SPLIT, Resize.MERGE)
+        )
+
+    def _may_go_on(self, metadata: ClusterMetadata) -> bool:
+        return bool(metadata.tablets.maps and metadata.switches.balancing and not any(metadata.open_requests()))
+
+    # --- deciding ---------------------------------------------------------------------------------------------------
+
+    def _decide(self, metadata: ClusterMetadata) -> bool:
+        decided = False
+        for planned in planned_resizes(metadata, self._measured(metadata), self._cluster.configuration.tablets):
+            if not planned.decision.changes:
+                continue
+            number = metadata.tablets.maps[planned.table_id].resize_seq_number + 1
+            why = planned.decision.why
+            self._cluster.commit(DecideResize(planned.table_id, planned.decision.resize, number, why), reason=why)
+            decided = True
+            if planned.decision.resize is Resize.NONE:
+                # Whoever still cuts for what was decided before is refused from here on.
+                newest = self._cluster.catch_up()
+                self._fence(newest, planned.table_id)
+        return decided
+
+    def _measured(self, metadata: ClusterMetadata) -> Loads:
+        """The loads of now, or of a moment ago when no map has changed."""
+        known = {
+            table_id: (one.count, one.resize_type, one.resize_seq_number)
+            for table_id, one in metadata.tablets.maps.items()
+        }
+        if self._loads is None or self._loads[0] != known or time.monotonic() - self._loads[1] > MEASURE_SECONDS:
+            self._loads = (known, time.monotonic(), measure_loads(metadata))
+        return msgspec.structs.replace(self._loads[2], avoided=frozenset(self._avoided()))
+
+    def _forget_stale(self, metadata: ClusterMetadata) -> None:
+        current = {(table_id, one.resize_seq_number) for table_id, one in metadata.tablets.maps.items()}
+        for known in (self._ready, self._away, self._waiting_since):
+            for decided in [decided for decided in known if decided not in current]:
+                known.pop(decided)
+
+    # --- splitting --------------------------------------------------------------------------------------------------
+
+    def _split(self, metadata: ClusterMetadata, table_id: TableId) -> bool:
+        """Cut where files straddle a middle; end the split when every replica that answers is ready."""
+        tablet_map = metadata.tablets.maps[table_id]
+        decided = (table_id, tablet_map.resize_seq_number)
+        ready = self._ready.setdefault(decided, {})
+        due = [volume for volume in volumes_of(tablet_map) if volume not in ready]
+        cut = self._segregate(metadata, decided, due, fence=tablet_map.epoch)
+        if not self._acknowledged(metadata, decided, set(ready)):
+            return cut
+        if self._is_moving(metadata, table_id):
+            self.held |= {table_id}
+            return cut
+        # What is ready stays so but for what came by transitions meanwhile: each is looked at once more, in this epoch.
+        seen_before = [volume for volume, epoch in ready.items() if epoch < metadata.epoch]
+        for volume in seen_before:
+            ready.pop(volume)
+        cut = self._segregate(metadata, decided, seen_before, fence=metadata.epoch) or cut
+        return self._end(metadata, decided, set(ready)) or cut
+
+    def _segregate(
+        self, metadata: ClusterMetadata, decided: Decided, volumes: Collection[VolumeId], fence: int
+    ) -> bool:
+        """One slice of cutting on each of the volumes; whether anything was cut."""
+        table_id, _ = decided
+        halves = 2 * metadata.tablets.maps[table_id].count
+        outcomes = self._segregated(metadata, table_id, list(volumes), halves, fence)
+        away = self._away.setdefault(decided, {})
+        for volume, outcome in outcomes.items():
+            away.pop(volume, None)
+            if outcome.ready:
+                self._ready[decided][volume] = metadata.epoch
+            elif outcome.away:
+                away[volume] = outcome.failure
+            elif outcome.failure:
+                self.blocked.append(f"{describe(metadata, volume)} is not ready for a split: {outcome.failure}")
+        return any(outcome.cut for outcome in outcomes.values())
+
+    def _segregated(
+        self, metadata: ClusterMetadata, table_id: TableId, volumes: list[VolumeId], count: int, fence: int
+    ) -> Mapping[VolumeId, Segregated]:
+        if not volumes:
+            return {}
+        rate = self._settings.bytes_per_second
+        limit = min(SLICE_BYTES, int(rate * SLICE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
+        table = metadata.schema.tables[table_id]
+        asked = [
+            Segregation(address_of(metadata, table, volume), count, metadata.epoch, fence, max(1, limit))
+            for volume in volumes
+        ]
+        return dict(zip(volumes, self._segregator.segregate(asked), strict=True))
+
+    # --- merging ----------------------------------------------------------------------------------------------------
+
+    def _merge(self, metadata: ClusterMetadata, table_id: TableId) -> bool:
+        """Bring siblings together; end the merge when all are and nothing of the table moves any more."""
+        tablet_map = metadata.tablets.maps[table_id]
+        if len(tablet_map.siblings_apart()):
+            streams = self._settings.streams_per_volume
+            begun, stuck = colocating_transitions(metadata, table_id, self._measured(metadata), streams)
+            name = metadata.schema.tables[table_id].full_name
+            self.blocked += [f"{name}: {reason}" for reason in stuck]
+            if begun:
+                self._cluster.commit(StartTransitions(tuple(begun)), reason=begun[0].reason)
+            return bool(begun)
+        if self._is_moving(metadata, table_id):
+            return False
+        decided = (table_id, tablet_map.resize_seq_number)
+        return self._end(metadata, decided, self._fence(metadata, table_id))
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def _end(self, metadata: ClusterMetadata, decided: Decided, fenced: set[VolumeId]) -> bool:
+        """Commit the end behind its barrier, and give the files their new labels."""
+        if not self._acknowledged(metadata, decided, fenced):
+            return False
+        self._cluster.commit(FinishResize(*decided))
+        self.resized += 1
+        self._waiting_since.pop(decided, None)
+        self._label(self._cluster.catch_up())
+        return True
+
+    def _acknowledged(self, metadata: ClusterMetadata, decided: Decided, fenced: set[VolumeId]) -> bool:
+        """Whether the replicas in `fenced` are all that answer, and meet every quorum of every tablet.
+
+        As everywhere (decision 003): storage that is gone for good counts, and the level relaxes with time.
+        """
+        tablet_map = metadata.tablets.maps[decided[0]]
+        away = self._away.get(decided, {})
+        counted = fenced | {volume for volume in volumes_of(tablet_map) if is_gone(metadata, volume)}
+        if any(volume not in counted and volume not in away for volume in volumes_of(tablet_map)):
+            return False
+        since = self._waiting_since.setdefault(decided, time.monotonic())
+        level = self._settings.barrier_level
+        if time.monotonic() - since > self._settings.barrier_timeout_seconds:
+            level = BarrierLevel.QUORUM
+        datacenter_of = metadata.directory.datacenter_of
+        if all(barrier_passed(level, row, (), counted, datacenter_of) for row in replica_rows(tablet_map)):
+            return True
+        said = "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in away.items())
+        name = metadata.schema.tables[decided[0]].full_name
+        self.blocked.append(f"the {tablet_map.resize_type} of {name} waits for replicas: {said}")
+        return False
+
+    def _fence(self, metadata: ClusterMetadata, table_id: TableId) -> set[VolumeId]:
+        """Fence every replica table of a table at the epoch of `metadata`; those that are."""
+        tablet_map, table = metadata.tablets.maps[table_id], metadata.schema.tables[table_id]
+        volumes = volumes_of(tablet_map)
+        with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
+            outcomes = pool.map(lambda v: raise_fence(address_of(metadata, table, v), metadata.epoch), volumes)
+        found = dict(zip(volumes, outcomes, strict=True))
+        self._away[(table_id, tablet_map.resize_seq_number)] = {
+            volume: outcome.reason for volume, outcome in found.items() if isinstance(outcome, Unreachable)
+        }
+        return {volume for volume, outcome in found.items() if not isinstance(outcome, Unreachable)}
+
+    def _is_moving(self, metadata: ClusterMetadata, table_id: TableId) -> bool:
+        return any(key[0] == table_id for key in metadata.tablets.transitions)
+
+    # --- labels -----------------------------------------------------------------------------------------------------
+
+    def _label(self, metadata: ClusterMetadata) -> bool:
+        """Give files the labels of their tablets where a decision has ended; whether anything was changed.
+
+        A replica that was away is cut now where it still has to be. Nothing waits for any of it.
+        """
+        now = time.monotonic()
+        due = [
+            (table_id, volume)
+            for table_id, tablet_map in metadata.tablets.maps.items()
+            if tablet_map.resize_seq_number and tablet_map.resize_type == Resize.NONE
+            for volume in volumes_of(tablet_map)
+            if self._labelled.get((table_id, volume)) != tablet_map.resize_seq_number
+            and self._retry_at.get((table_id, volume), 0) < now
+        ]
+        changed = False
+        for table_id in dict.fromkeys(table_id for table_id, _ in due):
+            volumes = [volume for of_table, volume in due if of_table == table_id]
+            tablet_map = metadata.tablets.maps[table_id]
+            for volume, outcome in self._segregated(metadata, table_id, volumes, tablet_map.count, 0).items():
+                changed |= bool(outcome.cut)
+                if outcome.ready:
+                    changed |= self._relabel(metadata, table_id, volume)
+                elif not outcome.cut:
+                    self._retry_at[(table_id, volume)] = now + RETRY_SECONDS
+        return changed
+
+    def _relabel(self, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
+        address = address_of(metadata, metadata.schema.tables[table_id], volume)
+        outcome = relabel(address, _labels(metadata.placements(table_id)), metadata.epoch)
+        if isinstance(outcome, Acknowledged | AlreadyApplied):
+            self._labelled[(table_id, volume)] = metadata.tablets.maps[table_id].resize_seq_number
+            self._retry_at.pop((table_id, volume), None)
+        else:
+            logger.info("%s keeps its labels for now: %s", address.uri, outcome)
+            self._retry_at[(table_id, volume)] = time.monotonic() + RETRY_SECONDS
+        return isinstance(outcome, Acknowledged)
+
+
+def _labels(cover: TablePlacements) -> Callable[[DataFile], str]:
+    """The label of each file: that of the range that its rows are in; its old one when they are in several."""
+
+    def label_of(file: DataFile) -> str:
+        tokens = file.extent if file.rows else file.window
+        first, last = index_of(cover.lows, np.array(tokens, dtype=np.int64)).tolist()
+        return cover.label(first) if first == last or not file.rows else file.label
+
+    return label_of
+
+
+def _in_force(metadata: ClusterMetadata, resize: Resize) -> list[TableId]:
+    """Tables whose tablets are to be split, or merged, in the order of their ids."""
+    return sorted(table_id for table_id, one in metadata.tablets.maps.items() if one.resize_type == resize)
