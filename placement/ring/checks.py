@@ -11,9 +11,9 @@ from itertools import combinations
 import numpy as np
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
-from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, inverse, same
+from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, same
 from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
-from epochlake.placement.ring.steps import settled_tokens, tokens_after
+from epochlake.placement.ring.steps import reads_at_rest, settled_tokens, tokens_after
 from epochlake.placement.ring.strategies import SIMPLE, Replication
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
@@ -155,11 +155,7 @@ def settles(state: RingState, asked: Operation) -> None:
     others = [operation for operation in state.operations.values() if not operation.cancelling]
     if not others:
         return
-    base = {replication: placements.reads for replication, placements in state.placements.items()}
-    for operation in reversed(list(state.operations.values())):
-        for replication, deltas in operation.deltas.items():
-            for delta in reversed(deltas[: operation.next_step]):
-                base[replication] = applied_to_reads(base[replication], inverse(delta))
+    base = reads_at_rest(state)
     for subset in _subsets(others):
         if not _reaches_its_target(state, base, (*subset, asked)):
             names = ", ".join(map(str, subset))

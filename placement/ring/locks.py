@@ -28,9 +28,11 @@ NOTHING = Ranges(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 def ranges_of(starts: Tokens, ends: Tokens) -> Ranges:
     """Distinct ranges, those around the top first, then by end, smaller ones first."""
-    pairs = np.unique(np.stack([starts, ends], axis=1), axis=0) if len(starts) else np.empty((0, 2), dtype=np.int64)
-    order = np.lexsort((~pairs[:, 0], pairs[:, 1]))
-    return Ranges(pairs[order, 0], pairs[order, 1])
+    order = np.lexsort((~starts, ends))
+    starts, ends = starts[order], ends[order]
+    distinct = np.ones(len(starts), dtype=np.bool_)
+    distinct[1:] = (starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1])
+    return Ranges(starts[distinct], ends[distinct])
 
 
 def first_conflict(asked: Ranges, held: Ranges) -> tuple[int, int] | None:

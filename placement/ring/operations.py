@@ -18,7 +18,7 @@ from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.movement import Movement, founding, movement
 from epochlake.placement.ring.placements import calculated
 from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingState
-from epochlake.placement.ring.steps import tokens_after
+from epochlake.placement.ring.steps import reads_at_rest, tokens_after
 from epochlake.placement.ring.strategies import Replication
 
 
@@ -113,10 +113,8 @@ def _movements(
 ) -> dict[Replication, Movement]:
     final = state.ring_with(after)
     plan = movement if before else founding
-    if not state.operations:  # At rest, what the strategy calculates for the ring as it is stands there already.
-        return {key: plan(current.reads, calculated(final, key)) for key, current in state.placements.items()}
-    ring = state.ring_with(before)
-    return {key: plan(calculated(ring, key), calculated(final, key)) for key in state.placements}
+    # What the strategy calculates for the ring as it is need not be calculated again: it stands there at rest.
+    return {key: plan(reads, calculated(final, key)) for key, reads in reads_at_rest(state).items()}
 
 
 def _tokens(tokens: Iterable[int]) -> tuple[int, ...]:

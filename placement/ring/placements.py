@@ -79,12 +79,14 @@ def settled(assignment: Assignment) -> Placements:
     return Placements(assignment, assignment)
 
 
-def applied(placements: Placements, delta: Delta) -> Placements:
-    """The placements after a delta; raises `InvariantViolated` when they are not what the delta was computed for."""
-    reads = applied_to_reads(placements.reads, delta)
-    if placements.writes is placements.reads and delta.writes is delta.reads:
-        return Placements(reads, reads)
-    writes = _applied(placements.writes, delta.split, delta.writes, delta.merge)
+def applied(placements: Placements, *deltas: Delta) -> Placements:
+    """The placements after these deltas, one after the other; raises `InvariantViolated` when they are not what the
+    deltas were computed for."""
+    reads, writes = placements.reads, placements.writes
+    for delta in deltas:
+        alike = writes is reads and delta.writes is delta.reads
+        reads = applied_to_reads(reads, delta)
+        writes = reads if alike else _applied(writes, delta.split, delta.writes, delta.merge)
     return settled(reads) if same(reads, writes) else Placements(reads, writes)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochlake.placement.ring.errors import PlanRejected
-from epochlake.placement.ring.placements import Placements, applied, inverse
+from epochlake.placement.ring.placements import Assignment, Placements, applied, applied_to_reads, inverse
 from epochlake.placement.ring.state import (
     STEPS,
     MemberState,
@@ -119,8 +119,8 @@ def without_deltas(placements: Mapping[Replication, Placements], operation: Oper
     """The placements with all the steps of an operation that are done taken back."""
     result = dict(placements)
     for replication, deltas in operation.deltas.items():
-        for delta in reversed(deltas[: operation.next_step]):
-            result[replication] = applied(result[replication], inverse(delta))
+        back = [inverse(delta) for delta in reversed(deltas[: operation.next_step])]
+        result[replication] = applied(result[replication], *back)
     return result
 
 
@@ -130,9 +130,18 @@ def with_deltas(
     """The placements after an operation's deltas from step number `first` on."""
     result = dict(placements)
     for replication, deltas in operation.deltas.items():
-        for delta in deltas[first:]:
-            result[replication] = applied(result[replication], delta)
+        result[replication] = applied(result[replication], *deltas[first:])
     return result
+
+
+def reads_at_rest(state: RingState) -> dict[Replication, Assignment]:
+    """What reads were before anything that is in flight: what the strategies calculate for the ring as it is."""
+    reads = {replication: placements.reads for replication, placements in state.placements.items()}
+    for operation in reversed(list(state.operations.values())):
+        for replication, deltas in operation.deltas.items():
+            for delta in reversed(deltas[: operation.next_step]):
+                reads[replication] = applied_to_reads(reads[replication], inverse(delta))
+    return reads
 
 
 def settled_tokens(state: RingState) -> dict[int, tuple[int, ...]]:

@@ -151,7 +151,7 @@ class _Run:
             self._go_on()
 
     def _prepare(self) -> None:
-        kind = self.chance.choices(("join", "leave", "move", "replace"), (60, 10, 15, 15))[0]
+        kind = self.chance.choices(("join", "leave", "move", "replace"), (70, 8, 11, 11))[0]
         name = f"{kind}-{self.names}"
         self.names += 1
         before = self.state
@@ -258,15 +258,16 @@ class _Run:
             self.counted.add((readers, writers))
 
     def _check_counts(self, readers: Nodes, writers: Nodes) -> None:
-        groups = self._by_datacenter() if self.configuration.datacenters else [set(self.state.nodes)]
-        shown = f"a range that is read from {sorted(readers)}"
-        for group in groups:
-            if len(readers & group) != self.configuration.factor:
-                raise self.failure(f"{shown} has {len(readers & group)} read replicas, not {self.configuration.factor}")
-            if len(writers & group) < self.configuration.factor:
-                raise self.failure(f"{shown} has only {len(writers & group)} write replicas")
+        read, written = Counter(map(self._group, readers)), Counter(map(self._group, writers))
+        for group in self.datacenters if self.configuration.datacenters else [""]:
+            if read[group] != self.configuration.factor:
+                raise self.failure(
+                    f"{sorted(readers)} are {read[group]} read replicas, not {self.configuration.factor}"
+                )
+            if written[group] < self.configuration.factor:
+                raise self.failure(f"{sorted(writers)} are only {written[group]} write replicas")
         if not readers <= writers:
-            raise self.failure(f"{shown} is not written to {sorted(readers - writers)}")
+            raise self.failure(f"{sorted(readers - writers)} are read from, but not written to")
 
     def _check_new_readers(self, before: RingState, after: RingState) -> None:
         """Who reads a range was written to before, in each piece of it where ranges were merged."""
@@ -319,10 +320,9 @@ class _Run:
     def _cover(self, assignment: Assignment) -> Cover:
         return self.rows.cover(assignment)
 
-    def _by_datacenter(self) -> list[set[int]]:
-        return [
-            {node.node_id for node in self.state.nodes.values() if node.datacenter == name} for name in self.datacenters
-        ]
+    def _group(self, node: int) -> str:
+        """Of whom there are as many replicas as the factor says: those of the node's datacenter, or all."""
+        return self.state.nodes[node].datacenter if self.configuration.datacenters else ""
 
     def _placements(self, state: RingState) -> Placements:
         return state.placements[state.keyspaces[_KEYSPACE]]
@@ -337,13 +337,26 @@ class _Run:
         return tuple(sorted(self.chance.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(self.configuration.tokens)))
 
 
+class _Known(dict[bytes, Nodes]):
+    """The nodes of a row of replicas."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def __missing__(self, row: bytes) -> Nodes:
+        nodes = np.frombuffer(row, dtype=np.int32)
+        self[row] = found = self._pool.one(nodes[nodes >= 0].tolist())
+        return found
+
+
 class _Rows:
     """Assignments of production as covers of the model's kind. Rows with the same bytes are the same set."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._covers: dict[Assignment, Cover] = {}
-        self._known: dict[bytes, Nodes] = {}
+        self._known = _Known(pool)
 
     def cover(self, assignment: Assignment) -> Cover:
         found = self._covers.get(assignment)
@@ -358,11 +371,7 @@ class _Rows:
         if not width:
             return [self._pool.one(())] * count
         data, size = replicas.tobytes(), width * replicas.itemsize
-        rows = [data[at : at + size] for at in range(0, len(data), size)]
-        for row in {*rows} - self._known.keys():
-            nodes = np.frombuffer(row, dtype=replicas.dtype)
-            self._known[row] = self._pool.one(nodes[nodes >= 0].tolist())
-        return [self._known[row] for row in rows]
+        return [self._known[data[at : at + size]] for at in range(0, len(data), size)]
 
 
 def _shown(nodes: frozenset[int] | None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 
 import msgspec
 import numpy as np
@@ -68,16 +68,22 @@ def disjoint_in_step(
     """
     for keyspace in before.keys() & after.keys():
         earlier, later = before[keyspace], after[keyspace]
-        grid = np.union1d(earlier.starts, later.starts)
-        at_earlier = (np.searchsorted(earlier.starts, grid, side="right") - 1).tolist()
-        at_later = (np.searchsorted(later.starts, grid, side="right") - 1).tolist()
-        pairs = {(earlier.views[a], later.views[b]) for a, b in zip(at_earlier, at_later, strict=True)}
-        for pair in pairs - known:
+        for pair in {*_together(earlier, later)} - known:
             found = disjoint_quorums(*pair, datacenters)
             if found is not None:
                 return found
             known.add(pair)
     return None
+
+
+def _together(earlier: Views, later: Views) -> Iterable[Pair]:
+    """The views of each range of the finer of both covers."""
+    if np.array_equal(earlier.starts, later.starts):
+        return zip(earlier.views, later.views, strict=True)
+    grid = np.union1d(earlier.starts, later.starts)
+    at_earlier = (earlier.starts.searchsorted(grid, side="right") - 1).tolist()
+    at_later = (later.starts.searchsorted(grid, side="right") - 1).tolist()
+    return ((earlier.views[a], later.views[b]) for a, b in zip(at_earlier, at_later, strict=True))
 
 
 def disjoint_in_history(states: Iterable[RingState]) -> Iterator[tuple[int, Counterexample]]:
@@ -101,15 +107,13 @@ def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str])
     local: dict[str, list[int]] = {}
     for node, role in roles.items():
         local.setdefault(datacenters[node], []).append(role)
-    scopes = [None, *sorted(local)] if len(local) > 1 else [None]
-    for scope in scopes:
-        found = _avoided(tuple(sorted(roles.values() if scope is None else local[scope])))
-        if found is not None:
-            what, quorum = found
-            members = [node for node in roles if scope in (None, datacenters[node])]
-            ordered = sorted(members, key=lambda node: (roles[node], node))
-            return Counterexample(what, frozenset(n for i, n in enumerate(ordered) if quorum >> i & 1), earlier, later)
-    return None
+    found = _avoided_somewhere(tuple([tuple(sorted(local[name])) for name in sorted(local)]))
+    if found is None:
+        return None
+    scope, what, quorum = found
+    members = [node for node in roles if scope is None or datacenters[node] == sorted(local)[scope]]
+    ordered = sorted(members, key=lambda node: (roles[node], node))
+    return Counterexample(what, frozenset(n for i, n in enumerate(ordered) if quorum >> i & 1), earlier, later)
 
 
 def _roles(groups: tuple[Nodes, ...]) -> dict[int, int]:
@@ -125,6 +129,17 @@ def _roles(groups: tuple[Nodes, ...]) -> dict[int, int]:
 
 
 Masks = tuple[int, int, int, int]
+
+
+@lru_cache(maxsize=100_000)
+def _avoided_somewhere(roles: tuple[tuple[int, ...], ...]) -> tuple[int | None, str, int] | None:
+    """What `_avoided` finds in all datacenters together (None) or in one of them, by its index."""
+    scopes: list[int | None] = [None, *range(len(roles))] if len(roles) > 1 else [None]
+    for scope in scopes:
+        found = _avoided(tuple(sorted(chain(*roles))) if scope is None else roles[scope])
+        if found is not None:
+            return scope, *found
+    return None
 
 
 @lru_cache(maxsize=100_000)
@@ -190,11 +205,27 @@ def _views(state: RingState, replication: Replication) -> Views:
             new = applied_to_reads(new, delta)
     columns = [_sets(now.reads, grid)]
     columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old, new)]
-    return Views(grid, [View(*sets) for sets in zip(*columns, strict=True)])
+    return Views(grid, [_view(*sets) for sets in zip(*columns, strict=True)])
+
+
+@lru_cache(maxsize=50_000)
+def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes) -> View:
+    """One object for views that come again: they are compared with each other after every step."""
+    return View(reads, writes, old, new)
 
 
 def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
-    return [frozenset(row) - {-1} for row in on_grid(assignment, grid).tolist()]
+    replicas = on_grid(assignment, grid)
+    count, width = replicas.shape
+    data, size = replicas.tobytes(), width * replicas.itemsize
+    return [_nodes(data[row * size : (row + 1) * size]) for row in range(count)]
+
+
+@lru_cache(maxsize=50_000)
+def _nodes(row: bytes) -> Nodes:
+    """The nodes of a row of replicas; one object for rows that come again."""
+    nodes = np.frombuffer(row, dtype=np.int32)
+    return frozenset(nodes[nodes >= 0].tolist())
 
 
 def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes]:
