@@ -1,17 +1,21 @@
-"""Reading: the union of the replicas' file sets, each file once, then last write wins where files can overlap.
+"""Reading: the union of the replicas' file sets, each row once, then last write wins where files can overlap.
 
-The one idea: a file has the same bytes wherever it lies, so which replica serves it does not matter, and a quorum read
-costs one read of each file. Files of a tablet whose token ranges are apart cannot hold the same key: only the others
-are merged, and so only they are shuffled. An append-only table needs no merge at all.
+The one idea: a row has the same place in the same origin wherever it lies, so which replica serves it does not matter,
+and a quorum read costs one read of each row. A file that also has rows which were not asked for here, or which another
+file serves, is read with a filter on the token. Files whose token ranges are apart cannot hold the same key: only the
+others are merged, and so only they are shuffled. An append-only table needs no merge at all.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, overlap, select
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT, spark_ddl
 from epochlake.metastore import storage
@@ -19,89 +23,149 @@ from epochlake.metastore.metadata.model import Table
 from epochlake.placement.tokens import TOKEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
+_FILE = "_file"
+_RANK = "_rank"
+
+Asked = tuple[int, int, Sequence[ReplicaSnapshot]]
+"""A range, first and last token, and the snapshots of the replicas that were chosen for it."""
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """Files that are read in the same way, as Spark's paths: only the rows with tokens in `intervals`, () for all."""
+
+    paths: tuple[str, ...]
+    intervals: tuple[Interval, ...]
 
 
 class ReadPlan(msgspec.Struct, frozen=True):
-    """The Spark paths of the files: read `plain` as they are, `filtered` for tombstones, or `merged` by key."""
+    """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key."""
 
-    plain: tuple[str, ...]
-    filtered: tuple[str, ...]
-    merged: tuple[str, ...]
+    plain: tuple[Scan, ...]
+    filtered: tuple[Scan, ...]
+    merged: tuple[Scan, ...]
 
 
-def read_files(spark: SparkSession, table: Table, tablets: Mapping[str, Sequence[ReplicaSnapshot]]) -> DataFrame:
-    """The rows of the tablets (label -> snapshots of the chosen replicas), with exactly the table's columns.
+def read_files(spark: SparkSession, table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAGE) -> DataFrame:
+    """The rows of the ranges asked for, which must not overlap, with exactly the table's columns.
 
     Per key the highest `_written_at` wins, then a tombstone, then the highest file id; a tombstone that wins hides the
-    key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing or torn.
+    key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing or torn. `lineage`: what
+    the merged files of these snapshots stand for.
     """
-    plan = plan_read(table, tablets)
+    plan = plan_read(table, asked, lineage)
     names = [f"`{column.name}`" for column in table.columns]
-    frames = [
-        _plain(spark, table, plan.plain).select(*names) if plan.plain else None,
-        _live(_plain(spark, table, plan.filtered)).select(*names) if plan.filtered else None,
-        _live(_newest(_plain(spark, table, plan.merged), table)).select(*names) if plan.merged else None,
-    ]
-    present = [frame for frame in frames if frame is not None]
-    if not present:
+    frames = [scan_rows(spark, table, scan).select(*names) for scan in plan.plain]
+    frames += [_live(scan_rows(spark, table, scan)).select(*names) for scan in plan.filtered]
+    if plan.merged:
+        frames.append(_live(_newest(spark, table, plan.merged)).select(*names))
+    if not frames:
         return spark.createDataFrame([], spark_ddl(table.columns))
-    result = present[0]
-    for frame in present[1:]:
-        result = result.unionAll(frame)
-    return result
+    return _union(frames)
 
 
-def plan_read(table: Table, tablets: Mapping[str, Sequence[ReplicaSnapshot]]) -> ReadPlan:
-    """Choose for each file of the union the replica that has been given the fewest bytes to read so far."""
-    load: dict[str, int] = {}
-    plain: list[str] = []
-    filtered: list[str] = []
-    merged: list[str] = []
-    for label in sorted(tablets):
-        snapshots = tablets[label]
+def plan_read(table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAGE) -> ReadPlan:
+    """Choose the files to read, and for each one the replica that has been given the fewest bytes to read so far."""
+    files: dict[str, DataFile] = {}
+    holders: dict[str, set[str]] = defaultdict(set)
+    wanted: dict[str, list[Interval]] = defaultdict(list)
+    for low, high, snapshots in _joined(asked):
         union: dict[str, DataFile] = {}
         for snapshot in snapshots:
-            union.update(snapshot.files.get(label, {}))
-        alone = set(union) if table.append_only else not_overlapping(union.values())
-        for file in sorted(union.values(), key=lambda file: (file.min_token, file.file_id)):
-            holders = [one.address.uri for one in snapshots if file.file_id in one.files.get(label, {})]
-            uri = min(holders, key=lambda holder: (load.get(holder, 0), holder))
-            load[uri] = load.get(uri, 0) + file.size
-            kind = merged if file.file_id not in alone else filtered if file.has_tombstones else plain
-            kind.append(storage.spark_uri(storage.join(uri, file.path)))
-    return ReadPlan(tuple(plain), tuple(filtered), tuple(merged))
+            for file in snapshot.within(low, high):
+                union[file.file_id] = file
+                holders[file.file_id].add(snapshot.address.uri)
+        for part in select(union.values(), low, high, lineage):
+            wanted[part.file.file_id].append((part.low, part.high))
+        files |= union
+    parts = {file_id: merged(intervals) for file_id, intervals in wanted.items()}
+    alone = (
+        parts.keys()
+        if table.append_only
+        else not_overlapping(
+            {
+                file_id: overlap((parts[file_id][0][0], parts[file_id][-1][1]), files[file_id].extent)
+                for file_id in parts
+            }
+        )
+    )
+    load: dict[str, int] = defaultdict(int)
+    plain, filtered, by_key = _Scans(), _Scans(), _Scans()
+    for file in sorted((files[file_id] for file_id in parts), key=lambda file: (file.min_token, file.file_id)):
+        uri = min(holders[file.file_id], key=lambda holder: (load[holder], holder))
+        load[uri] += file.size
+        kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain
+        kind.add(storage.spark_uri(storage.join(uri, file.path)), file, parts[file.file_id])
+    return ReadPlan(plain.scans(), filtered.scans(), by_key.scans())
 
 
-def not_overlapping(files: Iterable[DataFile]) -> set[str]:
-    """The ids of the files whose token range no other file touches."""
+def not_overlapping(extents: Mapping[str, Interval]) -> set[str]:
+    """The names of the intervals that no other one touches."""
     alone: set[str] = set()
-    group: list[DataFile] = []
+    group: list[str] = []
     reach = 0
-    for file in sorted(files, key=lambda file: file.min_token):
-        if group and file.min_token > reach:
+    for name, (first, last) in sorted(extents.items(), key=lambda item: item[1]):
+        if group and first > reach:
             if len(group) == 1:
-                alone.add(group[0].file_id)
+                alone.add(group[0])
             group = []
-        reach = max(reach, file.max_token) if group else file.max_token
-        group.append(file)
+        reach = max(reach, last) if group else last
+        group.append(name)
     if len(group) == 1:
-        alone.add(group[0].file_id)
+        alone.add(group[0])
     return alone
 
 
-def _plain(spark: SparkSession, table: Table, paths: Sequence[str]) -> DataFrame:
-    return (
+class _Scans:
+    """Paths by what is wanted of them."""
+
+    def __init__(self) -> None:
+        self._paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
+
+    def add(self, path: str, file: DataFile, intervals: Sequence[Interval]) -> None:
+        first, last = file.extent
+        whole = any(low <= first and last <= high for low, high in intervals)
+        self._paths[() if whole else tuple(intervals)].append(path)
+
+    def scans(self) -> tuple[Scan, ...]:
+        return tuple(Scan(tuple(paths), intervals) for intervals, paths in sorted(self._paths.items()))
+
+
+def _joined(asked: Iterable[Asked]) -> list[Asked]:
+    """Neighbouring ranges that the same replicas serve as one: fewer files are read in parts."""
+    joined: list[Asked] = []
+    for low, high, snapshots in sorted(asked, key=lambda one: one[0]):
+        if joined and joined[-1][1] == low - 1 and set(joined[-1][2]) == set(snapshots):
+            joined[-1] = (joined[-1][0], high, snapshots)
+        else:
+            joined.append((low, high, snapshots))
+    return joined
+
+
+def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
+    """The rows of the files of a scan, with the table's columns and the system columns."""
+    rows = (
         spark.read.schema(f"{spark_ddl(table.columns)}, {_SYSTEM_DDL}")
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
         .option("recursiveFileLookup", True)
         .option("ignoreMissingFiles", False)
         .option("ignoreCorruptFiles", False)
-        .parquet(*paths)
+        .parquet(*scan.paths)
     )
+    return rows.where(_within(scan.intervals)) if scan.intervals else rows
+
+
+def _within(intervals: Sequence[Interval]) -> Column:
+    from pyspark.sql import functions as F
+
+    return reduce(lambda one, other: one | other, [F.col(TOKEN).between(low, high) for low, high in intervals])
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionAll(other), frames)
 
 
 def _live(rows: DataFrame) -> DataFrame:
@@ -110,14 +174,14 @@ def _live(rows: DataFrame) -> DataFrame:
     return rows.where(~F.col(DELETED))
 
 
-def _newest(rows: DataFrame, table: Table) -> DataFrame:
+def _newest(spark: SparkSession, table: Table, scans: Sequence[Scan]) -> DataFrame:
     """For each key the row that counts. Equal keys have equal tokens: sorting by the token first is cheap."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    file, rank = "_file", "_rank"
     order = Window.partitionBy(TOKEN, *[f"`{name}`" for name in table.primary_key]).orderBy(
-        F.col(WRITTEN_AT).desc(), F.col(DELETED).desc(), F.col(file).desc()
+        F.col(WRITTEN_AT).desc(), F.col(DELETED).desc(), F.col(_FILE).desc()
     )
-    ranked = rows.withColumn(file, F.col("_metadata.file_name")).withColumn(rank, F.row_number().over(order))
-    return ranked.where(F.col(rank) == 1)
+    # A piece is named after its origin, so the names of two origins compare alike however they were cut.
+    rows = _union([scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in scans])
+    return rows.withColumn(_RANK, F.row_number().over(order)).where(F.col(_RANK) == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from itertools import count
@@ -10,22 +11,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.reading import not_overlapping, plan_read, read_files
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel, segregate
+from epochlake.jobs.dataplane.copying import copy_data_file
+from epochlake.jobs.dataplane.reading import Asked, Scan, not_overlapping, plan_read, read_files
+from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.staging import stage
+from epochlake.jobs.dataplane.streaming import plan_streaming
 from epochlake.metastore.metadata.model import Table
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import tablet_label, tokens_of_label
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.replicas import TABLE, make_replica
+from tests.support.replicas import TABLE, make_replica, tablets_on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APPEND_ONLY = msgspec.structs.replace(TABLE, append_only=True)
+TABLES = (TABLE, APPEND_ONLY)
 batches = count(1)
 
 
@@ -49,16 +52,25 @@ def write(
     missed: Sequence[ReplicaAddress] = (),
 ) -> None:
     """Write a batch on all replicas but those that miss it."""
-    staged = stage(df, table, tablets, dict.fromkeys(range(tablets), replicas), written_at=at, deleted=deleted)
+    cover = tablets_on(tablets, dict.fromkeys(range(tablets), replicas))
+    staged = stage(df, table, cover, written_at=at, deleted=deleted)
     files, batch = [one.file for one in staged], next(batches)
     for replica in replicas:
         if replica not in missed:
             commit_files(replica, files, epoch=1, app_id="load", app_version=batch)
 
 
-def pinned(replicas: Sequence[ReplicaAddress], tablets: int = 1) -> dict[str, list[ReplicaSnapshot]]:
-    snapshots = [open_snapshot(replica) for replica in replicas]
-    return {tablet_label(tablet, tablets): snapshots for tablet in range(tablets)}
+def pinned(*chosen: Sequence[ReplicaAddress]) -> list[Asked]:
+    """The token space in as many equal ranges as are given, with the replicas that serve each."""
+    opened = {replica: open_snapshot(replica) for replicas in chosen for replica in replicas}
+    return [
+        (*tokens_of_label(tablet_label(n, len(chosen))), [opened[replica] for replica in replicas])
+        for n, replicas in enumerate(chosen)
+    ]
+
+
+def paths(scans: Sequence[Scan]) -> list[str]:
+    return [path for scan in scans for path in scan.paths]
 
 
 def values(df: DataFrame) -> dict[int, str]:
@@ -96,7 +108,7 @@ def test_of_two_writes_at_the_same_instant_the_same_one_wins_wherever_it_is_read
 ) -> None:
     for note in "abcd":
         write(rows(spark, (1, note)), replicas, at=10)
-    files = open_snapshot(replicas[0]).files["0-0"]
+    files = open_snapshot(replicas[0]).all_files
     answers = [values(read_files(spark, TABLE, pinned([replica]))) for replica in replicas]
     assert answers[0] == answers[1] == answers[2]
     only = max(files)
@@ -120,8 +132,8 @@ def test_a_quorum_read_sees_what_any_of_its_replicas_has_each_file_once(
 
 def test_the_load_of_a_read_is_spread_over_the_replicas(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     write(spark.range(6000).selectExpr("id", "'x' as note"), replicas, at=1, tablets=8)
-    plan = plan_read(TABLE, pinned(replicas, 8))
-    served = [sum(path.startswith(f"file://{replica.uri}/") for path in plan.plain) for replica in replicas]
+    plan = plan_read(TABLE, pinned(replicas))
+    served = [sum(path.startswith(f"file://{replica.uri}/") for path in paths(plan.plain)) for replica in replicas]
     assert sorted(served) == [2, 3, 3]
 
 
@@ -139,20 +151,19 @@ def test_only_tablets_whose_files_overlap_are_shuffled(
     spark: SparkSession, replicas: list[ReplicaAddress], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=4)
-    tablets = pinned(replicas, 4)
-    once = read_files(spark, TABLE, tablets)
+    once = read_files(spark, TABLE, pinned(*[replicas] * 4))
     assert "Exchange" not in plan_text(once, capsys)
     write(rows(spark, (7, "new")), replicas, at=2, tablets=4)
-    plan = plan_read(TABLE, pinned(replicas, 4))
-    assert (len(plan.plain), len(plan.filtered)) == (3, 0)
-    assert len(plan.merged) == 2
-    assert values(read_files(spark, TABLE, pinned(replicas, 4))) == {n: "new" if n == 7 else "old" for n in range(100)}
+    plan = plan_read(TABLE, pinned(replicas))
+    assert (len(paths(plan.plain)), plan.filtered) == (3, ())
+    assert len(paths(plan.merged)) == 2
+    assert values(read_files(spark, TABLE, pinned(replicas))) == {n: "new" if n == 7 else "old" for n in range(100)}
 
 
 def test_tombstones_alone_are_filtered_without_a_shuffle(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     write(spark.range(5), replicas, at=1, deleted=True)
     plan = plan_read(TABLE, pinned(replicas))
-    assert (len(plan.plain), len(plan.filtered), len(plan.merged)) == (0, 1, 0)
+    assert (plan.plain, len(paths(plan.filtered)), plan.merged) == ((), 1, ())
     assert values(read_files(spark, TABLE, pinned(replicas))) == {}
 
 
@@ -165,7 +176,7 @@ def test_an_empty_table_has_its_columns(spark: SparkSession, replicas: list[Repl
 def test_a_missing_file_fails_the_read(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     write(rows(spark, (1, "a")), replicas, at=1)
     tablets = pinned(replicas[:1])
-    [file] = tablets["0-0"][0].files["0-0"].values()
+    [file] = tablets[0][2][0].all_files.values()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
         planned = read_files(spark, TABLE, tablets)
@@ -184,7 +195,7 @@ def test_a_read_goes_on_showing_what_it_pinned_while_the_tablet_is_dropped(
     write(rows(spark, (1, "a")), replicas, at=1)
     tablets = pinned(replicas)
     for replica in replicas:
-        drop_tablets(replica, ["0-0"], 2)
+        drop_ranges(replica, [tokens_of_label("0-0")], 2)
     assert values(read_files(spark, TABLE, tablets)) == {1: "a"}
     assert values(read_files(spark, TABLE, pinned(replicas))) == {}
 
@@ -205,19 +216,77 @@ def test_any_history_of_writes_and_deletes_reads_like_a_dictionary(
     expected = {key: note for key, (_, note) in model.items() if note is not None}
     for pair in ((0, 1), (1, 2), (0, 2)):
         chosen = [replicas[n] for n in pair]
-        assert values(read_files(spark, TABLE, pinned(chosen, 2))) == expected
+        assert values(read_files(spark, TABLE, pinned(chosen))) == expected
+
+
+def test_rows_that_another_file_serves_are_left_out_of_a_file_that_has_them_too(
+    spark: SparkSession, replicas: list[ReplicaAddress]
+) -> None:
+    """An append-only table has no merge that would hide a row which is read twice."""
+    first, second, third = replicas
+    middle = tokens_of_label("1-0")[1]
+    write(spark.range(200).selectExpr("id", "'x' as note"), [first, second], at=1, table=APPEND_ONLY)
+    [copy] = plan_streaming([open_snapshot(first)], open_snapshot(third), *tokens_of_label("1-1"))
+    commit_files(third, [copy_data_file(copy)], epoch=1, app_id="stream", app_version=1)
+    drop_ranges(second, [(middle + 1, tokens_of_label("0-0")[1])], 1)
+    expected = dict.fromkeys(range(200), "x")
+    for low, high in itertools.product([[first], [second], [second, first]], [[first], [third], [first, third]]):
+        assert values(read_files(spark, APPEND_ONLY, pinned(low, high))) == expected
+        assert values(read_files(spark, TABLE, pinned(low, high))) == expected
+    plan = plan_read(APPEND_ONLY, pinned([first], [third]))
+    assert [scan.intervals for scan in plan.plain] == [(), ((tokens_of_label("1-0")),)]
+    assert len(paths(plan_read(TABLE, pinned([first], [first, third])).plain)) == 1, "the whole file serves both"
+    assert not plan_read(TABLE, pinned([first], [third])).merged, "the two do not overlap where they are asked"
+    assert set(values(read_files(spark, TABLE, pinned([first], [third])[1:]))) == set(
+        values(read_files(spark, TABLE, pinned([third])))
+    )
+
+
+def test_any_history_of_writes_and_deletes_reads_alike_however_replicas_were_cut(
+    spark: SparkSession, replicas: list[ReplicaAddress], seed: int
+) -> None:
+    """Random batches, then replicas are cut at random; what one of them loses another one still serves."""
+    chance = random.Random(seed)
+    for at in chance.sample(range(1, 1000), 4):
+        batch = [(key, f"{at}") for key in chance.sample(range(60), 25)]
+        write(rows(spark, *batch), replicas, at=at, tablets=2, deleted=chance.random() < 0.3)
+    expected = {table: sorted(map(tuple, read_files(spark, table, pinned(replicas)).collect())) for table in TABLES}
+    for replica in replicas:
+        segregate(replica, [chance.randint(-(2**63), 2**63 - 1) for _ in range(3)], 1)
+    quarters = [tokens_of_label(tablet_label(n, 4)) for n in range(4)]
+    gone = {replica: chance.sample(quarters, 2) for replica in replicas[1:]}
+    for replica, ranges in gone.items():
+        drop_ranges(replica, ranges, 1)
+    chosen = [[replica for replica in replicas if quarter not in gone.get(replica, ())] for quarter in quarters]
+    for table in TABLES:
+        asked = pinned(*[chance.sample(holders, chance.randint(1, len(holders))) for holders in chosen])
+        assert sorted(map(tuple, read_files(spark, table, asked).collect())) == expected[table]
+
+
+def test_relabelled_and_cut_files_are_what_spark_reads_from_the_delta_table(
+    spark: SparkSession, replicas: list[ReplicaAddress]
+) -> None:
+    [replica, *_] = replicas
+    write(spark.range(100).selectExpr("id", "'x' as note"), [replica], at=1)
+    middle = tokens_of_label("1-0")[1]
+    assert segregate(replica, [middle], 1) == 0
+    relabel(replica, lambda file: "1-0" if file.max_token <= middle else "1-1", 1)
+    found = spark.read.format("delta").load(replica.uri)
+    assert sorted(row.id for row in found.collect()) == list(range(100))
+    for label in ("1-0", "1-1"):
+        low, high = tokens_of_label(label)
+        tokens = [row._token for row in found.where(f"_tablet = '{label}'").collect()]
+        assert tokens
+        assert all(low <= token <= high for token in tokens)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8))
 def test_a_file_counts_as_alone_exactly_when_no_other_shares_a_token(spans: list[tuple[int, int]]) -> None:
-    files = [
-        DataFile(str(n), "0-0", f"{n}.parquet", 1, 1, start, start + width, 1, 1, False)
-        for n, (start, width) in enumerate(spans)
-    ]
+    extents = {str(n): (start, start + width) for n, (start, width) in enumerate(spans)}
     touching = {
-        one.file_id
-        for one in files
-        for other in files
-        if one is not other and one.min_token <= other.max_token and other.min_token <= one.max_token
+        one
+        for one, (first, last) in extents.items()
+        for other, (low, high) in extents.items()
+        if one != other and first <= high and low <= last
     }
-    assert not_overlapping(files) == {file.file_id for file in files} - touching
+    assert not_overlapping(extents) == set(extents) - touching
