@@ -18,8 +18,10 @@ from collections.abc import Callable
 import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.operations import OperationTrack
 from epochlake.jobs.coordinator.requests import RequestTrack
 from epochlake.jobs.coordinator.resizing import ResizingTrack
+from epochlake.jobs.coordinator.sweeping import Sweeper
 from epochlake.jobs.coordinator.tablets import TabletTrack
 from epochlake.jobs.coordinator.track import Tally, Track
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
@@ -82,14 +84,20 @@ class Coordinator:
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
-        self._copier = copier or ThreadCopier()
+        self._copier = copier or ThreadCopier(bytes_per_second=self._settings.bytes_per_second)
         self._on_progress = on_progress
         self._tally = Tally()
         fences = Fences()
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
         self.resizing = ResizingTrack(cluster, segregator, self.tablets.avoided)
         self.tablets.held = lambda: self.resizing.held
-        self.tracks: list[Track] = [RequestTrack(cluster, self._tally), self.resizing, self.tablets]
+        sweeper = Sweeper()
+        self.tracks: list[Track] = [
+            RequestTrack(cluster, sweeper, self._tally),
+            OperationTrack(cluster, self._copier, fences, sweeper, self._tally),
+            self.resizing,
+            self.tablets,
+        ]
         self._blocked: list[str] = []
 
     def run(self, until_idle: bool, *, should_stop: Callable[[], bool] = lambda: False) -> CoordinatorReport:

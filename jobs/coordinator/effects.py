@@ -68,10 +68,11 @@ def commit_streamed(
     files: Sequence[DataFile],
     session: str,
     version: int,
-) -> None:
+) -> bool:
     """Make streamed files part of the pending replica, under the session of the streaming.
 
-    `version` tells the commits of a session apart: it must grow from one to the next.
+    `version` tells the commits of a session apart: it must grow from one to the next. False when another commit of the
+    session has taken this one's place, and not all of the files are there.
     """
     outcome = commit_files(
         place_of(metadata, table_id, volume),
@@ -82,8 +83,10 @@ def commit_streamed(
         session=session,
     )
     match outcome:
-        case Acknowledged() | AlreadyApplied():
-            return
+        case Acknowledged():
+            return True
+        case AlreadyApplied(absent=absent):
+            return not absent
         case SessionClosed():
             raise SideEffectFailed(f"session {session} is closed: a newer coordinator has moved on")
         case FencedOff(fence=fence):

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 from epochlake.jobs.pipeline.replicas import describe
-from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import Event, FinishRequest, NewTransition, StartRequest
+from epochlake.metastore.metadata.events import NewTransition
 from epochlake.metastore.metadata.events.nodes import volumes_given_up
 from epochlake.metastore.metadata.model import (
     NodeState,
@@ -51,28 +50,9 @@ class Loads(msgspec.Struct, frozen=True):
         return self.unmeasured | self.avoided
 
 
-def next_request_events(metadata: ClusterMetadata) -> tuple[list[Event], list[str]]:
-    """Requests that can start or finish now, and why others cannot."""
-    events: list[Event] = []
-    blocked: list[str] = []
-    for request in metadata.open_requests():
-        if request.state is RequestState.PENDING:
-            event: Event = StartRequest(request.request_id)
-        elif not metadata.replicas_in_use(volumes_given_up(metadata, request)):
-            event = FinishRequest(request.request_id)
-        else:
-            continue
-        try:
-            metadata.check(event)
-            events.append(event)
-        except Rejected as rejected:
-            blocked.append(f"{request.kind} of node {name_of(metadata, request)}: {rejected.reason}")
-    return events, blocked
-
-
 def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> tuple[list[NewTransition], list[str]]:
-    """Tablets that should begin to move now, and what cannot move although it must."""
-    running = [r for r in metadata.open_requests() if r.state is RequestState.RUNNING]
+    """Tablets that should begin to move now, and what cannot move although it must; nothing for a paused request."""
+    running = [r for r in metadata.open_requests() if r.state is RequestState.RUNNING and not r.paused]
     started: list[NewTransition] = []
     for request in running:
         if request.kind is RequestKind.REPLACE:
@@ -91,10 +71,6 @@ def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> t
 def _one_of_each_tablet(planned: list[NewTransition]) -> list[NewTransition]:
     """A tablet that two requests want to move begins with the first one (INV-TABL-2)."""
     return list({(new.table_id, new.tablet): new for new in reversed(planned)}.values())[::-1]
-
-
-def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
-    return metadata.directory.nodes[request.node_id].name
 
 
 def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) -> tuple[ClusterLoad, _Rows]:

@@ -1,0 +1,152 @@
+"""What the coordinator does to replica tables on behalf of an operation on the ring: preparing and streaming.
+
+Before START the replica tables that gain ranges are made, and what earlier operations left in these ranges is dropped
+under the fence. Between START's barrier and MID every gained range is streamed, under the session that START opened: a
+group of files at a time, each committed by itself, so that progress can be seen and a restart goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from epochlake.jobs.coordinator.effects import commit_streamed, drop, make_replica, open_replica
+from epochlake.jobs.coordinator.errors import SideEffectFailed
+from epochlake.jobs.coordinator.fencing import Place
+from epochlake.jobs.coordinator.ring_changes import Gain, change_of
+from epochlake.jobs.coordinator.sources import Sources
+from epochlake.jobs.dataplane.copying import PieceCopy
+from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.streaming import Copier, plan_streaming
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.rings import Running
+from epochlake.placement.consistency import blocking
+from epochlake.placement.ring.state import Operation, OperationKind
+
+THREADS = 16
+
+GROUP_FILES = 64
+GROUP_BYTES = 256 << 20
+"""The most that one group of a stream copies before it is committed and something else may come next."""
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """What a group has brought; `finished`: nothing is left to bring."""
+
+    bytes: int
+    rows: int
+    finished: bool
+
+
+def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
+    """Make every replica table that gains ranges, with nothing in these. Raises SideEffectFailed.
+
+    A rebuilt node serves its ranges until START, so nothing is taken from it, and a table that was lost is made after
+    START only: before, an empty one would be read as if it knew that there is nothing.
+    """
+    if operation.kind is OperationKind.REBUILD:
+        return
+
+    def attempt(place: Place, gains: Sequence[Gain]) -> None:
+        table_id, volume = place
+        if volume not in metadata.ring_volumes(table_id):
+            make_replica(metadata, table_id, volume, 0)
+        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains])
+
+    _everywhere(change_of(metadata, operation).gains_of().items(), attempt)
+
+
+def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
+    """Make the replica tables that a rebuilt node has lost, once nobody reads them. Raises SideEffectFailed.
+
+    Their fence is at START's epoch or above from the beginning: a pipeline of before that finds one plans again.
+    """
+    if operation.kind is OperationKind.REBUILD:
+        places = ((place, ()) for place in change_of(metadata, operation).gaining)
+        _everywhere(places, lambda place, gains: make_replica(metadata, *place, metadata.epoch))
+
+
+def stream_group(
+    metadata: ClusterMetadata,
+    operation: Operation,
+    running: Running,
+    place: Place,
+    gains: Sequence[Gain],
+    copier: Copier,
+    most_bytes: int = GROUP_BYTES,
+) -> Streamed:
+    """Bring the next group of files of what a replica table gains. Raises SideEffectFailed."""
+    assert running.session is not None
+    table_id, volume = place
+    target = open_replica(metadata, table_id, volume)
+    sources = Sources(metadata, table_id, running.epoch)
+    copies: list[PieceCopy] = []
+    for gain in gains:
+        copies += plan_streaming(sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
+    group = _first_of(copies, most_bytes)
+    if not group:
+        return Streamed(0, 0, True)
+    copied = copier.copy(group)
+    # A snapshot's version grows with every commit, so it tells the groups of a session apart.
+    landed = commit_streamed(metadata, table_id, volume, copied.arrived, running.session, target.version)
+    if copied.failed:
+        first = next(iter(copied.failed.values()))
+        raise SideEffectFailed(f"{len(copied.failed)} of {len(group)} files could not be copied, for one: {first}")
+    size, rows = (sum(getattr(file, what) for file in copied.arrived) for what in ("size", "rows"))
+    return Streamed(size, rows, landed and len(group) == len(copies))
+
+
+def sources_of(metadata: ClusterMetadata, operation: Operation, gain: Gain, sources: Sources) -> list[ReplicaSnapshot]:
+    """Who gives the rows of a range: the replica that gives it up, or what together has every acknowledged write.
+
+    The target then holds what the giver held, so that every later quorum still meets every earlier one. That is so
+    within a datacenter too when both are in the same; else, and where the giver does not answer, rows are merged from
+    so many replicas that they meet every quorum. A rebuilt node may have been one of the quorum that has acknowledged
+    a write, so the others must meet every quorum of all of them. Raises SideEffectFailed.
+    """
+    datacenter_of = metadata.directory.datacenter_of
+    if operation.kind is OperationKind.REBUILD:
+        need = blocking(len(gain.replicas))
+        return sources.quorum(gain.sources, gain.target, need=need, datacenter=operation.datacenter)
+    giver = gain.giver
+    if giver is not None and datacenter_of(giver) == datacenter_of(gain.target) and sources.answers(giver):
+        return [sources.of(giver)]
+    return sources.quorum(gain.sources, gain.target)
+
+
+def volumes_of(gains: Iterable[Gain]) -> frozenset[int]:
+    """The volumes that a stream reads or writes when all givers answer."""
+    return frozenset(
+        volume
+        for gain in gains
+        for volume in (gain.target, *([gain.giver] if gain.giver is not None else gain.sources))
+    )
+
+
+def _first_of(copies: Sequence[PieceCopy], most_bytes: int) -> list[PieceCopy]:
+    """So many of the copies as one group may have, one at least."""
+    group: list[PieceCopy] = []
+    size = 0
+    for copy in copies[:GROUP_FILES]:
+        size += copy.size
+        if group and size > most_bytes:
+            break
+        group.append(copy)
+    return group
+
+
+def _everywhere(places: Iterable[tuple[Place, Sequence[Gain]]], what: Callable[[Place, Sequence[Gain]], None]) -> None:
+    """Do something to many replica tables at once. Raises the first SideEffectFailed when all have been tried."""
+
+    def attempt(one: tuple[Place, Sequence[Gain]]) -> SideEffectFailed | None:
+        try:
+            what(*one)
+        except SideEffectFailed as failure:
+            return failure
+        return None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        failures = [failure for failure in pool.map(attempt, places) if failure is not None]
+    if failures:
+        raise failures[0]
