@@ -1,7 +1,7 @@
-"""What a staging task does: rows of some tablets, in token order, become Parquet files stored on several replicas.
+"""What a staging task does: rows of some ranges, in token order, become Parquet files stored on several replicas.
 
-The one idea: one pass with little memory. A file is open for the tablet at hand; rows collect until they make a row
-group; when the tablet ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
+The one idea: one pass with little memory. A file is open for the range at hand; rows collect until they make a row
+group; when the range ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
 imports no Spark.
 """
 
@@ -22,7 +22,9 @@ from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
-from epochlake.placement.tokens import TOKEN, tablet_label, tablet_of
+from epochlake.metastore.metadata.placements import index_of
+from epochlake.placement.tokens import TOKEN
+from numpy.typing import NDArray
 
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 64 << 20
@@ -52,12 +54,25 @@ RESULT_DDL = (
 """A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
 
 
-class StagingPlan(msgspec.Struct, frozen=True):
-    """All that a task needs to know; travels to the executors. `routes`: the write replicas of each tablet."""
+class Cover(msgspec.Struct, frozen=True, eq=False):
+    """Where rows go: range i begins at token `lows[i]`, its files are labelled `labels[i]`, and `routes[route[i]]` are
+    its write replicas. Ranges with the same replicas share a route: there are far fewer of these.
+    """
+
+    lows: NDArray[np.int64]
+    labels: tuple[str, ...]
+    routes: tuple[tuple[ReplicaAddress, ...], ...]
+    route: NDArray[np.int32]
+
+    def replicas(self, index: int) -> tuple[ReplicaAddress, ...]:
+        return self.routes[self.route[index]]
+
+
+class StagingPlan(msgspec.Struct, frozen=True, eq=False):
+    """All that a task needs to know; travels to the executors."""
 
     table: Table
-    tablet_count: int
-    routes: dict[int, tuple[ReplicaAddress, ...]]
+    cover: Cover
     written_at: int
     deleted: bool
     target_file_bytes: int
@@ -74,15 +89,15 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     replicas = Replicas()
     batches = iter(batches)
     try:
-        tablet = None
-        for index, rows in _by_tablet(batches, plan.tablet_count):
-            if tablet is None or tablet.index != index:
-                if tablet is not None:
-                    yield from tablet.close()
-                tablet = TabletEncoder(plan, index, replicas)
-            yield from tablet.take(rows)
-        if tablet is not None:
-            yield from tablet.close()
+        current = None
+        for index, rows in _by_range(batches, plan.cover.lows):
+            if current is None or current.index != index:
+                if current is not None:
+                    yield from current.close()
+                current = RangeEncoder(plan, index, replicas)
+            yield from current.take(rows)
+        if current is not None:
+            yield from current.close()
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
             pass
@@ -91,32 +106,31 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
         replicas.close()
 
 
-def _by_tablet(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut batches where the tablet changes."""
+def _by_range(batches: Iterable[pa.RecordBatch], lows: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut batches where the range changes."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        tablets = tablet_of(batch.column(TOKEN).to_numpy(), count)
-        starts = [0, *(np.flatnonzero(np.diff(tablets)) + 1).tolist(), batch.num_rows]
+        ranges = index_of(lows, batch.column(TOKEN).to_numpy())
+        starts = [0, *(np.flatnonzero(np.diff(ranges)) + 1).tolist(), batch.num_rows]
         for start, end in pairwise(starts):
-            yield int(tablets[start]), batch.slice(start, end - start)
+            yield int(ranges[start]), batch.slice(start, end - start)
 
 
-class TabletEncoder:
-    """Makes the files of one tablet from its rows in token order."""
+class RangeEncoder:
+    """Makes the files of one range from its rows in token order."""
 
     def __init__(self, plan: StagingPlan, index: int, replicas: Replicas) -> None:
         self.index = index
         self._plan = plan
-        self._label = tablet_label(index, plan.tablet_count)
-        if not plan.routes.get(index):
-            raise RowsRefused(
-                f"there are rows for tablet {self._label} of {plan.table.full_name}, and no replica for it"
-            )
+        self._label = plan.cover.labels[index]
+        self._targets = plan.cover.replicas(index)
+        if not self._targets:
+            raise RowsRefused(f"there are rows for {self._label} of {plan.table.full_name}, and no replica for it")
         self._replicas = replicas
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
-        self._file: _OpenFile | None = None
+        self._file: OpenFile | None = None
         self._last: pa.Table | None = None
 
     def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -144,15 +158,15 @@ class TabletEncoder:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
         rows = _with_system_columns(rows, self._plan)
         if self._file is None:
-            self._file = _OpenFile(rows.schema)
+            self._file = OpenFile(rows.schema)
         self._file.write(rows)
 
     def _store(self) -> pa.RecordBatch:
-        """Store the open file on each replica of the tablet."""
+        """Store the open file on each replica of the range."""
         assert self._file is not None
         file, self._file = self._file, None
         file_id, data = new_file_id(), file.finish()
-        failed = self._replicas.store(self._plan.routes[self.index], self._label, file_id, data)
+        failed = self._replicas.store(self._targets, self._label, file_id, data)
         return _result(
             file_id=file_id,
             label=self._label,
@@ -160,13 +174,13 @@ class TabletEncoder:
             rows=file.rows,
             min_token=file.min_token,
             max_token=file.max_token,
-            stored=[one.volume_id for one in self._plan.routes[self.index] if one.volume_id not in failed],
+            stored=[one.volume_id for one in self._targets if one.volume_id not in failed],
             failed=list(failed),
             reasons=list(failed.values()),
         )
 
 
-class _OpenFile:
+class OpenFile:
     """A Parquet file that grows in memory, a row group at a time."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -176,7 +190,13 @@ class _OpenFile:
         # A token is nearly unique: trying a dictionary for it only costs room.
         dictionaries = [name for name in schema.names if name != TOKEN]
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression=COMPRESSION, use_dictionary=dictionaries, store_schema=False
+            self._sink,
+            schema,
+            compression=COMPRESSION,
+            use_dictionary=dictionaries,
+            store_schema=False,
+            # Repair tells a damaged file by them (damage.py).
+            write_page_checksum=True,
         )
 
     @property

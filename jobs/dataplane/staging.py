@@ -1,31 +1,32 @@
 """Phase one of a write: rows become Parquet files in the directories of their write replicas, in one Spark job.
 
-The one idea: a tablet's rows are encoded once, and the same bytes are stored under the same name on each of its
+The one idea: a range's rows are encoded once, and the same bytes are stored under the same name on each of its
 replicas. Nothing is visible by that; the driver commits the files afterwards, and a file that is never committed is
 vacuumed. A replica whose storage fails is part of the answer, not an error: the consistency level decides.
 
 Rows reach a task in token order (Spark sorts, and spills when they are many), so a file covers a narrow range of
-tokens, a task holds one row group at a time, and two rows with the same key are neighbours.
+tokens, a task holds one row group at a time, and two rows with the same key are neighbours. A task has whole ranges: as
+many neighbouring ones as begin in its slice of the token space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-from epochlake.jobs.dataplane.encoding import RESULT_DDL, StagingPlan, encode_rows
+from epochlake.jobs.dataplane.encoding import RESULT_DDL, Cover, StagingPlan, encode_rows
 from epochlake.jobs.dataplane.files import DataFile, path_of
-from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import TABLET, TOKEN, tablet_bits, with_tablet, with_token
+from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 TARGET_FILE_BYTES = 128 << 20
 """A file is closed when it has grown to about this size."""
@@ -42,25 +43,24 @@ class StagedFile(msgspec.Struct, frozen=True):
 def stage(
     df: DataFrame,
     table: Table,
-    tablet_count: int,
-    routes: Mapping[int, Sequence[ReplicaAddress]],
+    cover: Cover,
     *,
     written_at: int,
     deleted: bool = False,
     target_file_bytes: int = TARGET_FILE_BYTES,
 ) -> list[StagedFile]:
-    """Store the rows of `df` in the directories of their tablets' write replicas.
+    """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
     `df` has the table's columns with their declared types, in order; for `deleted`, the key columns suffice, and the
-    rows become tombstones. `routes`: the write replicas of each tablet. `written_at` in microseconds, for all rows.
+    rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of `cover`
+    that it was staged for.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
-    nullable, two rows with the same key for a table that is not append-only, a tablet without a route.
+    nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = StagingPlan(
         table=table,
-        tablet_count=tablet_count,
-        routes={tablet: tuple(replicas) for tablet, replicas in routes.items()},
+        cover=cover,
         written_at=written_at,
         deleted=deleted,
         target_file_bytes=target_file_bytes,
@@ -71,7 +71,7 @@ def stage(
 
 
 def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
-    """The rows with `_token`, each tablet's rows in one partition, in token order."""
+    """The rows with `_token`, each range's rows in one partition, in token order."""
     from pyspark.sql import functions as F
 
     table = plan.table
@@ -80,13 +80,39 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
         df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
     names = [F.col(f"`{column.name}`") for column in table.columns]
     tokens = df.select(*names).transform(with_token(table.primary_key))
-    partitions = min(plan.tablet_count, int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
-    # Neighbouring tablets share a partition when there are more of them, so that token order is tablet order.
-    tablet = tokens.transform(with_tablet(plan.tablet_count))
-    by_tablet = tablet.repartitionById(
-        partitions, F.shiftright(F.col(TABLET).cast("long") * partitions, tablet_bits(plan.tablet_count)).cast("int")
-    )
-    return by_tablet.drop(TABLET).sortWithinPartitions(TOKEN)
+    tasks = min(len(plan.cover.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
+    return tokens.repartitionById(tasks, task_of_token(plan.cover.lows, tasks)).sortWithinPartitions(TOKEN)
+
+
+def slice_of(tokens: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Which of `count` equal slices of the token space each token is in; as `task_of_token` says it to Spark."""
+    unsigned = tokens.view(np.uint64) ^ np.uint64(1 << 63)
+    return ((unsigned >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
+
+
+def tasks_of_slices(lows: NDArray[np.int64], count: int) -> list[tuple[int | None, int]]:
+    """For each of `count` slices: the first token in it that begins a range, and the task of the tokens before that.
+
+    A range belongs to the task of the slice that it begins in, so tokens from that first one on are the slice's own.
+    """
+    own = slice_of(lows, count)
+    first = np.searchsorted(own, np.arange(count))
+    return [
+        (int(lows[at]) if at < len(lows) and own[at] == number else None, int(own[max(at - 1, 0)]))
+        for number, at in enumerate(first.tolist())
+    ]
+
+
+def task_of_token(lows: NDArray[np.int64], count: int) -> Column:
+    """The task, 0 to `count` - 1, of a row by its `_token`: each of the ranges that begin at `lows` has one task."""
+    from pyspark.sql import functions as F
+
+    tasks = tasks_of_slices(lows, count)
+    begins = F.array(*[F.lit(begin).cast("bigint") for begin, _ in tasks])
+    before = F.array(*[F.lit(task) for _, task in tasks])
+    high_half = F.shiftrightunsigned(F.col(TOKEN).bitwiseXOR(F.lit(MIN_TOKEN)), 32)
+    own = F.shiftright(high_half * F.lit(count), 32).cast("int")
+    return F.when(F.col(TOKEN) >= begins[own], own).otherwise(before[own])
 
 
 def _staged(rows: pa.Table, plan: StagingPlan) -> list[StagedFile]:

@@ -5,26 +5,34 @@ them other files, and an append-only table would show them twice when that repli
 files is put under the batch's id at the root of the cluster first, and whoever writes the batch again, a retry or a
 racing copy of the job, lands exactly these files (docs/decisions/006-named-batches.md).
 
-What was staged and never committed may have been cleaned up before the retry. Tablets whose files are nowhere any more
+Files change while a batch waits: replicas are cut, ranges move, compactions merge. So a batch is found by its rows, not
+by its files: what replicas hold of them in pieces, or in a merged file, is of the batch (pieces.py, ledger.py).
+
+What was staged and never committed may have been cleaned up before the retry. Windows whose rows are nowhere any more
 are staged again, and the new files are decided in their place: the next generation.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.ledger import Ledger
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, missing
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.jobs.pipeline.cover import ranges_of
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
-from epochlake.placement.tokens import parse_label
+from epochlake.placement.tokens import range_label, tokens_of_label
 
 FORMAT = 1
 THREADS = 16
@@ -33,7 +41,7 @@ _NAMES = uuid.UUID("6e2c1b2e-4f57-5d0e-9d1a-3f2b8d7c5a90")
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Files staged for a batch; `replaces` are the labels of tablets whose earlier files are lost. Stored as JSON."""
+    """Files staged for a batch; `replaces` are the labels of windows whose earlier files are lost. Stored as JSON."""
 
     batch: str
     table: str
@@ -50,14 +58,44 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Located(msgspec.Struct, frozen=True):
-    """Where the files of a batch are. `files` with their holders of now; `lost` are labels of tablets without.
+    """Where the rows of a batch are: `files` as they were staged and `pieces`, both with their holders of now.
 
-    `unanswered`: for a lost tablet the volumes that did not answer and may have its files, with what they said.
+    `lost`: windows whose rows nobody who answers has; `unanswered`: for these the volumes that did not answer and may
+    have them, with what they said. `lineage`: what the merged files among the pieces stand for.
     """
 
     files: tuple[StagedFile, ...]
-    lost: frozenset[str]
+    pieces: tuple[StagedFile, ...]
+    lost: tuple[Interval, ...]
     unanswered: dict[VolumeId, str]
+    lineage: Lineage = NO_LINEAGE
+
+
+class Live:
+    """What replicas have, by origin. A merged file is found under the origins that it stands for as well."""
+
+    def __init__(self, opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage = NO_LINEAGE) -> None:
+        self._lineage = lineage
+        self._files: dict[VolumeId, dict[str, list[DataFile]]] = {}
+        for volume, snapshot in opened.items():
+            by_origin = self._files.setdefault(volume, defaultdict(list))
+            for file in snapshot.all_files.values():
+                for origin in {file.origin, *(older for older, _, _ in lineage.get(file.origin, ()))}:
+                    by_origin[origin].append(file)
+
+    def of(self, file: DataFile) -> Iterator[tuple[VolumeId, DataFile]]:
+        """Who has which files with rows of a staged file's origin."""
+        for volume, by_origin in self._files.items():
+            for one in by_origin.get(file.origin, ()):
+                yield volume, one
+
+    def volumes_with(self, file: DataFile, window: Interval) -> set[VolumeId]:
+        """The volumes that have every row of a file in `window`."""
+        return {
+            volume
+            for volume, by_origin in self._files.items()
+            if file.origin in by_origin and not missing((file,), by_origin[file.origin], *window, self._lineage)
+        }
 
 
 def batch_id(table_id: TableId, operation: str, name: str) -> str:
@@ -76,18 +114,25 @@ def decided(root: str, batch: str) -> Decision:
         generations.append(_decode(data, _uri(root, batch, len(generations) + 1)))
     files: list[StagedFile] = []
     for generation in generations:
-        files = [staged for staged in files if staged.file.label not in generation.replaces] + list(generation.files)
+        lost = [tokens_of_label(label) for label in generation.replaces]
+        files = [staged for staged in files if not _within(staged.file.window, lost)] + list(generation.files)
     return Decision(len(generations), tuple(files))
 
 
 def decide(
-    root: str, batch: str, table: Table, so_far: Decision, staged: Sequence[StagedFile], replaces: Iterable[str] = ()
+    root: str,
+    batch: str,
+    table: Table,
+    so_far: Decision,
+    staged: Sequence[StagedFile],
+    replaces: Iterable[Interval] = (),
 ) -> Decision:
     """Make `staged` the files of the batch, or learn that somebody else was faster: what counts now.
 
     Nothing of the batch may be committed before this has returned. Raises StorageUnavailable.
     """
-    generation = Generation(batch, table.full_name, tuple(staged), tuple(sorted(replaces)))
+    labels = sorted(range_label(*window) for window in replaces)
+    generation = Generation(batch, table.full_name, tuple(staged), tuple(labels))
     uri = _uri(root, batch, so_far.generations + 1)
     storage.create_directory(uri.rpartition("/")[0], parents=True)
     storage.put_if_absent(uri, msgspec.json.encode(generation))
@@ -100,18 +145,56 @@ def locate(
     files: Sequence[StagedFile],
     opened: Mapping[VolumeId, ReplicaSnapshot],
     silent: Mapping[VolumeId, str],
+    ledger: Ledger,
 ) -> Located:
-    """Find the bytes of a batch's files: on replicas where they are live, and where they were staged and still lie.
+    """Find the rows of a batch: on replicas where they are live, and where they were staged and still lie.
 
-    `opened` and `silent`: the write replicas that answer, and what the others said.
+    `opened` and `silent`: the write replicas that answer, and what the others said. Raises StorageUnavailable when the
+    ledger of compactions is needed and cannot be read.
     """
-    live = {
-        staged.file.file_id: {v for v, s in opened.items() if staged.file.file_id in s.files.get(staged.file.label, {})}
+    all_live = [file for snapshot in opened.values() for file in snapshot.all_files.values()]
+    lineage = ledger.lineage(table.table_id, [*all_live, *(staged.file for staged in files)])
+    live = Live(opened, lineage)
+    holders: dict[DataFile, set[VolumeId]] = {staged.file: set() for staged in files}
+    found: dict[DataFile, dict[DataFile, set[VolumeId]]] = {}
+    for staged in files:
+        of_origin = found.setdefault(staged.file, {})
+        for volume, file in live.of(staged.file):
+            of_origin.setdefault(file, set()).add(volume)
+            if file.file_id == staged.file.file_id:
+                holders[staged.file].add(volume)
+    reasons = dict(silent) | _look_for_staged(metadata, table, files, holders)
+    visible = {staged.file.window for staged in files if found[staged.file]}
+    lost = {
+        staged.file.window
         for staged in files
-    }
-    asked = [(staged, v) for staged in files for v in sorted(staged.stored - live[staged.file.file_id])]
-    reasons = dict(silent)
-    holders = {file_id: set(volumes) for file_id, volumes in live.items()}
+        if missing((staged.file,), _held(staged.file, holders, found), *staged.file.window, lineage)
+    } - visible
+    return Located(
+        files=tuple(StagedFile(staged.file, frozenset(holders[staged.file]), {}) for staged in files),
+        pieces=tuple(
+            StagedFile(file, frozenset(volumes), {})
+            for file, volumes in {file: volumes for one in found.values() for file, volumes in one.items()}.items()
+            if file not in holders
+        ),
+        lost=tuple(sorted(lost)),
+        unanswered=_may_have(metadata, table, [staged for staged in files if staged.file.window in lost], reasons),
+        lineage=lineage,
+    )
+
+
+def _held(
+    file: DataFile, holders: Mapping[DataFile, set[VolumeId]], found: Mapping[DataFile, Mapping[DataFile, object]]
+) -> list[DataFile]:
+    return [file, *found[file]] if holders[file] else list(found[file])
+
+
+def _look_for_staged(
+    metadata: ClusterMetadata, table: Table, files: Sequence[StagedFile], holders: dict[DataFile, set[VolumeId]]
+) -> dict[VolumeId, str]:
+    """Add to the holders those that have a file in their directory as it was staged; what others said."""
+    asked = [(staged, v) for staged in files for v in sorted(staged.stored - holders[staged.file])]
+    reasons: dict[VolumeId, str] = {}
 
     def look(item: tuple[StagedFile, VolumeId]) -> tuple[bool, str | None]:
         staged, volume = item
@@ -124,20 +207,22 @@ def locate(
     with ThreadPoolExecutor(max(1, min(THREADS, len(asked)))) as pool:
         for (staged, volume), (there, failure) in zip(asked, pool.map(look, asked), strict=True):
             if there:
-                holders[staged.file.file_id].add(volume)
+                holders[staged.file].add(volume)
             elif failure is not None:
                 reasons[volume] = failure
-    visible = {staged.file.label for staged in files if live[staged.file.file_id]}
-    lost = frozenset(staged.file.label for staged in files if not holders[staged.file.file_id]) - visible
-    relevant: set[VolumeId] = set()
-    for staged in files:
-        if staged.file.label in lost:
-            index, _ = parse_label(staged.file.label)
-            relevant |= staged.stored | set(metadata.placement(table.table_id, index).writes)
+    return reasons
+
+
+def _may_have(
+    metadata: ClusterMetadata, table: Table, lost: Sequence[StagedFile], reasons: Mapping[VolumeId, str]
+) -> dict[VolumeId, str]:
+    """Which of the volumes that did not answer may have lost files all the same."""
+    placements = metadata.placements(table.table_id)
+    relevant = {volume for staged in lost for volume in staged.stored}
+    for index in ranges_of(placements, {staged.file.window for staged in lost}):
+        relevant |= set(placements.placement(index).writes)
     nodes = metadata.directory.node_of_volume
-    unanswered = {v: reasons[v] for v in relevant if v in reasons and nodes[v].state is not NodeState.LEFT}
-    found = tuple(StagedFile(staged.file, frozenset(holders[staged.file.file_id]), {}) for staged in files)
-    return Located(found, lost, unanswered)
+    return {v: reasons[v] for v in relevant if v in reasons and nodes[v].state is not NodeState.LEFT}
 
 
 def is_stored(metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
@@ -159,3 +244,8 @@ def _decode(data: bytes, uri: str) -> Generation:
 
 def _uri(root: str, batch: str, generation: int) -> str:
     return storage.join(root, batch[:2], f"{batch}.{generation}.json")
+
+
+def _within(window: Interval, others: Iterable[Interval]) -> bool:
+    """Whether all tokens of a window are in others."""
+    return any(low <= window[0] and window[1] <= high for low, high in merged(others))

@@ -6,11 +6,12 @@ for the caller to write down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from epochlake.jobs.dataplane.pieces import Interval, merged
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import TABLET, TOKEN, parse_label, with_tablet, with_token
+from epochlake.placement.tokens import TOKEN, with_token
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -41,13 +42,15 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
     )
 
 
-def only_tablets(table: Table, count: int, labels: Collection[str]) -> Callable[[DataFrame], DataFrame]:
-    """Keep the rows of some of the table's `count` tablets."""
-    wanted = [parse_label(label)[0] for label in labels]
+def only_windows(table: Table, windows: Iterable[Interval]) -> Callable[[DataFrame], DataFrame]:
+    """Keep the rows whose tokens are in some of the table's windows."""
+    wanted = merged(windows)
 
     def kept(df: DataFrame) -> DataFrame:
-        labelled = df.transform(with_token(table.primary_key)).transform(with_tablet(count))
-        return labelled.where(F.col(TABLET).isin(wanted)).drop(TABLET, TOKEN)
+        inside = F.lit(False)
+        for low, high in wanted:
+            inside = inside | F.col(TOKEN).between(low, high)
+        return df.transform(with_token(table.primary_key)).where(inside).drop(TOKEN)
 
     return kept
 

@@ -1,34 +1,41 @@
 """The second phase of a write: staged files become part of their replicas, until the consistency level is reached.
 
-Files are staged once; what moves under a pipeline's feet is only where they belong. So each round commits every file
-to the replicas that its tablet has *now* and that do not have it yet, copying it there first where it was not staged.
+Files are staged once; what moves under a pipeline's feet is only where they belong. So each round commits, for every
+range that there is *now*, what the files have in it to the range's replicas that do not have it yet. A file was staged
+for one range; where that has been divided since, each replica gets the piece that is its own, cut while it is copied
+there. Where ranges have been put together, what has landed still counts: rows are compared, not files (pieces.py).
+
 A replica that is fenced at a newer epoch makes the next round start from that epoch. The last word is a look at the
 newest metadata after the last commit: only acknowledgements that satisfy *that* placement count (seed 002, "Read/Write
-Path Integration"), and only those of replicas that cannot have given the tablet up in between.
+Path Integration"), and only those of replicas that cannot have given the range up in between.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
+from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
+from epochlake.jobs.dataplane.ledger import Ledger
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, Part, missing
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.staging import StagedFile
+from epochlake.jobs.pipeline.cover import named, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore import storage
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
-from epochlake.metastore.metadata.cluster import ClusterMetadata, Placement
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
-from epochlake.placement.tokens import parse_label
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +51,12 @@ five minutes (vacuum.py), and what a live lease may need; a process that was pau
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What is to land: the staged files of one write.
+    """What is to land: the files of one write.
 
-    `app_id` and `first_version` mark its commits: round n has version `first_version + n`. `staged_at`: when the bytes
-    were last known to be where `files` says, seconds since 1970.
+    `pieces`: what replicas are known to have of these files besides, and `lineage` what merged files among them stand
+    for. `app_id` and `first_version` mark the commits:
+    round n has version `first_version + n`. `staged_at`: when the bytes were last known to be where `files` says,
+    seconds since 1970.
     """
 
     table: Table
@@ -57,14 +66,8 @@ class Batch(msgspec.Struct, frozen=True):
     level: ConsistencyLevel
     local: str | None
     staged_at: float
-
-
-class Since(msgspec.Struct, frozen=True):
-    """Since when a tablet is where it is: its replicas' epoch, and its transition's if there is one."""
-
-    replicas: tuple[VolumeId, ...]
-    map_epoch: int
-    started_epoch: int | None
+    pieces: Sequence[StagedFile] = ()
+    lineage: Lineage = NO_LINEAGE
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -76,18 +79,46 @@ class Landed(msgspec.Struct, frozen=True):
     missing: dict[VolumeId, str]
 
 
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """A replica has `file`, with rows of the batch's file `of`, for a range that was where it was `since`."""
+
+    file: DataFile
+    of: DataFile
+    since: Since
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What a replica of a range does not have of a file: its rows in `window`."""
+
+    file: DataFile
+    window: Interval
+    since: Since
+
+
 class Landing:
     """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail)."""
 
     def __init__(
-        self, batch: Batch, metadata: ClusterMetadata, catch_up: Callable[[int], ClusterMetadata], attempts: int
+        self,
+        batch: Batch,
+        metadata: ClusterMetadata,
+        catch_up: Callable[[int], ClusterMetadata],
+        attempts: int,
+        ledger: Ledger | None = None,
     ) -> None:
         self._batch = batch
         self._metadata = metadata
         self._catch_up = catch_up
         self._attempts = attempts
-        self._stored = {staged.file.file_id: set(staged.stored) for staged in batch.files}
-        self._acknowledged: dict[VolumeId, dict[str, Since]] = {}
+        self._ledger = ledger
+        self._files = [staged.file for staged in batch.files]
+        self._stored = {staged.file: set(staged.stored) for staged in (*batch.files, *batch.pieces)}
+        self._sources: dict[str, list[DataFile]] = defaultdict(list)
+        for file in self._stored:
+            for origin in {file.origin, *(older for older, _, _ in batch.lineage.get(file.origin, ()))}:
+                self._sources[origin].append(file)
+        # By volume, then by the file of the batch: what it has of that one.
+        self._acknowledged: dict[VolumeId, dict[DataFile, dict[str, Acknowledgement]]] = {}
         self._missing: dict[VolumeId, str] = {}
 
     def land(self) -> Landed:
@@ -107,7 +138,10 @@ class Landing:
                 return Landed(
                     newest.epoch,
                     rounds,
-                    {volume: frozenset(files) for volume, files in self._acknowledged.items()},
+                    {
+                        volume: frozenset(file_id for known in by_file.values() for file_id in known)
+                        for volume, by_file in self._acknowledged.items()
+                    },
                     dict(self._missing),
                 )
             self._metadata = newest
@@ -117,114 +151,134 @@ class Landing:
                     f"the write to {self._batch.table.full_name}",
                     self._batch.level,
                     newest.epoch,
-                    unsatisfied,
+                    named(newest, self._batch.table, unsatisfied),
                     {describe(newest, volume): reason for volume, reason in self._missing.items()},
                 )
-            logger.info("round %d: %d tablets are not at %s yet", rounds, len(unsatisfied), self._batch.level)
+            logger.info("round %d: %d ranges are not at %s yet", rounds, len(unsatisfied), self._batch.level)
             if newest.epoch == planned.epoch:
                 time.sleep(RETRY_SECONDS * failures)
 
     def _round(self, number: int) -> int:
         """Commit to every replica what it should have and does not; the highest fence met above the plan's epoch."""
-        due: dict[VolumeId, list[DataFile]] = {}
-        since: dict[str, Since] = {}
-        for staged in self._batch.files:
-            since[staged.file.label] = self._since(self._metadata, staged.file.label)
-            for volume in self._placement_of(self._metadata, staged).writes:
-                if staged.file.file_id not in self._acknowledged.get(volume, ()):
-                    due.setdefault(volume, []).append(staged.file)
+        due: dict[VolumeId, list[Due]] = {}
+        placements = self._placements(self._metadata)
+        for file, index, window in self._ranges(placements):
+            since = placements.since(index)
+            for volume in placements.placement(index).writes:
+                if not self._has(volume, file, window):
+                    due.setdefault(volume, []).append(Due(file, window, since))
         fence = 0
         with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
             outcomes = list(pool.map(lambda volume: self._commit(volume, due[volume], number), due))
-        for (volume, files), outcome in zip(due.items(), outcomes, strict=True):
+        for volume, outcome in zip(due, outcomes, strict=True):
             self._missing.pop(volume, None)
             match outcome:
-                case Acknowledged() | AlreadyApplied():
-                    absent = outcome.absent if isinstance(outcome, AlreadyApplied) else frozenset()
-                    known = self._acknowledged.setdefault(volume, {})
-                    known.update((file.file_id, since[file.label]) for file in files if file.file_id not in absent)
+                case list():
+                    by_file = self._acknowledged.setdefault(volume, {})
+                    for one in outcome:
+                        by_file.setdefault(one.of, {})[one.file.file_id] = one
                 case FencedOff(fence=ahead):
                     fence = max(fence, ahead)
                 case Unreachable(reason=reason):
                     self._missing[volume] = reason
-                case other:
-                    self._missing[volume] = f"answered {other}"
         return fence
 
-    def _commit(self, volume: VolumeId, files: Sequence[DataFile], number: int) -> CommitOutcome:
+    def _commit(
+        self, volume: VolumeId, due: Sequence[Due], number: int
+    ) -> list[Acknowledgement] | FencedOff | Unreachable:
         target = address_of(self._metadata, self._batch.table, volume)
-        for file in files:
-            error = self._bring(file, volume)
-            if error is not None:
-                return Unreachable(error)
-        if time.time() - self._batch.staged_at > UNUSED_FILES_KEEP_SECONDS:
-            try:
-                for file in files:
-                    require_stored(file, target)
-            except StorageUnavailable as unavailable:
-                return Unreachable(str(unavailable))
-        return commit_files(
+        try:
+            brought = [Acknowledgement(file, one.file, one.since) for one in due for file in self._bring(one, target)]
+            if time.time() - self._batch.staged_at > UNUSED_FILES_KEEP_SECONDS:
+                for one in brought:
+                    require_stored(one.file, target)
+        except (StorageUnavailable, WrongCluster) as unavailable:
+            return Unreachable(str(unavailable))
+        outcome = commit_files(
             target,
-            files,
+            [one.file for one in brought],
             epoch=self._metadata.epoch,
             app_id=self._batch.app_id,
             app_version=self._batch.first_version + number,
+            ledger=self._ledger,
         )
+        match outcome:
+            case Acknowledged():
+                return brought
+            case AlreadyApplied(absent=absent):
+                return [one for one in brought if one.file.file_id not in absent]
+            case FencedOff() | Unreachable():
+                return outcome
+            case other:
+                return Unreachable(f"answered {other}")
 
-    def _bring(self, file: DataFile, volume: VolumeId) -> str | None:
-        """Make sure that a volume has the bytes of a file; why not, when that fails."""
-        holders = self._stored[file.file_id]
-        if volume in holders:
-            return None
-        target = address_of(self._metadata, self._batch.table, volume)
-        error = f"no replica has stored file {file.file_id}"
-        for source in sorted(holders):
+    def _bring(self, due: Due, target: ReplicaAddress) -> list[DataFile]:
+        """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""
+        lineage = self._batch.lineage
+        sources = [file for file in self._sources[due.file.origin] if self._stored[file]]
+        brought = [self._bring_part(part, target) for part in missing(sources, (), *due.window, lineage)]
+        if missing((due.file,), brought, *due.window, lineage):
+            raise StorageUnavailable(f"no replica has stored file {due.file.file_id}")
+        return brought
+
+    def _bring_part(self, part: Part, target: ReplicaAddress) -> DataFile:
+        """A file of the part's rows on `target`: the part's own where it is whole, else a piece that is cut for it."""
+        holders = self._stored[part.file]
+        if part.whole and target.volume_id in holders:
+            return part.file
+        failure: StorageUnavailable | WrongCluster | None = None
+        for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
             try:
-                copy_data_file(FileCopy(file, address_of(self._metadata, self._batch.table, source), target))
+                file = copy_data_file(PieceCopy(part, address_of(self._metadata, self._batch.table, source), target))
             except (StorageUnavailable, WrongCluster) as unavailable:
-                error = str(unavailable)
+                failure = unavailable
                 continue
-            holders.add(volume)
-            return None
-        return error
+            if part.whole:
+                holders.add(target.volume_id)
+            return file
+        assert failure is not None  # whoever asks has seen holders
+        raise failure
 
-    def _placement_of(self, metadata: ClusterMetadata, staged: StagedFile) -> Placement:
-        index, _ = parse_label(staged.file.label)
-        return metadata.placement(self._batch.table.table_id, index)
+    def _placements(self, metadata: ClusterMetadata) -> TablePlacements:
+        return metadata.placements(self._batch.table.table_id)
 
-    def _since(self, metadata: ClusterMetadata, label: str) -> Since:
-        table_id, index = self._batch.table.table_id, parse_label(label)[0]
-        tablet_map = metadata.tablets.maps[table_id]
-        transition = metadata.tablets.transitions.get((table_id, index))
-        started = None if transition is None else transition.started_epoch
-        return Since(tablet_map.replicas(index), tablet_map.epoch, started)
+    def _ranges(self, placements: TablePlacements) -> Iterator[tuple[DataFile, int, Interval]]:
+        """Every file with each range that it may have rows in, and the tokens that they share."""
+        for file in self._files:
+            for index, window in shared(placements, file):
+                yield file, index, window
+
+    def _has(self, volume: VolumeId, file: DataFile, window: Interval) -> bool:
+        """Whether a replica has acknowledged every row that a file has in `window`."""
+        known = self._acknowledged.get(volume, {}).get(file, {})
+        files = (one.file for one in known.values())
+        return file.file_id in known or not missing((file,), files, *window, self._batch.lineage)
 
     def _forget_what_may_be_gone(self, newest: ClusterMetadata) -> None:
-        """Forget acknowledgements of replicas that may have dropped the tablet since, and got it again without them.
+        """Forget acknowledgements of replicas that may have dropped the rows since, and got the range again without.
 
-        A replica drops a tablet when it stops being one: at the end of the way there or of the way back. So an
-        acknowledgement stands within one transition, and for a replica that the map has named all the time. What is
-        forgotten is only asked for again: a replica that still has the file says so.
+        A replica drops a range when it stops being one of its replicas: at the end of the way there or of the way back.
+        So an acknowledgement stands within one change, and for a replica that has been named all the time. What is
+        forgotten is only asked for again: a replica that still has the rows says so.
         """
-        labels = {staged.file.file_id: staged.file.label for staged in self._batch.files}
-        now = {label: self._since(newest, label) for label in set(labels.values())}
-        for volume, files in self._acknowledged.items():
-            for file_id, then in list(files.items()):
-                current = now[labels[file_id]]
-                same_transition = (then.map_epoch, then.started_epoch) == (current.map_epoch, current.started_epoch)
-                always_replica = then.map_epoch == current.map_epoch and volume in then.replicas
-                if not (same_transition or always_replica):
-                    del files[file_id]
+        placements = self._placements(newest)
+        for volume, by_file in self._acknowledged.items():
+            for known in by_file.values():
+                for file_id, one in list(known.items()):
+                    ranges = ranges_within(placements.lows, *(one.file.extent if one.file.rows else one.file.window))
+                    if not all(_stands(volume, one.since, placements.since(index)) for index in ranges):
+                        del known[file_id]
 
     def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
-        """Tablets of the batch whose acknowledgements do not reach the level in the placement of `metadata`."""
+        """Ranges whose acknowledgements do not reach the level in the placement of `metadata`."""
+        placements = self._placements(metadata)
         short = set()
-        for staged in self._batch.files:
-            placement = self._placement_of(metadata, staged)
-            have = {v for v, files in self._acknowledged.items() if staged.file.file_id in files}
+        for file, index, window in self._ranges(placements):
+            placement = placements.placement(index)
+            have = {volume for volume in placement.writes if self._has(volume, file, window)}
             level, local = self._batch.level, self._batch.local
             if not is_satisfied(level, placement.write_sets, have, metadata.directory.datacenter_of, local):
-                short.add(parse_label(staged.file.label)[0])
+                short.add(index)
         return sorted(short)
 
     def _require_table(self, metadata: ClusterMetadata) -> None:
@@ -234,6 +288,13 @@ class Landing:
                 "unknown-table",
                 f"table {table.full_name} was dropped at or before epoch {metadata.epoch}, while it was being written",
             )
+
+
+def _stands(volume: VolumeId, then: Since, now: Since) -> bool:
+    """Whether a volume cannot have given up a range between two epochs."""
+    if then.placed_epoch != now.placed_epoch:
+        return False
+    return then.started_epoch == now.started_epoch or volume in then.replicas
 
 
 def require_stored(file: DataFile, where: ReplicaAddress) -> None:

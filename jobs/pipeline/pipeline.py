@@ -17,21 +17,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
-from epochlake.jobs.dataplane.reading import read_files
+from epochlake.jobs.dataplane.encoding import Cover
+from epochlake.jobs.dataplane.pieces import Interval, Lineage
+from epochlake.jobs.dataplane.reading import Asked, read_files
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.staging import StagedFile, stage
 from epochlake.jobs.pipeline import batches
-from epochlake.jobs.pipeline.conform import conform, conform_keys, only_tablets
+from epochlake.jobs.pipeline.conform import conform, conform_keys, only_windows
+from epochlake.jobs.pipeline.cover import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.landing import RETRY_SECONDS, ROUNDS, Batch, Landing
-from epochlake.jobs.pipeline.replicas import address_of, choose_for_read, describe, open_all
+from epochlake.jobs.pipeline.replicas import describe, open_all
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected
-from epochlake.metastore.metadata.cluster import ClusterMetadata, Placement
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
+from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import parse_label, tablet_label
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
@@ -46,8 +49,9 @@ CATCH_UP_SECONDS = 30.0
 class Written(msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
-    `already`: a named batch had reached the level before. `missing`: what each replica said that has not acknowledged
-    although it should have; the level was reached without.
+    `tablets`: how many tablets, or ranges of a table on the ring, got rows. `already`: a named batch had reached the
+    level before. `missing`: what each replica said that has not acknowledged although it should have; the level was
+    reached without.
     """
 
     table: str
@@ -78,6 +82,7 @@ class Pipeline:
         self._versions = 0
         self._announcement: Announcement | None = None
         self._metadata = cluster.catch_up()
+        self._grouped: dict[tuple[int, TableId], Grouped] = {}
         self._started_at = time.time_ns() // 1_000_000
 
     @property
@@ -104,7 +109,7 @@ class Pipeline:
     ) -> Written:
         """Write rows: insert them, or replace those with the same primary key (append-only tables only insert).
 
-        Returns when every tablet's acknowledgements have reached `consistency` in the placement of the newest epoch.
+        Returns when every range's acknowledgements have reached `consistency` in the placement of the newest epoch.
         `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts,
         and the rows given then are not looked at. Without a name each call is a batch of its own. Raises InvalidRequest
         for rows that do not fit, ConsistencyNotReached.
@@ -129,13 +134,9 @@ class Pipeline:
         target = self._table(table)
         level = self._level(consistency)
         self._touch(target)
-        snapshots, chosen = self._open_for_read(target, level)
-        count = self._metadata.tablets.maps[target.table_id].count
-        asked = {
-            tablet_label(tablet, count): [snapshots[volume] for volume in volumes] for tablet, volumes in chosen.items()
-        }
-        self._clock = max([self._clock, *(snapshot.newest_written_at for snapshot in snapshots.values())])
-        return read_files(self._spark, target, asked)
+        opened, asked = self._open_for_read(target, level)
+        self._clock = max([self._clock, *(snapshot.newest_written_at for snapshot in opened.values())])
+        return read_files(self._spark, target, asked, self._lineage(target, opened.values()))
 
     def _write(
         self, rows: DataFrame, table: Table, consistency: str | None, batch: str | None, *, deleted: bool
@@ -143,8 +144,7 @@ class Pipeline:
         level = self._level(consistency)
         self._touch(table)
         opened, failed = self._open_for_write(table)
-        count = self._tablet_count(table)
-        self._too_few(table, level, [tablet_label(t, count) for t in range(count)], opened)  # refuses senseless levels
+        self._refuse_senseless_levels(table, level)
         if batch is None:
             return self._land(table, self._stage(rows, table, level, opened, deleted), level)
         root = self.cluster.root.batches
@@ -155,14 +155,23 @@ class Pipeline:
             decision = batches.decide(root, name, table, decision, staged)
             if decision.files == tuple(staged):
                 return self._land(table, staged, level)
-        located = batches.locate(self._metadata, table, decision.files, opened, failed)
+        located = self._locate(table, decision, opened, failed)
         if located.lost:
             self._require_answers(table, level, located)
-            again = rows.transform(only_tablets(table, self._tablet_count(table), located.lost))
-            staged = self._stage(again, table, level, opened, deleted)
+            again = rows.transform(only_windows(table, located.lost))
+            staged = self._stage(again, table, level, opened, deleted, located.lost)
             decision = batches.decide(root, name, table, decision, staged, replaces=located.lost)
-            located = batches.locate(self._metadata, table, decision.files, opened, failed)
-        return self._land(table, located.files, level, already=self._is_reached(table, level, located.files, opened))
+            located = self._locate(table, decision, opened, failed)
+        return self._land(table, located.files, level, located, already=self._is_reached(table, level, located, opened))
+
+    def _locate(
+        self,
+        table: Table,
+        decision: batches.Decision,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        failed: Mapping[VolumeId, str],
+    ) -> batches.Located:
+        return batches.locate(self._metadata, table, decision.files, opened, failed, self.cluster.ledger)
 
     def _stage(
         self,
@@ -171,60 +180,69 @@ class Pipeline:
         level: ConsistencyLevel,
         opened: Mapping[VolumeId, ReplicaSnapshot],
         deleted: bool,
+        within: Collection[Interval] = (),
     ) -> list[StagedFile]:
         """Stage rows at a time later than every write that was acknowledged before this one began.
 
-        A write that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are
-        enough for the level. Where they are not, they are opened again: staging took time, they may be back.
+        No file's window is partly in one of `within`, so that these windows can be staged again by themselves. A write
+        that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are enough
+        for the level. Where they are not, they are opened again: staging took time, they may be back.
         """
-        written_at, staged = self._stage_now(rows, table, opened, deleted)
-        labels = {item.file.label for item in staged}
-        if table.append_only or not self._too_few(table, level, labels, opened):
+        written_at, staged = self._stage_now(rows, table, opened, deleted, within)
+        windows = {item.file.window for item in staged}
+        if table.append_only or not self._too_few(table, level, windows, opened):
             return staged
         for attempt in range(self.cluster.configuration.pipeline.attempts):
             time.sleep(RETRY_SECONDS * attempt)
             opened, failed = self._open_for_write(table)
-            short = self._too_few(table, level, labels, opened)
+            short = self._too_few(table, level, windows, opened)
             if not short:
                 newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
-                return staged if newest < written_at else self._stage_now(rows, table, opened, deleted)[1]
+                return staged if newest < written_at else self._stage_now(rows, table, opened, deleted, within)[1]
         raise ConsistencyNotReached(
             f"the write to {table.full_name}",
             level,
             self.epoch,
-            short,
+            named(self._metadata, table, short),
             {describe(self._metadata, volume): reason for volume, reason in failed.items()},
         )
 
     def _stage_now(
-        self, rows: DataFrame, table: Table, opened: Mapping[VolumeId, ReplicaSnapshot], deleted: bool
+        self,
+        rows: DataFrame,
+        table: Table,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        deleted: bool,
+        within: Collection[Interval],
     ) -> tuple[int, list[StagedFile]]:
         written_at = self._next_written_at(opened.values())
-        routes = {
-            tablet: tuple(address_of(self._metadata, table, volume) for volume in placement.writes)
-            for tablet, placement in self._placements(table).items()
-        }
         staged = stage(
             rows,
             table,
-            self._tablet_count(table),
-            routes,
+            self._routes(table, within),
             written_at=written_at,
             deleted=deleted,
             target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
         )
         return written_at, staged
 
+    def _routes(self, table: Table, within: Collection[Interval]) -> Cover:
+        return refined(routes(self._metadata, table, self._placements(table)), within)
+
     def _land(
-        self, table: Table, staged: Sequence[StagedFile], level: ConsistencyLevel, *, already: bool = False
+        self,
+        table: Table,
+        staged: Sequence[StagedFile],
+        level: ConsistencyLevel,
+        located: batches.Located | None = None,
+        *,
+        already: bool = False,
     ) -> Written:
         settings = self.cluster.configuration.pipeline
-        landing = Landing(
-            Batch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time()),
-            self._metadata,
-            self._catch_up,
-            settings.attempts,
-        )
+        batch = Batch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time())
+        if located is not None:
+            batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
+        landing = Landing(batch, self._metadata, self._catch_up, settings.attempts, self.cluster.ledger)
         self._versions += 1 + ROUNDS * settings.attempts
         landed = landing.land()
         return Written(
@@ -232,7 +250,7 @@ class Pipeline:
             rows=sum(item.file.rows for item in staged),
             files=len(staged),
             bytes=sum(item.file.size for item in staged),
-            tablets=len({item.file.label for item in staged}),
+            tablets=len({item.file.window for item in staged}),
             epoch=landed.epoch,
             rounds=landed.rounds,
             already=already,
@@ -243,53 +261,58 @@ class Pipeline:
         self,
         table: Table,
         level: ConsistencyLevel,
-        labels: Iterable[str],
+        windows: Iterable[Interval],
         volumes: Collection[VolumeId],
     ) -> list[int]:
-        """The tablets for which `volumes` are not enough to reach the level in each write set."""
-        placements = self._placements(table)
-        datacenter_of = self._metadata.directory.datacenter_of
-        tablets = sorted({parse_label(label)[0] for label in labels})
-        return [
-            tablet
-            for tablet in tablets
-            if not is_satisfied(level, placements[tablet].write_sets, volumes, datacenter_of, self._datacenter)
-        ]
+        """The ranges with tokens of `windows` for which `volumes` do not reach the level in each write set."""
+        among = self._placements(table)
+        ranges = ranges_of(self._metadata.placements(table.table_id), windows)
+        enough = {group: self._is_satisfied(level, among, group, volumes) for group in among.groups_of(ranges)}
+        return [index for index in ranges if not enough[among.group[index]]]
+
+    def _refuse_senseless_levels(self, table: Table, level: ConsistencyLevel) -> None:
+        """Raise InvalidRequest for a level that some range of the table cannot have, whatever answers."""
+        among = self._placements(table)
+        for group in range(len(among.distinct)):
+            self._is_satisfied(level, among, group, ())
+
+    def _is_satisfied(self, level: ConsistencyLevel, among: Grouped, group: int, volumes: Collection[VolumeId]) -> bool:
+        sets, datacenter_of = among.distinct[group].write_sets, self._metadata.directory.datacenter_of
+        return is_satisfied(level, sets, volumes, datacenter_of, self._datacenter)
 
     def _is_reached(
         self,
         table: Table,
         level: ConsistencyLevel,
-        files: Iterable[StagedFile],
+        located: batches.Located,
         opened: Mapping[VolumeId, ReplicaSnapshot],
     ) -> bool:
         """Whether the files are live on so many replicas already that the level is reached."""
-        return not any(
-            self._too_few(
-                table,
-                level,
-                [staged.file.label],
-                [v for v, s in opened.items() if staged.file.file_id in s.files.get(staged.file.label, {})],
-            )
-            for staged in files
+        among, placements = self._placements(table), self._metadata.placements(table.table_id)
+        live = batches.Live(opened, located.lineage)
+        return all(
+            self._is_satisfied(level, among, int(among.group[index]), live.volumes_with(staged.file, window))
+            for staged in located.files
+            for index, window in shared(placements, staged.file)
         )
 
     def _require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
-        """Staging lost tablets of a batch again is only safe when nobody can have them."""
+        """Staging lost parts of a batch again is only safe when nobody can have them."""
         if located.unanswered:
             raise ConsistencyNotReached(
                 f"writing the batch to {table.full_name} again, of which they may hold a part that nobody else has,",
                 level,
                 self.epoch,
-                sorted(parse_label(label)[0] for label in located.lost),
+                named(self._metadata, table, ranges_of(self._metadata.placements(table.table_id), located.lost)),
                 {describe(self._metadata, volume): reason for volume, reason in located.unanswered.items()},
             )
 
-    def _placements(self, table: Table) -> dict[int, Placement]:
-        return {t: self._metadata.placement(table.table_id, t) for t in range(self._tablet_count(table))}
-
-    def _tablet_count(self, table: Table) -> int:
-        return self._metadata.tablets.maps[table.table_id].count
+    def _placements(self, table: Table) -> Grouped:
+        """The placements of all ranges at this pipeline's epoch."""
+        key = (self.epoch, table.table_id)
+        if key not in self._grouped:
+            self._grouped = {key: grouped(self._metadata.placements(table.table_id))}
+        return self._grouped[key]
 
     def _open_for_write(self, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
         """Snapshots of the write replicas that answer, none fenced ahead of this pipeline's epoch; what others said.
@@ -297,8 +320,7 @@ class Pipeline:
         A replica that is ahead says that writes may have been acknowledged in a placement which is not known here.
         """
         while True:
-            volumes = {volume for placement in self._placements(table).values() for volume in placement.writes}
-            opened, failed = open_all(self._metadata, table, volumes)
+            opened, failed = open_all(self._metadata, table, self._placements(table).write_volumes)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead <= self.epoch:
                 return opened, failed
@@ -307,14 +329,15 @@ class Pipeline:
 
     def _open_for_read(
         self, table: Table, level: ConsistencyLevel
-    ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[int, tuple[VolumeId, ...]]]:
-        """Snapshots of the replicas that a read at `level` asks, none of them fenced ahead of this pipeline's epoch."""
+    ) -> tuple[dict[VolumeId, ReplicaSnapshot], list[Asked]]:
+        """Snapshots of the replicas that a read at `level` asks, none of them fenced ahead of this pipeline's epoch.
+
+        And which of them are asked for which tokens: from a first to a last one, in token order.
+        """
         unreachable: dict[VolumeId, str] = {}
         for _ in range(10 * self.cluster.configuration.pipeline.attempts):
-            metadata = self._metadata
-            count = metadata.tablets.maps[table.table_id].count
-            reads = {t: metadata.placement(table.table_id, t).reads for t in range(count)}
-            chosen, short = choose_for_read(metadata, reads, level, unreachable, self._datacenter)
+            metadata, among = self._metadata, self._placements(table)
+            chosen, short = choose_for_read(metadata, among, level, unreachable, self._datacenter)
             if short:
                 newest = self._catch_up(0)
                 if newest.epoch != metadata.epoch:
@@ -324,18 +347,28 @@ class Pipeline:
                     f"the read of {table.full_name}",
                     level,
                     metadata.epoch,
-                    short,
+                    named(metadata, table, among.ranges_in(short)),
                     {describe(metadata, volume): reason for volume, reason in unreachable.items()},
                 )
-            opened, failed = open_all(metadata, table, {v for volumes in chosen.values() for v in volumes})
+            opened, failed = open_all(metadata, table, {v for volumes in chosen for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.epoch:
                 self._catch_up(ahead)
                 self._require(table)
             elif not failed:
-                return opened, chosen
+                lows = metadata.placements(table.table_id).lows
+                last = highs(lows)
+                snapshots = [[opened[volume] for volume in volumes] for volumes in chosen]
+                return opened, [(int(lows[i]), int(last[j]), snapshots[group]) for i, j, group in among.runs()]
             unreachable |= failed
-        raise ConsistencyNotReached(f"the read of {table.full_name}", level, self.epoch, [], {})
+        raise ConsistencyNotReached(
+            f"the read of {table.full_name}", level, self.epoch, named(self._metadata, table, ()), {}
+        )
+
+    def _lineage(self, table: Table, snapshots: Iterable[ReplicaSnapshot]) -> Lineage:
+        """What the merged files of these snapshots stand for."""
+        files = [file for snapshot in snapshots for file in snapshot.all_files.values()]
+        return self.cluster.ledger.lineage(table.table_id, files)
 
     def _next_written_at(self, snapshots: Iterable[ReplicaSnapshot]) -> int:
         """A hybrid clock in microseconds: never at or below anything seen, so that a later write wins everywhere."""

@@ -1,16 +1,14 @@
-"""Which replicas a read asks, who a replica is, and snapshots of many replicas at once."""
+"""Who a replica is, and snapshots of many replicas at once."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
-from epochlake.placement.consistency import ConsistencyLevel, required
 
 THREADS = 16
 
@@ -30,38 +28,6 @@ def describe(metadata: ClusterMetadata, volume: VolumeId) -> str:
     """A volume for people: its node and its own name."""
     node = metadata.directory.node_of_volume[volume]
     return f"{node.name}/{metadata.directory.volumes[volume].name}"
-
-
-def choose_for_read(
-    metadata: ClusterMetadata,
-    reads: Mapping[int, tuple[VolumeId, ...]],
-    level: ConsistencyLevel,
-    unusable: Collection[VolumeId],
-    local: str | None,
-) -> tuple[dict[int, tuple[VolumeId, ...]], list[int]]:
-    """For each tablet the replicas to read at `level`, and the tablets that have too few usable ones.
-
-    Few volumes that hold many of the tablets are preferred, local ones first: each volume costs one snapshot.
-    """
-    datacenter_of = metadata.directory.datacenter_of
-    holds = Counter(volume for replicas in reads.values() for volume in replicas)
-
-    def rank(volume: VolumeId) -> tuple[bool, int, VolumeId]:
-        return (local is not None and datacenter_of(volume) != local, -holds[volume], volume)
-
-    chosen: dict[int, tuple[VolumeId, ...]] = {}
-    short: list[int] = []
-    for tablet, replicas in reads.items():
-        usable = sorted((volume for volume in replicas if volume not in unusable), key=rank)
-        taken: list[VolumeId] = []
-        for datacenter, need in required(level, replicas, datacenter_of, local).items():
-            here = [volume for volume in usable if datacenter is None or datacenter_of(volume) == datacenter]
-            taken += here[:need]
-            if len(here) < need:
-                short.append(tablet)
-                break
-        chosen[tablet] = tuple(taken)
-    return chosen, short
 
 
 def open_all(

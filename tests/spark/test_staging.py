@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
@@ -15,18 +16,32 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.dataplane import encoding
 from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import FileCopy, copy_data_file
+from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
+from epochlake.jobs.dataplane.encoding import Cover
 from epochlake.jobs.dataplane.outcomes import Acknowledged
 from epochlake.jobs.dataplane.reading import read_files
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile, stage
+from epochlake.jobs.dataplane.staging import StagedFile, slice_of, stage, tasks_of_slices
 from epochlake.jobs.dataplane.volumes import prepare_volume
 from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.placements import highs, index_of
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tokens import TABLET, TOKEN, parse_label, tablet_of, tablet_range, with_tablet, with_token
+from epochlake.placement.tokens import (
+    MAX_TOKEN,
+    MIN_TOKEN,
+    TABLET,
+    TOKEN,
+    parse_label,
+    range_label,
+    tablet_of,
+    tablet_range,
+    tokens_of_label,
+    with_tablet,
+    with_token,
+)
 
 from tests.support.failures import mounted, remount
-from tests.support.replicas import TABLE, make_replica, marker
+from tests.support.replicas import TABLE, make_replica, marker, tablets_on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,8 +67,8 @@ def write(
     at: int = 100,
     deleted: bool = False,
 ) -> list[StagedFile]:
-    routes = dict.fromkeys(range(tablets), replicas)
-    staged = stage(df, table, tablets, routes, written_at=at, deleted=deleted)
+    cover = tablets_on(tablets, dict.fromkeys(range(tablets), replicas))
+    staged = stage(df, table, cover, written_at=at, deleted=deleted)
     for replica in replicas:
         files = [one.file for one in staged if replica.volume_id in one.stored]
         commit_files(replica, files, epoch=1, app_id="load", app_version=at)
@@ -89,18 +104,56 @@ def test_each_file_has_rows_of_its_tablet_only_and_the_same_bytes_on_each_replic
         assert start < tokens[0] == one.file.min_token
         assert one.file.max_token == tokens[-1] <= end
         assert (np.diff(tokens) >= 0).all()
-    files = [open_snapshot(replica).files for replica in replicas]
-    assert files[0] == files[1] == files[2]
-    assert {label: set(ids) for label, ids in files[0].items()} == {
-        one.file.label: {one.file.file_id} for one in staged
-    }
+        assert one.file.window == tokens_of_label(one.file.label)
+    files = [open_snapshot(replica).all_files for replica in replicas]
+    assert files[0] == files[1] == files[2] == {one.file.file_id: one.file for one in staged}
+    assert len({one.file.label for one in staged}) == len(staged)
+
+
+def test_ranges_of_any_size_get_files_of_their_own_that_their_tasks_store_in_token_order(
+    spark: SparkSession, replicas: list[ReplicaAddress], seed: int
+) -> None:
+    """More ranges than tasks, some without rows, many in one slice of the token space and one that is half of it."""
+    chosen = random.Random(seed)
+    lows = np.unique([MIN_TOKEN, 0, *[chosen.randrange(2**58) for _ in range(20)], MAX_TOKEN])
+    ends = highs(lows)
+    labels = tuple(range_label(*window) for window in zip(lows.tolist(), ends.tolist(), strict=True))
+    routes = tuple((replica,) for replica in replicas)
+    cover = Cover(lows, labels, routes, np.arange(len(lows), dtype=np.int32) % 3)
+    staged = stage(numbers(spark, 3000), APPEND_ONLY, cover, written_at=1)
+    assert sum(one.file.rows for one in staged) == 3000
+    assert len({one.file.window for one in staged}) == len(staged)
+    for one in staged:
+        index = labels.index(one.file.label)
+        low, high = one.file.window
+        assert (low, high) == (lows[index], ends[index])
+        assert low <= one.file.min_token <= one.file.max_token <= high
+        assert one.stored == {replicas[index % 3].volume_id}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_a_task_has_whole_ranges_and_tasks_are_in_token_order(count: int, seed: int) -> None:
+    chosen = np.random.default_rng(seed)
+    lows = np.unique(np.append(chosen.integers(MIN_TOKEN, MAX_TOKEN, 100) >> chosen.integers(0, 60), MIN_TOKEN))
+    tokens = np.sort(np.concatenate([lows, lows[1:] - 1, chosen.integers(MIN_TOKEN, MAX_TOKEN, 1000), [MAX_TOKEN]]))
+    slices = tasks_of_slices(lows, count)
+    own = slice_of(tokens, count)
+    tasks = [
+        number if begin is not None and token >= begin else before
+        for token, number in zip(tokens.tolist(), own.tolist(), strict=True)
+        for begin, before in [slices[number]]
+    ]
+    assert tasks == sorted(tasks)
+    assert max(tasks) < count
+    by_range = {(int(index), task) for index, task in zip(index_of(lows, tokens), tasks, strict=True)}
+    assert len(by_range) == len(lows)
 
 
 def test_rows_go_to_the_replicas_of_their_tablet_and_to_no_other(
     spark: SparkSession, replicas: list[ReplicaAddress]
 ) -> None:
-    routes = {0: replicas[:1], 1: replicas[1:]}
-    staged = stage(numbers(spark, 100), TABLE, 2, routes, written_at=1)
+    cover = tablets_on(2, {0: replicas[:1], 1: replicas[1:]})
+    staged = stage(numbers(spark, 100), TABLE, cover, written_at=1)
     assert {one.file.label: one.stored for one in staged} == {"1-0": {1}, "1-1": {2, 3}}
     assert not (Path(replicas[0].uri) / "_tablet=1-1").exists()
 
@@ -133,14 +186,9 @@ def test_values_of_every_type_and_nulls_come_back_as_they_were(spark: SparkSessi
     rows = [(1, *(value for _, value in TYPES)), (2, *(None for _ in TYPES))]
     source = spark.createDataFrame(rows, schema)
     write(source, [replica], table=table)
-    actual = read_files(spark, table, snapshots([replica]))
+    actual = read_files(spark, table, [(MIN_TOKEN, MAX_TOKEN, [open_snapshot(replica)])])
     assert actual.dtypes == source.dtypes
     assert actual.sort("id").collect() == source.sort("id").collect()
-
-
-def snapshots(replicas: Sequence[ReplicaAddress]) -> dict[str, list]:  # type: ignore[type-arg]
-    opened = [open_snapshot(replica) for replica in replicas]
-    return {label: opened for one in opened for label in one.files}
 
 
 def test_tombstones_need_only_the_key(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
@@ -165,12 +213,12 @@ def test_rows_that_cannot_be_written_are_refused_with_the_reason(
     strict = msgspec.structs.replace(TABLE, columns=(Column("id", "bigint"), Column("note", "string", nullable=False)))
     with pytest.raises(InvalidRequest, match=message):
         write(spark.sql(query), replicas, table=strict)
-    assert open_snapshot(replicas[0]).files == {}
+    assert open_snapshot(replicas[0]).all_files == {}
 
 
 def test_a_tablet_without_a_replica_is_refused(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     with pytest.raises(InvalidRequest, match=r"rows for tablet 1-1 of air\.flights, and no replica"):
-        stage(numbers(spark, 100), TABLE, 2, {0: replicas}, written_at=1)
+        stage(numbers(spark, 100), TABLE, tablets_on(2, {0: replicas}), written_at=1)
 
 
 def test_an_append_only_table_takes_equal_keys(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
@@ -186,7 +234,8 @@ def test_many_rows_become_several_files_with_token_ranges_apart(
     spark: SparkSession, replicas: list[ReplicaAddress]
 ) -> None:
     count = 3 * encoding.ROW_GROUP_ROWS
-    staged = stage(numbers(spark, count), TABLE, 1, {0: replicas[:1]}, written_at=1, target_file_bytes=100_000)
+    cover = tablets_on(1, {0: replicas[:1]})
+    staged = stage(numbers(spark, count), TABLE, cover, written_at=1, target_file_bytes=100_000)
     assert sum(one.file.rows for one in staged) == count
     assert len(staged) == 3
     ranges = [(one.file.min_token, one.file.max_token) for one in staged]
@@ -218,7 +267,7 @@ def test_a_replica_that_fails_is_reported_and_the_others_are_written(  # type: i
     spark: SparkSession, replicas: list[ReplicaAddress], fail, reason: str
 ) -> None:
     fail(replicas[1])
-    [staged] = stage(numbers(spark, 10), TABLE, 1, {0: replicas}, written_at=1)
+    [staged] = stage(numbers(spark, 10), TABLE, tablets_on(1, {0: replicas}), written_at=1)
     assert staged.stored == {1, 3}
     assert list(staged.failed) == [2]
     assert any(word in staged.failed[2] for word in reason.split("|"))
@@ -231,7 +280,7 @@ def test_a_read_only_and_a_full_volume_are_reported(spark: SparkSession, tmp_pat
         replicas = [good, make_replica(tmp_path, 2), make_replica(tmp_path, 3)]
         remount(read_only, "ro")
         wide = numbers(spark, 50_000).selectExpr("id", "sha2(note, 512) as note")
-        [staged] = stage(wide, TABLE, 1, {0: replicas}, written_at=1)
+        [staged] = stage(wide, TABLE, tablets_on(1, {0: replicas}), written_at=1)
     assert staged.stored == {1}
     assert "mounted read-only" in staged.failed[2]
     assert "disk is full" in staged.failed[3]
@@ -244,6 +293,6 @@ def test_a_replica_that_missed_a_file_gets_the_same_one_later(
     [staged] = write(numbers(spark, 10), replicas, tablets=1)
 
     prepare_volume(replicas[2].volume_uri, marker(3))
-    copy_data_file(FileCopy(staged.file, replicas[0], replicas[2]))
+    copy_data_file(file_copy(staged.file, replicas[0], replicas[2]))
     assert isinstance(commit_files(replicas[2], [staged.file], epoch=1, app_id="load", app_version=100), Acknowledged)
-    assert open_snapshot(replicas[2]).files == open_snapshot(replicas[0]).files
+    assert open_snapshot(replicas[2]).all_files == open_snapshot(replicas[0]).all_files

@@ -8,19 +8,23 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.dataplane.files import DataFile, directory_of
+from epochlake.jobs.dataplane.pieces import Interval, meet, overlap, select
+from epochlake.jobs.dataplane.reading import plan_read
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.volumes import MARKER_FILE
@@ -41,8 +45,9 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import Column, NodeState, Table, Transition, VolumeId
+from epochlake.metastore.metadata.placements import index_of
 from epochlake.placement.consistency import ConsistencyLevel, majority
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, tablet_label, tokens_of_label
 from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.replicas import store
@@ -103,20 +108,23 @@ def grow(root: Path, name: str = "") -> Cluster:
     return cluster
 
 
-# --- small clusters whose tablets move, step by step, under pipelines that were opened before ---------------------
+# --- small clusters whose ranges move, step by step, under pipelines that were opened before ----------------------
 
 
 @dataclass
-class SmallCluster:
-    """One table of few tablets on nodes with a volume each, and a coordinator that is told when to do a round."""
+class SmallTable:
+    """One table on nodes with a volume each, and a coordinator that is told when to do a round.
+
+    Rows are written and read at given tokens, as `Pipeline` does it, without Spark.
+    """
 
     cluster: Cluster
     table: Table
     directory: Path
-    coordinator: Coordinator = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.coordinator = Coordinator(self.cluster)
+    @cached_property
+    def coordinator(self) -> Coordinator:
+        return Coordinator(self.cluster)
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -131,12 +139,20 @@ class SmallCluster:
     def address(self, node: str) -> ReplicaAddress:
         return address_of(self.metadata, self.table, self.volume(node))
 
-    def files_on(self, node: str, tablet: int = 0) -> set[str]:
-        """Ids of the live files of a tablet; of a node without the replica table, none."""
+    def files_within(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[DataFile]:
+        """Live files with rows between two tokens; of a node without the replica table, none."""
         if not Path(self.address(node).uri).exists():
-            return set()
-        label = tablet_label(tablet, self.metadata.tablets.maps[self.table.table_id].count)
-        return set(open_snapshot(self.address(node)).files.get(label, {}))
+            return []
+        files = open_snapshot(self.address(node)).within(low, high)
+        return [file for file in files if meet(file.extent, (low, high))]
+
+    def rows_on(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[int]:
+        """Ids of the rows that a node has between two tokens, as often as it has them, ascending."""
+        return sorted(
+            row
+            for part in select(self.files_within(node, low, high), low, high)
+            for row in rows_of(Path(self.address(node).uri, part.file.path), [(part.low, part.high)])
+        )
 
     def lose(self, node: str) -> None:
         """The node's storage is unreachable, as a disk that is not mounted, until `bring_back`."""
@@ -156,27 +172,8 @@ class SmallCluster:
             for node in lost:
                 self.bring_back(node)
 
-    def transition(self, tablet: int = 0) -> Transition | None:
-        return self.metadata.tablets.transitions.get((self.table.table_id, tablet))
-
-    def stage(self, tablet: int = 0) -> Stage | None:
-        found = self.transition(tablet)
-        return None if found is None else found.stage
-
-    def start(self, leaving: str, pending: str, kind: Kind = Kind.MIGRATION, tablet: int = 0) -> None:
-        new = NewTransition(self.table.table_id, tablet, kind, self.volume(leaving), self.volume(pending), "test")
-        self.cluster.commit(StartTransitions((new,)))
-
     def round(self) -> bool:
         return self.coordinator._round_safely()
-
-    def until(self, stage: Stage | None, tablet: int = 0, rounds: int = 30) -> None:
-        """Let the coordinator do rounds until a tablet is in a stage; None: until its transition has ended."""
-        for _ in range(rounds):
-            if self.stage(tablet) is stage:
-                return
-            self.round()
-        raise AssertionError(f"stays in {self.stage(tablet)}: {self.coordinator._blocked}")
 
     def settle(self, rounds: int = 200) -> None:
         """Let the coordinator do rounds until nothing is left to do."""
@@ -188,6 +185,93 @@ class SmallCluster:
     def pipeline(self, name: str = "test", spark: SparkSession | None = None, dc: str | None = None) -> Pipeline:
         """A pipeline that plans at the epoch of now, until it learns of a newer one."""
         return Pipeline(self.cluster, name, spark, dc)  # type: ignore[arg-type]
+
+    def staged(self, pipeline: Pipeline, rows: Mapping[int, int], skip: Collection[str] = ()) -> list[StagedFile]:
+        """Rows (id -> token) staged as a pipeline plans now: a file for each range, not stored on nodes in `skip`."""
+        metadata = pipeline._metadata
+        placements = metadata.placements(self.table.table_id)
+        tokens = sorted((token, row) for row, token in rows.items())
+        ranges = index_of(placements.lows, np.array([token for token, _ in tokens], dtype=np.int64)).tolist()
+        at = pipeline._next_written_at([])
+        return [
+            self._stage(
+                metadata, index, [one for one, where in zip(tokens, ranges, strict=True) if where == index], at, skip
+            )
+            for index in sorted(set(ranges))
+        ]
+
+    def _stage(
+        self, metadata: ClusterMetadata, index: int, rows: Sequence[tuple[int, int]], at: int, skip: Collection[str]
+    ) -> StagedFile:
+        placements = metadata.placements(self.table.table_id)
+        tokens, ids = zip(*rows, strict=True)
+        file = stored_by_hand(self.directory / "staging", placements.label(index), ids, at, tokens)
+        stored = set()
+        for volume in placements.placement(index).writes:
+            address = address_of(metadata, self.table, volume)
+            if metadata.directory.node_of_volume[volume].name in skip:
+                continue
+            if Path(address.volume_uri, MARKER_FILE).exists() and Path(address.uri).exists():
+                copy = Path(address.uri) / file.path
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(self.directory / "staging" / file.path, copy)
+                stored.add(volume)
+        return StagedFile(file, frozenset(stored), {})
+
+    def land(self, pipeline: Pipeline, staged: Sequence[StagedFile], level: str = "QUORUM") -> None:
+        """The second phase of a write. Raises ConsistencyNotReached."""
+        pipeline._land(self.table, staged, ConsistencyLevel.parse(level))
+
+    def write_rows(self, pipeline: Pipeline, rows: Mapping[int, int], level: str = "QUORUM") -> set[int]:
+        """Write rows (id -> token), return their ids. Raises ConsistencyNotReached."""
+        self.land(pipeline, self.staged(pipeline, rows), level)
+        return set(rows)
+
+    def read_rows(self, pipeline: Pipeline, level: str = "QUORUM") -> list[int]:
+        """Ids of the rows that `Pipeline.read` shows of an append-only table, ascending; twice what it shows twice.
+
+        Raises ConsistencyNotReached.
+        """
+        opened, asked = pipeline._open_for_read(self.table, ConsistencyLevel.parse(level))
+        append_only = msgspec.structs.replace(self.table, append_only=True)
+        plan = plan_read(append_only, asked, pipeline._lineage(self.table, opened.values()))
+        return sorted(
+            row
+            for scan in (*plan.plain, *plan.filtered)
+            for path in scan.paths
+            for row in rows_of(Path(path.removeprefix("file://")), scan.intervals)
+        )
+
+
+@dataclass
+class SmallCluster(SmallTable):
+    """A small table with few tablets."""
+
+    def tokens_of(self, tablet: int) -> tuple[int, int]:
+        return tokens_of_label(tablet_label(tablet, self.metadata.tablets.maps[self.table.table_id].count))
+
+    def files_on(self, node: str, tablet: int = 0) -> set[str]:
+        """Ids of the live files of a tablet; of a node without the replica table, none."""
+        return {file.file_id for file in self.files_within(node, *self.tokens_of(tablet))}
+
+    def transition(self, tablet: int = 0) -> Transition | None:
+        return self.metadata.tablets.transitions.get((self.table.table_id, tablet))
+
+    def stage(self, tablet: int = 0) -> Stage | None:
+        found = self.transition(tablet)
+        return None if found is None else found.stage
+
+    def start(self, leaving: str, pending: str, kind: Kind = Kind.MIGRATION, tablet: int = 0) -> None:
+        new = NewTransition(self.table.table_id, tablet, kind, self.volume(leaving), self.volume(pending), "test")
+        self.cluster.commit(StartTransitions((new,)))
+
+    def until(self, stage: Stage | None, tablet: int = 0, rounds: int = 30) -> None:
+        """Let the coordinator do rounds until a tablet is in a stage; None: until its transition has ended."""
+        for _ in range(rounds):
+            if self.stage(tablet) is stage:
+                return
+            self.round()
+        raise AssertionError(f"stays in {self.stage(tablet)}: {self.coordinator._blocked}")
 
     def write(
         self,
@@ -202,35 +286,38 @@ class SmallCluster:
 
         Not staged on the nodes in `skip`. Returns its id. Raises ConsistencyNotReached.
         """
-        metadata = pipeline._metadata
-        label = tablet_label(tablet, metadata.tablets.maps[self.table.table_id].count)
-        at = pipeline._next_written_at([])
-        file = stored_by_hand(self.directory / "staging", label, ids, at)
-        stored = set()
-        for volume in metadata.placement(self.table.table_id, tablet).writes:
-            address = address_of(metadata, self.table, volume)
-            if metadata.directory.node_of_volume[volume].name in skip:
-                continue
-            if Path(address.volume_uri, MARKER_FILE).exists() and Path(address.uri).exists():
-                copy = Path(address.uri) / file.path
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copyfile(self.directory / "staging" / file.path, copy)
-                stored.add(volume)
-        staged = StagedFile(file, frozenset(stored), {})
-        pipeline._land(self.table, [staged], ConsistencyLevel.parse(level))
-        return file.file_id
+        first, _ = tokens_of_label(tablet_label(tablet, pipeline._metadata.tablets.maps[self.table.table_id].count))
+        [staged] = self.staged(pipeline, {row: first + n for n, row in enumerate(ids)}, skip)
+        self.land(pipeline, [staged], level)
+        return staged.file.file_id
 
     def read(self, pipeline: Pipeline, level: str = "QUORUM", tablet: int = 0) -> set[str]:
         """What `Pipeline.read` does without Spark: the ids of the files that it would read of a tablet."""
-        opened, chosen = pipeline._open_for_read(self.table, ConsistencyLevel.parse(level))
-        label = tablet_label(tablet, pipeline._metadata.tablets.maps[self.table.table_id].count)
-        return {file_id for volume in chosen[tablet] for file_id in opened[volume].files.get(label, {})}
+        _, asked = pipeline._open_for_read(self.table, ConsistencyLevel.parse(level))
+        window = tokens_of_label(tablet_label(tablet, pipeline._metadata.tablets.maps[self.table.table_id].count))
+        return {
+            file.file_id
+            for low, high, snapshots in asked
+            for snapshot in snapshots
+            for file in snapshot.within(*overlap(window, (low, high)))
+            if meet(window, (low, high))
+        }
 
 
-def stored_by_hand(directory: Path, label: str, ids: Sequence[int], at: int) -> DataFile:
-    """A real data file of a tablet below a directory, as staging would have made it."""
+def rows_of(path: Path, intervals: Collection[Interval]) -> list[int]:
+    """Ids of the rows of a file with tokens in any of the intervals; of all rows when there is none."""
+    rows = pq.read_table(path, columns=["id", TOKEN], partitioning=None).to_pylist()
+    inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
+    return [row["id"] for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]
+
+
+def stored_by_hand(
+    directory: Path, label: str, ids: Sequence[int], at: int, tokens: Sequence[int] | None = None
+) -> DataFile:
+    """A real data file of a tablet or range below a directory, as staging would have made it."""
     (directory / directory_of(label)).mkdir(parents=True, exist_ok=True)
-    return store(ReplicaAddress("", 0, str(directory.parent), ".", directory.name), label, ids=ids, at=at)
+    address = ReplicaAddress("", 0, str(directory.parent), ".", directory.name)
+    return store(address, label, ids=ids, at=at, tokens=tokens)
 
 
 def placed(
@@ -258,7 +345,17 @@ def placed(
     administration.create_keyspace(cluster, "air", replication)
     administration.pause_balancing(cluster)
     metadata = cluster.catch_up()
-    table = Table(
+    table = flights(columns, append_only)
+    rows = [[metadata.node(name).volumes[0].volume_id for name in placed[tablet]] for tablet in sorted(placed)]
+    for volume in {volume for row in rows for volume in row}:
+        create_replica(address_of(metadata, table, volume), table, metadata.epoch)
+    cluster.commit(CreateTable(table, len(rows), encode_replicas(np.array(rows, np.int32))))
+    return SmallCluster(cluster, cluster.catch_up().table("air.flights"), directory)
+
+
+def flights(columns: Sequence[tuple[str, str, bool]] = COLUMNS, append_only: bool = False) -> Table:
+    """Table `air.flights`, with an id of its own."""
+    return Table(
         table_id=str(uuid.uuid4()),
         keyspace="air",
         name="flights",
@@ -266,11 +363,6 @@ def placed(
         primary_key=(columns[0][0],),
         append_only=append_only,
     )
-    rows = [[metadata.node(name).volumes[0].volume_id for name in placed[tablet]] for tablet in sorted(placed)]
-    for volume in {volume for row in rows for volume in row}:
-        create_replica(address_of(metadata, table, volume), table, metadata.epoch)
-    cluster.commit(CreateTable(table, len(rows), encode_replicas(np.array(rows, np.int32))))
-    return SmallCluster(cluster, cluster.catch_up().table("air.flights"), directory)
 
 
 FOUR = {"A": ("dc1", "r1"), "B": ("dc1", "r2"), "C": ("dc1", "r3"), "X": ("dc1", "r1")}

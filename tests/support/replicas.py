@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.dataplane.encoding import Cover
 from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.dataplane.volumes import VolumeMarker, prepare_volume
 from epochlake.metastore.metadata.model import Column, Table, VolumeId
-from epochlake.placement.tokens import TOKEN, parse_label, tablet_range
+from epochlake.placement.tokens import TOKEN, tablet_label, tokens_of_label
 
 CLUSTER_ID = "7b0ad0b5-5a5f-4c44-9d4e-6f2f5d1c9a10"
 TABLE = Table(
@@ -48,10 +50,27 @@ def make_replica(root: Path, volume_id: VolumeId, *, fence: int = 1, table: Tabl
     return address
 
 
-def store(address: ReplicaAddress, label: str = "2-1", *, ids: Sequence[int] = (1, 2, 3), at: int = 100) -> DataFile:
-    """A real staged file in a replica's directory, not committed."""
-    first = tablet_range(*parse_label(label))[0] + 1
-    tokens = [first + n for n in range(len(ids))]
+def tablets_on(count: int, routes: Mapping[int, Sequence[ReplicaAddress]]) -> Cover:
+    """How rows are staged for a table of `count` tablets: tablet -> its write replicas, none for those not named."""
+    return Cover(
+        lows=np.array([tokens_of_label(tablet_label(tablet, count))[0] for tablet in range(count)], dtype=np.int64),
+        labels=tuple(tablet_label(tablet, count) for tablet in range(count)),
+        routes=tuple(tuple(routes.get(tablet, ())) for tablet in range(count)),
+        route=np.arange(count, dtype=np.int32),
+    )
+
+
+def store(
+    address: ReplicaAddress,
+    label: str = "2-1",
+    *,
+    ids: Sequence[int] = (1, 2, 3),
+    at: int = 100,
+    tokens: Sequence[int] | None = None,
+) -> DataFile:
+    """A real staged file in a replica's directory, not committed; without `tokens` at the first ones of the label."""
+    first = tokens_of_label(label)[0]
+    tokens = [first + n for n in range(len(ids))] if tokens is None else list(tokens)
     columns = {"id": list(ids), "note": [f"n{i}" for i in ids], TOKEN: tokens}
     rows = pa.table({**columns, WRITTEN_AT: [at] * len(ids), DELETED: [False] * len(ids)})
     file_id = new_file_id()
