@@ -50,6 +50,25 @@ SESSION = "session"
 ERROR = "error"
 ORDINAL = "ordinal"
 WRITE_SET = "write_set"
+RANGE = "range"
+READS = "reads"
+WRITES = "writes"
+OPERATION_ID = "operation_id"
+STEP = "step"
+NEXT_STEP = "next_step"
+CANCELLING = "cancelling"
+REPLACED = "replaced"
+LOCKED_RANGES = "locked_ranges"
+SOURCE_DATACENTER = "source_datacenter"
+FORCE = "force"
+PAUSED = "paused"
+MAINTENANCE = "maintenance"
+WEIGHT = "weight"
+TAGS = "tags"
+TARGET_BYTES = "target_bytes"
+MIN_COUNT = "min_count"
+MAX_COUNT = "max_count"
+APART_FROM = "apart_from"
 REQUEST_ID = "request_id"
 REASON = "reason"
 DETAIL = "detail"
@@ -86,7 +105,7 @@ _TABLET_KEY = (
     _field(KEYSPACE, REPEATED, "name of the keyspace"),
     _field(TABLE, REPEATED, "name of the table, without the keyspace"),
     _field(TABLE_ID, REPEATED, "id of the table, never used again"),
-    _field(TABLET, INT, "number of the tablet, in token order from 0"),
+    _field(TABLET, INT, "number of the tablet, or of the range on the ring, in token order from 0"),
 )
 _TOKEN_RANGE = (
     _field(TOKEN_START, LONG, "token that the range begins after"),
@@ -107,6 +126,9 @@ NODES_SCHEMA = pa.schema(
         _maybe(REPLACES, INT, "number of the node that this one replaces"),
         _maybe(REPLACED_BY, INT, "number of the node that has replaced this one"),
         _CHANGED,
+        _field(MAINTENANCE, pa.bool_(), "whether it keeps its replicas and gets no new ones"),
+        _field(WEIGHT, pa.float64(), "what the capacity of its volumes is multiplied by for the balancer"),
+        _field(TAGS, _list(TEXT), "what placement rules may ask for"),
     ]
 )
 VOLUMES_SCHEMA = pa.schema(
@@ -127,7 +149,7 @@ KEYSPACES_SCHEMA = pa.schema(
         _field(KEYSPACE, TEXT, "name"),
         _field(PLACEMENT, TEXT, "tablets or ring"),
         _field(STRATEGY, TEXT, "replication strategy"),
-        _field(REPLICATION, pa.map_(TEXT, INT), "replicas by datacenter"),
+        _field(REPLICATION, pa.map_(TEXT, INT), "replicas by datacenter, or replication_factor with SimpleStrategy"),
         _CHANGED,
     ]
 )
@@ -156,6 +178,11 @@ TABLES_SCHEMA = pa.schema(
         _maybe(RESIZE_TYPE, TEXT, "none, split or merge: what is decided"),
         _maybe(RESIZE_SEQ_NUMBER, LONG, "number of that decision"),
         _CHANGED,
+        _maybe(TARGET_BYTES, LONG, "bytes that a replica of a tablet is to have; null: as configured"),
+        _field(MIN_COUNT, LONG, "fewest tablets that it may have"),
+        _maybe(MAX_COUNT, LONG, "most tablets that it may have; null: as many as it needs"),
+        _field(TAGS, _list(TEXT), "tags that a node needs to get replicas"),
+        _field(APART_FROM, _list(TEXT), "ids of tables whose nodes get no replicas"),
     ]
 )
 TABLETS_SCHEMA = pa.schema(
@@ -187,7 +214,7 @@ READ_PLACEMENTS_SCHEMA = pa.schema(
     [
         *_TABLET_KEY,
         *_TOKEN_RANGE,
-        _field(ORDINAL, INT, "place of the replica among those of its tablet, from 0"),
+        _field(ORDINAL, INT, "place of the replica among those of its tablet or range, from 0"),
         _field(VOLUME_ID, INT, "number of the volume"),
         _field(VOLUME, REPEATED, "name of the volume"),
         _field(URI, REPEATED, "where the volume is"),
@@ -203,26 +230,62 @@ WRITE_PLACEMENTS_SCHEMA = READ_PLACEMENTS_SCHEMA.append(
         WRITE_SET,
         REPEATED,
         "the replica set that an acknowledgement counts in: old, new or both. A write must reach its level among the "
-        "old (old, both) and among the new (new, both), where there are any; a tablet at rest has only old ones",
+        "old (old, both) and among the new (new, both), where there are any; one at rest has only old ones",
     )
+)
+RING_RANGES_SCHEMA = pa.schema(
+    [
+        _field(KEYSPACE, REPEATED, "name of the keyspace, whose tables all have these ranges"),
+        _field(RANGE, INT, "number of the range, in token order from 0"),
+        *_TOKEN_RANGE,
+        _field(READS, _list(INT), "numbers of the nodes that serve reads, in ring order"),
+        _field(WRITES, _list(INT), "numbers of the nodes that must get the writes"),
+        _maybe(OPERATION_ID, REPEATED, "the operation in flight that changes the range; null when none does"),
+    ]
+)
+OPERATIONS_SCHEMA = pa.schema(
+    [
+        _field(OPERATION_ID, TEXT, "name of the operation: of its request, or request/n for the n-th step of one"),
+        _field(REQUEST_ID, TEXT, "the request that it is part of"),
+        _field(KIND, TEXT, "join, leave, move, replace, remove, rebuild or change_replication"),
+        _maybe(NODE_ID, INT, "number of the node that it is about; null for a change of replication"),
+        _maybe(NODE, TEXT, "name of that node"),
+        _maybe(REPLACED, INT, "number of the node that it takes out in favour of the other one"),
+        _maybe(KEYSPACE, TEXT, "the keyspace whose replication changes"),
+        _field(TOKENS, _list(LONG), "tokens that the node owns once it has finished"),
+        _field(STEP, TEXT, "the step that was done last: PREPARE, START or MID"),
+        _maybe(NEXT_STEP, TEXT, "the step that comes next; null when it goes back"),
+        _field(CANCELLING, pa.bool_(), "whether it goes back"),
+        _field(LOCKED_RANGES, LONG, "ranges that it keeps other operations from, over all replication settings"),
+        _maybe(SESSION, TEXT, "open session of its streaming"),
+        _field(STARTED_EPOCH, LONG, "the epoch of PREPARE"),
+        _field(EPOCH, LONG, "the epoch of its last step"),
+    ]
 )
 REQUESTS_SCHEMA = pa.schema(
     [
         _field(REQUEST_ID, TEXT, "id"),
-        _field(KIND, TEXT, "join, leave, replace, remove or rebuild"),
-        _field(NODE_ID, INT, "number of the node that it is about"),
-        _field(NODE, TEXT, "name of that node"),
-        _field(STATE, TEXT, "pending, running, done, failed or cancelled"),
+        _field(KIND, TEXT, "join, leave, replace, remove, rebuild, move or keyspace_rf_change"),
+        _maybe(NODE_ID, INT, "number of the node that it is about; null when it is about a keyspace"),
+        _maybe(NODE, TEXT, "name of that node"),
+        _maybe(KEYSPACE, TEXT, "the keyspace that it is about"),
+        _field(STATE, TEXT, "pending, running, cancelling, done, failed or cancelled"),
+        _field(PAUSED, pa.bool_(), "whether nothing new is begun for it"),
         _field(REASON, TEXT, "why it was asked for"),
         _maybe(DETAIL, TEXT, "what became of it"),
         _field(REQUESTED_EPOCH, LONG, "the epoch that asked"),
         _maybe(STARTED_EPOCH, LONG, "the epoch that took it up"),
         _CHANGED,
+        _field(TOKENS, _list(LONG), "tokens that were asked for; empty: to be allocated, or none are needed"),
+        _maybe(STRATEGY, TEXT, "the strategy that the keyspace is to have"),
+        _maybe(REPLICATION, pa.map_(TEXT, INT), "the replication that the keyspace is to have"),
+        _maybe(SOURCE_DATACENTER, TEXT, "where a rebuild streams from; null: from anywhere"),
+        _field(FORCE, pa.bool_(), "whether it may go below what replication asks for"),
     ]
 )
 CHANGES_SCHEMA = pa.schema(
     [
-        _field(COMPONENT, TEXT, "kind of thing: node, volume, keyspace, table, tablet map, tablet, transition, …"),
+        _field(COMPONENT, TEXT, "kind of thing: node, keyspace, table, tablet, transition, ring range, operation, …"),
         _field(NAME, TEXT, "which one"),
         _field(FIELD, TEXT, "what of it; empty when all of it appeared or went"),
         _maybe(BEFORE, TEXT, "JSON of the value before; null when there was none"),

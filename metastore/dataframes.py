@@ -60,13 +60,23 @@ def transitions(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     return frame_of(spark, tables.transitions(metadata))
 
 
+def ring_ranges(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each range of each ring keyspace: `columns.RING_RANGES_SCHEMA`."""
+    return frame_of(spark, tables.ring_ranges(metadata))
+
+
+def operations(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+    """A row for each operation in flight on the ring: `columns.OPERATIONS_SCHEMA`."""
+    return frame_of(spark, tables.operations(metadata))
+
+
 def read_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
-    """A row for each replica that serves reads of a tablet: `columns.READ_PLACEMENTS_SCHEMA`."""
+    """A row for each replica that serves reads of a tablet or ring range: `columns.READ_PLACEMENTS_SCHEMA`."""
     return frame_of(spark, tables.read_placements(metadata))
 
 
 def write_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
-    """A row for each replica that must get a tablet's writes: `columns.WRITE_PLACEMENTS_SCHEMA`."""
+    """A row for each replica that must get the writes of a tablet or ring range: `columns.WRITE_PLACEMENTS_SCHEMA`."""
     return frame_of(spark, tables.write_placements(metadata))
 
 
@@ -175,6 +185,14 @@ class MetadataFrames:
     @property
     def transitions(self) -> DataFrame:
         return transitions(self._spark, self.metadata)
+
+    @property
+    def ring_ranges(self) -> DataFrame:
+        return ring_ranges(self._spark, self.metadata)
+
+    @property
+    def operations(self) -> DataFrame:
+        return operations(self._spark, self.metadata)
 
     @property
     def read_placements(self) -> DataFrame:

@@ -1,9 +1,9 @@
 """Snapshots: the whole metadata as of an epoch in one file, so that catching up need not begin at the first epoch.
 
-A snapshot is one Arrow IPC stream (a row for each tablet map, everything else as JSON in the schema's metadata)
-followed by the SHA-256 of all that. The same metadata always gives the same bytes, so whoever follows the log can check
-a snapshot that somebody else wrote. One that is torn, altered or unreadable is skipped for an older one, or for the
-log from its beginning; it is never half used.
+A snapshot is an Arrow IPC stream with a row for each tablet map and everything small as JSON in its schema's metadata,
+a second one with the placements and operations of the ring, and the SHA-256 of all that. The same metadata always gives
+the same bytes, so whoever follows the log can check a snapshot that somebody else wrote. One that is torn, altered or
+unreadable is skipped for an older one, or for the log from its beginning; it is never half used.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ from epochlake.metastore.metadata.model import (
     TopologyRequest,
     Transition,
 )
+from epochlake.metastore.metadata.rings import Rings, Running
+from epochlake.placement.ring.codec import decode_state
+from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.tablet_map import TabletMap
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written. Format 1, which knew no ring, is read as well."""
+
 _NAME = re.compile(r"(\d{20})\.snapshot\Z")
 _DIGEST_BYTES = 32
 _MAPS = pa.schema(
@@ -49,11 +54,21 @@ _MAPS = pa.schema(
         ("replicas", pa.large_list(pa.int32())),
     ]
 )
+_RINGS = pa.schema([("state", pa.large_binary())])
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
+class _Rings(msgspec.Struct, frozen=True):
+    """What is small of the rings."""
+
+    running: list[Running] = []
+    changing: list[tuple[str, Replication]] = []
+    placed: list[tuple[Replication, int]] = []
+    epoch: int = 0
+
+
 class _Rest(msgspec.Struct, frozen=True):
-    """Everything but the tablet maps, ordered by number or name so that equal metadata has equal bytes."""
+    """Everything but the arrays, ordered by number or name so that equal metadata has equal bytes."""
 
     format: int
     position: Position
@@ -68,6 +83,7 @@ class _Rest(msgspec.Struct, frozen=True):
     requests: list[TopologyRequest]
     switches: Switches
     last_snapshot_epoch: int
+    rings: _Rings = _Rings()
 
 
 def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
@@ -86,6 +102,12 @@ def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
         requests=sorted(metadata.requests.values(), key=lambda request: request.requested_epoch),
         switches=metadata.switches,
         last_snapshot_epoch=metadata.last_snapshot_epoch,
+        rings=_Rings(
+            running=list(metadata.rings.running.values()),
+            changing=sorted(metadata.rings.changing.items()),
+            placed=sorted(metadata.rings.placed.items()),
+            epoch=metadata.rings.epoch,
+        ),
     )
     maps = sorted(metadata.tablets.maps.items())
     flat = [tablet_map.to_array().reshape(-1) for _, tablet_map in maps]
@@ -101,10 +123,14 @@ def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
         pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32())),
     ]
     schema = _MAPS.with_metadata({"epochlake": _encoder.encode(rest)})
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    state = pa.array([metadata.rings.encoded()], pa.large_binary())
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_batch(batch)
+    for batch in (
+        pa.RecordBatch.from_arrays(columns, schema=schema),
+        pa.RecordBatch.from_arrays([state], schema=_RINGS),
+    ):
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_batch(batch)
     body = bytes(sink.getvalue())
     return body + hashlib.sha256(body).digest()
 
@@ -114,13 +140,16 @@ def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         raise UnknownFormat("the snapshot is torn or was altered: its hash does not match")
+    source = pa.BufferReader(body)
     try:
-        table = pa.ipc.open_stream(body).read_all()
+        table = pa.ipc.open_stream(source).read_all()
         rest = msgspec.json.decode(table.schema.metadata[b"epochlake"], type=_Rest)
+        if not 1 <= rest.format <= FORMAT:
+            known = f"1 to {FORMAT}"
+            raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows formats {known}")
+        rings = Rings() if rest.format == 1 else _rings(rest.rings, pa.ipc.open_stream(source).read_all())
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise UnknownFormat(f"the snapshot cannot be read: {error}") from error
-    if rest.format != FORMAT:
-        raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows format {FORMAT}")
     maps = {}
     replicas = table["replicas"].combine_chunks()
     offsets = values_of(replicas.offsets)
@@ -146,8 +175,27 @@ def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
         requests={request.request_id: request for request in rest.requests},
         switches=rest.switches,
         last_snapshot_epoch=rest.last_snapshot_epoch,
+        rings=rings,
     )
     return metadata, rest.position
+
+
+def _rings(small: _Rings, table: pa.Table) -> Rings:
+    state = decode_state(table["state"][0].as_py())
+    return Rings(
+        placements=state.placements,
+        operations=state.operations,
+        running={running.operation_id: running for running in small.running},
+        changing=dict(small.changing),
+        placed=dict(small.placed),
+        epoch=small.epoch,
+    )
+
+
+def format_of(data: bytes) -> int:
+    """The format of a snapshot that `decode_snapshot` can read."""
+    metadata = pa.ipc.open_stream(data[:-_DIGEST_BYTES]).schema.metadata
+    return msgspec.json.decode(metadata[b"epochlake"], type=_Rest).format
 
 
 class Snapshots:
@@ -196,8 +244,13 @@ class Snapshots:
         return None
 
     def matches(self, metadata: ClusterMetadata, position: Position) -> bool:
-        """Whether the stored snapshot is, byte for byte, the one of `metadata`."""
-        return storage.read_bytes(self.path(position.epoch)) == encode_snapshot(metadata, position)
+        """Whether the stored snapshot is, byte for byte, the one of `metadata`; of an older format, whether it says
+        the same.
+        """
+        stored = storage.read_bytes(self.path(position.epoch))
+        if stored == encode_snapshot(metadata, position):
+            return True
+        return format_of(stored) < FORMAT and decode_snapshot(stored) == (metadata, position)
 
 
 class SnapshotWriter:

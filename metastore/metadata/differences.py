@@ -15,6 +15,10 @@ import msgspec
 import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Directory
 from epochlake.metastore.metadata.model import NodeId, Table, TableId, TabletKey, VolumeId
+from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.placement.ring.placements import Assignment, Placements, on_grid, same_sets
+from epochlake.placement.ring.state import STEPS, Operation
+from epochlake.placement.ring.tokens import ends_of
 from epochlake.placement.tablet_map import CHUNK, NO_REPLICA, TabletMap
 from epochlake.placement.tokens import tablet_label
 
@@ -29,6 +33,9 @@ TABLE = "table"
 TABLET_MAP = "tablet map"
 TABLET = "tablet"
 TRANSITION = "transition"
+RING_PLACEMENT = "ring placement"
+RING_RANGE = "ring range"
+OPERATION = "operation"
 REQUEST = "request"
 SWITCHES = "switches"
 
@@ -39,8 +46,8 @@ _BOOKKEEPING = frozenset({"epoch", "last_snapshot_epoch", "state_id"})
 class Change(msgspec.Struct, frozen=True):
     """One difference. `component` is one of the constants above, `name` which of them, `field` what of it.
 
-    `before` and `after` are plain values as JSON has them. Replicas are given as `node/volume`. Tablets are named
-    `keyspace.table/k-i`, tablet i of 2^k.
+    `before` and `after` are plain values as JSON has them. Replicas are given as `node/volume`, those of a ring range
+    as nodes. Tablets are named `keyspace.table/k-i`, tablet i of 2^k; ring ranges `keyspace/(start, end]`.
     """
 
     component: str
@@ -62,6 +69,8 @@ def diff(before: ClusterMetadata, after: ClusterMetadata) -> list[Change]:
         *_tables(before, after),
         *_tablets(before, after),
         *_transitions(before, after),
+        *_ring_ranges(before, after),
+        *_operations(before, after),
         *_by_key(REQUEST, before.requests, after.requests),
         *_fields(SWITCHES, after.identity.name, before.switches, after.switches),
     ]
@@ -202,6 +211,78 @@ def _transitions(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Ch
 def _tablet_name(key: TabletKey, metadata: ClusterMetadata) -> str:
     table_id, tablet = key
     return f"{metadata.schema.tables[table_id].full_name}/{tablet_label(tablet, metadata.tablets.maps[table_id].count)}"
+
+
+def _ring_ranges(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Change]:
+    """Ranges whose reads or writes differ; where a range was split or merged, the pieces that differ."""
+    if before.rings is after.rings:
+        return
+    names = node_names(_later(before, after))
+    old, new = (
+        {name: m.rings.placements[replication_setting(m, name)] for name in ring_keyspaces(m)} for m in (before, after)
+    )
+    for keyspace in sorted({*old, *new}):
+        was, now = old.get(keyspace), new.get(keyspace)
+        if was is None or now is None:
+            yield Change(RING_PLACEMENT, keyspace, WHOLE, _ranges(was), _ranges(now))
+        elif was is not now:
+            for start, end, field, one, other in _moved(was, now):
+                label = f"{keyspace}/({start}, {end}]"
+                yield Change(RING_RANGE, label, field, _nodes(one, names), _nodes(other, names))
+
+
+def _ranges(placements: Placements | None) -> dict[str, Any] | None:
+    return None if placements is None else {"ranges": len(placements.reads.starts)}
+
+
+def _moved(was: Placements, now: Placements) -> list[tuple[int, int, str, list[NodeId], list[NodeId]]]:
+    """Start, end, `reads` or `writes`, and the nodes before and after; in ring order."""
+    found = []
+    for field in ("reads", "writes"):
+        old: Assignment = getattr(was, field)
+        new: Assignment = getattr(now, field)
+        if old is not new:
+            grid = np.union1d(old.starts, new.starts)
+            left, right, ends = on_grid(old, grid), on_grid(new, grid), ends_of(grid)
+            found += [
+                (int(grid[row]), int(ends[row]), field, left[row].tolist(), right[row].tolist())
+                for row in np.flatnonzero(~same_sets(left, right)).tolist()
+            ]
+    return sorted(found, key=lambda change: (change[0], change[2]))
+
+
+def _nodes(row: list[NodeId], names: Mapping[NodeId, str]) -> list[str]:
+    return [names[node] for node in row if node >= 0]
+
+
+def _operations(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Change]:
+    if before.rings is after.rings:
+        return
+    names = node_names(_later(before, after))
+    old, new = ({name: _operation(m, one, names) for name, one in m.rings.operations.items()} for m in (before, after))
+    for name in sorted({*old, *new}):
+        was, now = old.get(name), new.get(name)
+        if was is None or now is None:
+            yield Change(OPERATION, name, WHOLE, was, now)
+            continue
+        for field in was:
+            if was[field] != now[field]:
+                yield Change(OPERATION, name, field, was[field], now[field])
+
+
+def _operation(metadata: ClusterMetadata, operation: Operation, names: Mapping[NodeId, str]) -> dict[str, Any]:
+    """An operation as far as it changes or names itself; its deltas are known by what they do to the ranges."""
+    return {
+        "kind": operation.kind.value,
+        "request_id": metadata.rings.running[operation.operation_id].request_id,
+        "node": names.get(operation.node_id),
+        "replaced": None if operation.replaced is None else names[operation.replaced],
+        "keyspace": operation.keyspace or None,
+        "tokens": list(operation.tokens),
+        "step": STEPS[operation.next_step - 1].value,
+        "cancelling": operation.cancelling,
+        "session": metadata.rings.running[operation.operation_id].session,
+    }
 
 
 _REPLICA_FIELDS = ("replicas", "new_replicas", "leaving", "pending")

@@ -132,6 +132,9 @@ def volume_slices(volumes: Sequence[Volume]) -> list[tuple[int, VolumeId]]:
     return slices
 
 
+_NONE: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
 class Moving(msgspec.Struct, frozen=True, eq=False):
     """An operation in flight as one replication setting sees it.
 
@@ -209,12 +212,22 @@ class RingPlacements:
             return self.read_volumes
         return self._all_on_volumes(self._nodes_of_all(self._now.writes))
 
-    def changing(self) -> list[int]:
-        """Ranges of which a write counts in an old and in a new replica set."""
-        rows = self._rows_of_changes
-        both = np.array([moving.both for moving in self._moving], dtype=np.bool_)
-        named = np.flatnonzero(rows[:, 0] >= 0)
-        return [int(row) for row in named if both[rows[row, 0]]]
+    @cached_property
+    def changing_sets(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Ranges of which a write counts in two replica sets, and who is in which.
+
+        Numbers of the ranges (n), and whether each of their `write_volumes` is an old and a new replica (n, width).
+        """
+        nodes = self._nodes_of_all(self._now.writes)
+        rows, old, new = [_NONE], [np.empty((0, nodes.shape[1]), np.bool_)], [np.empty((0, nodes.shape[1]), np.bool_)]
+        for number, moving in enumerate(self._moving):
+            if moving.both:
+                named = np.flatnonzero(self._rows_of_changes[:, 0] == number)
+                change = self._rows_of_changes[named, 1]
+                for found, replicas in ((old, moving.widening.before), (new, moving.narrowing.after)):
+                    found.append((nodes[named][:, :, None] == replicas[change][:, None, :]).any(axis=2))
+                rows.append(named)
+        return np.concatenate(rows), np.concatenate(old), np.concatenate(new)
 
     @cached_property
     def volumes(self) -> tuple[VolumeId, ...]:
