@@ -1,6 +1,16 @@
 """What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs."""
 
-from epochlake.jobs.administration.nodes import add_node, cancel_request, decommission, remove_node, replace_node
+from epochlake.jobs.administration.nodes import add_node, replace_node
+from epochlake.jobs.administration.requests import (
+    cancel_request,
+    change_replication,
+    decommission,
+    move_node,
+    pause_request,
+    rebuild_node,
+    remove_node,
+    resume_request,
+)
 from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, drop_table
 from epochlake.jobs.administration.switches import (
     pause_balancing,
@@ -14,17 +24,22 @@ from epochlake.jobs.administration.unused_files import sweep
 __all__ = [
     "add_node",
     "cancel_request",
+    "change_replication",
     "create_keyspace",
     "create_table",
     "decommission",
     "drop_keyspace",
     "drop_table",
+    "move_node",
     "pause_balancing",
     "pause_changes",
+    "pause_request",
+    "rebuild_node",
     "remove_node",
     "replace_node",
     "resume_balancing",
     "resume_changes",
+    "resume_request",
     "sweep",
     "take_snapshot",
 ]

@@ -1,8 +1,8 @@
-"""Nodes: adding one with its volumes, draining, removing and replacing one, taking such a request back.
+"""New nodes with their volumes: adding one, or putting it in the place of another.
 
-Each of these only asks: the request is in the log when the function returns, and the coordinator carries it out. Adding
-a node writes its volumes' markers first. A marker is only believed together with the log: one that names a node which
-was never registered is what a killed try has left, and the next try of the same node takes it over.
+Both only ask: the request is in the log when the function returns, and the coordinator carries it out. The volumes'
+markers are written first. A marker is only believed together with the log: one that names a node which was never
+registered is what a killed try has left, and the next try of the same node takes it over.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import msgspec
 from epochlake.jobs.administration.changes import Options, commit_prepared, identified
+from epochlake.jobs.administration.tokens import allocated
 from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
 from epochlake.metastore.commit import Committed
-from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import CancelRequest, RegisterNode, RequestTopology
+from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
-from epochlake.metastore.metadata.model import RequestKind, Volume
+from epochlake.metastore.metadata.model import Volume
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -48,13 +49,17 @@ def add_node(
     rack: str,
     volumes: Volumes,
     *,
+    tokens: Sequence[int] = (),
+    count: int | None = None,
     replaces: str | None = None,
     **options: Unpack[Options],
 ) -> Committed:
     """Prepare the volumes of a new node and register it; the coordinator lets it join.
 
-    `replaces` names a lost node of the same rack whose tablets are rebuilt on the new one. The markers are written
-    before the commit. Raises Rejected, InvalidRequest, WrongCluster (a volume is somebody else's), StorageUnavailable.
+    On the ring it gets `tokens`, or `count` of them that even out ownership; without either the coordinator allocates
+    as many as are configured, or those of the node that it `replaces`: a lost one of the same rack, whose replicas are
+    rebuilt on the new one. The markers are written before the commit. Raises Rejected, InvalidRequest, WrongCluster (a
+    volume is somebody else's), StorageUnavailable.
     """
     request_id, options = identified(options)
     specs = measured(volumes)
@@ -62,7 +67,16 @@ def add_node(
     def plan(metadata: ClusterMetadata) -> RegisterNode:
         host_id = _host_id_of_earlier_try(metadata, name, specs) or str(uuid.uuid4())
         return plan_add_node(
-            metadata, name, datacenter, rack, specs, replaces=replaces, request_id=request_id, host_id=host_id
+            metadata,
+            name,
+            datacenter,
+            rack,
+            specs,
+            tokens=tokens,
+            count=count,
+            replaces=replaces,
+            request_id=request_id,
+            host_id=host_id,
         )
 
     def prepare(event: RegisterNode, metadata: ClusterMetadata) -> None:
@@ -76,26 +90,24 @@ def add_node(
     return committed
 
 
-def replace_node(cluster: Cluster, lost: str, name: str, volumes: Volumes, **options: Unpack[Options]) -> Committed:
-    """Register a node in the place of `lost`, whose storage is gone; its tablets are rebuilt on the new one."""
+def replace_node(
+    cluster: Cluster,
+    lost: str,
+    name: str,
+    volumes: Volumes,
+    *,
+    tokens: Sequence[int] = (),
+    count: int | None = None,
+    **options: Unpack[Options],
+) -> Committed:
+    """Register a node in the place of `lost`, whose storage is gone; what it held is rebuilt on the new one.
+
+    It takes over the tokens of `lost` unless others are given, or asked for by `count`.
+    """
     node = cluster.catch_up().node(lost)
-    return add_node(cluster, name, node.datacenter, node.rack, volumes, replaces=lost, **options)
-
-
-def decommission(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
-    """Ask that a node whose storage is alive hands over its tablets and leaves."""
-    return _request(cluster, name, RequestKind.LEAVE, options)
-
-
-def remove_node(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
-    """Ask that a node whose storage is gone is taken out; its tablets are rebuilt on other nodes."""
-    return _request(cluster, name, RequestKind.REMOVE, options)
-
-
-def cancel_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
-    """Take an open request back; `request` is its id, or the name of the node that it is about."""
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_cancel_request(metadata, request, why), **options)
+    return add_node(
+        cluster, name, node.datacenter, node.rack, volumes, tokens=tokens, count=count, replaces=lost, **options
+    )
 
 
 def plan_add_node(
@@ -105,11 +117,18 @@ def plan_add_node(
     rack: str,
     volumes: Sequence[VolumeSpec],
     *,
+    tokens: Sequence[int] = (),
+    count: int | None = None,
     replaces: str | None = None,
     request_id: str,
     host_id: str,
 ) -> RegisterNode:
     """The event of `add_node`; `volumes` are `measured` ones."""
+    if tokens and count is not None:
+        raise InvalidRequest(f"node {name!r} cannot get given tokens and a number of them: give one of the two")
+    lost = None if replaces is None else metadata.node(replaces)
+    if count is not None:
+        tokens = allocated(metadata, datacenter, rack, count, lost)
     first = next_volume_id(metadata)
     return RegisterNode(
         request_id=request_id,
@@ -121,29 +140,9 @@ def plan_add_node(
         volumes=tuple(
             Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(volumes)
         ),
-        replaces=None if replaces is None else metadata.node(replaces).node_id,
+        replaces=None if lost is None else lost.node_id,
+        tokens=tuple(sorted(tokens)),
     )
-
-
-def plan_request(
-    metadata: ClusterMetadata, name: str, kind: RequestKind, request_id: str, why: str = ""
-) -> RequestTopology:
-    """The event of `decommission` (`leave`) and of `remove_node` (`remove`)."""
-    return RequestTopology(request_id, kind, metadata.node(name).node_id, why)
-
-
-def plan_cancel_request(metadata: ClusterMetadata, request: str, why: str = "") -> CancelRequest:
-    """The event of `cancel_request`."""
-    if request in metadata.requests:
-        return CancelRequest(request, why)
-    if request in metadata.directory.by_name:
-        node = metadata.node(request)
-        for found in metadata.open_requests():
-            asked = metadata.directory.nodes[found.node_id]
-            if node.node_id in (asked.node_id, asked.replaces):
-                return CancelRequest(found.request_id, why)
-        raise Rejected("unknown-request", f"node {request!r} has no open request: there is nothing to cancel")
-    raise Rejected("unknown-request", f"{request!r} is neither a topology request nor a node of this cluster")
 
 
 def measured(volumes: Volumes) -> list[VolumeSpec]:
@@ -173,12 +172,6 @@ def _file_system_size(place: str) -> int:
     space = storage.space(str(path))
     assert space is not None
     return space.total
-
-
-def _request(cluster: Cluster, name: str, kind: RequestKind, options: Options) -> Committed:
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_request(metadata, name, kind, request_id, why), **options)
 
 
 def _host_id_of_earlier_try(metadata: ClusterMetadata, name: str, volumes: Sequence[VolumeSpec]) -> str | None:

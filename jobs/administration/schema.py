@@ -1,7 +1,8 @@
 """Keyspaces and tables. A table's replica tables are there before the table is: nobody ever finds a table without them.
 
-Tablets of a new table go to volumes of normal nodes that answer now. The replica tables are made with their fence at
-the epoch that was planned on; if the commit does not come, they are empty tables that no metadata names.
+Tablets of a new table go to volumes of normal nodes that answer now; where ranges of the ring are is not for a table
+to choose, so there all volumes have to answer. The replica tables are made with their fence at the epoch that was
+planned on; if the commit does not come, they are empty tables that no metadata names.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 import numpy as np
-from epochlake.jobs.administration.changes import Options, commit_prepared, identified
+from epochlake.jobs.administration.changes import Options, commit_prepared, identified, preview
 from epochlake.jobs.administration.reachability import THREADS, Probed, probe
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
 from epochlake.jobs.dataplane.schema import check_columns
 from epochlake.metastore.commit import Committed
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace, DropTable
@@ -29,17 +31,18 @@ from epochlake.metastore.metadata.model import (
     PlacementKind,
     Table,
     TableId,
+    TabletOptions,
     VolumeId,
 )
 from epochlake.placement.allocation import VolumeTable, allocate_tablets
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION
 from epochlake.placement.tablet_map import NO_REPLICA
 from epochlake.placement.tokens import tablet_bits
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
-
-STRATEGY = "NetworkTopologyStrategy"
 
 TABLES = uuid.UUID("0d6b3c1a-5b43-5f0e-8f6e-0a4f2c7be311")
 """Namespace of table ids: they follow from the request id, so that a repeated request finds its own replica tables."""
@@ -48,7 +51,10 @@ Columns = Sequence[Column | tuple[str, str, bool]]
 
 
 class TableCreated(msgspec.Struct, frozen=True):
-    """A created table. `unreachable`: volumes that got no tablet because they did not answer, with the reason."""
+    """A created table; on the ring it has no `tablets`.
+
+    `unreachable`: volumes that got no tablet because they did not answer, with the reason.
+    """
 
     committed: Committed
     table_id: TableId
@@ -57,10 +63,19 @@ class TableCreated(msgspec.Struct, frozen=True):
 
 
 def create_keyspace(
-    cluster: Cluster, name: str, replication: Mapping[str, int], **options: Unpack[Options]
+    cluster: Cluster,
+    name: str,
+    replication: Mapping[str, int],
+    *,
+    placement: PlacementKind = PlacementKind.TABLETS,
+    strategy: str | None = None,
+    **options: Unpack[Options],
 ) -> Committed:
-    """Create a keyspace that is placed by tablets, with so many replicas in each datacenter."""
-    return cluster.commit(plan_create_keyspace(name, replication), **options)
+    """Create a keyspace, placed by tablets or on the ring, with so many replicas in each datacenter.
+
+    On the ring `replication` may be `{"replication_factor": n}`, which is SimpleStrategy: whatever the datacenter.
+    """
+    return cluster.commit(plan_create_keyspace(name, replication, placement, strategy), **options)
 
 
 def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
@@ -78,18 +93,26 @@ def create_table(
     tablets: int | None = None,
     **options: Unpack[Options],
 ) -> TableCreated:
-    """Create `keyspace.table`: allocate its tablets, make their replica tables, commit.
+    """Create `keyspace.table`: allocate its tablets, if it is to have any, make its replica tables, commit.
 
     `columns` are (name, Spark DDL type, nullable); those of the primary key become not nullable. `tablets` is a power
-    of two, default from the configuration. Raises Rejected, InvalidRequest, PlacementImpossible, StorageUnavailable.
+    of two, default from the configuration; a table on the ring has none. Raises Rejected, InvalidRequest,
+    PlacementImpossible, StorageUnavailable.
     """
     request_id, options = identified(options)
-    count = cluster.configuration.tablets.initial_count if tablets is None else tablets
+    usual = cluster.configuration.tablets.initial_count
     unreachable: dict[str, str] = {}
 
     def plan(metadata: ClusterMetadata) -> CreateTable:
         event, missing = plan_create_table(
-            metadata, full_name, columns, primary_key, append_only=append_only, tablets=count, request_id=request_id
+            metadata,
+            full_name,
+            columns,
+            primary_key,
+            append_only=append_only,
+            tablets=tablets,
+            usual_tablets=usual,
+            request_id=request_id,
         )
         unreachable.clear()
         unreachable.update(missing)
@@ -100,7 +123,7 @@ def create_table(
         metadata = cluster.metadata
         table_id = table_id_of(metadata, request_id)
         tablet_map = metadata.tablets.maps.get(table_id)
-        return TableCreated(committed, table_id, tablet_map.count if tablet_map else count, {})
+        return TableCreated(committed, table_id, tablet_map.count if tablet_map else 0, {})
     return TableCreated(committed, event.table.table_id, event.tablet_count, unreachable)
 
 
@@ -109,9 +132,19 @@ def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> 
     return cluster.commit(lambda metadata: plan_drop_table(metadata, full_name), **options)
 
 
-def plan_create_keyspace(name: str, replication: Mapping[str, int]) -> CreateKeyspace:
-    """The event of `create_keyspace`."""
-    return CreateKeyspace(Keyspace(name, PlacementKind.TABLETS, STRATEGY, dict(replication)))
+def plan_create_keyspace(
+    name: str,
+    replication: Mapping[str, int],
+    placement: PlacementKind = PlacementKind.TABLETS,
+    strategy: str | None = None,
+) -> CreateKeyspace:
+    """The event of `create_keyspace`; without a strategy it is the one whose options `replication` are."""
+    return CreateKeyspace(Keyspace(name, placement, strategy or strategy_of(replication), dict(replication)))
+
+
+def strategy_of(replication: Mapping[str, int]) -> str:
+    """The strategy whose options these are."""
+    return SIMPLE if set(replication) == {SIMPLE_OPTION} else NETWORK_TOPOLOGY
 
 
 def plan_drop_keyspace(name: str) -> DropKeyspace:
@@ -131,18 +164,24 @@ def plan_create_table(
     primary_key: Sequence[str],
     *,
     append_only: bool,
-    tablets: int,
+    tablets: int | None,
+    usual_tablets: int,
     request_id: str,
 ) -> tuple[CreateTable, dict[str, str]]:
     """The event of `create_table`, and the volumes left out because they do not answer, each with why.
 
-    Asks the volumes, and so is not a pure function as the other plans are; it changes nothing.
+    Asks the volumes, and so is not a pure function as the other plans are; it changes nothing. `usual_tablets` are
+    those of a table that does not say how many.
     """
     keyspace_name, _, name = full_name.partition(".")
     if not name:
         raise InvalidRequest(f"a table is named keyspace.table, {full_name!r} has no keyspace")
-    tablet_bits(tablets)
     keyspace = metadata.keyspace(keyspace_name)
+    on_ring = keyspace.placement is PlacementKind.RING
+    if on_ring and tablets is not None:
+        raise InvalidRequest(f"keyspace {keyspace_name!r} is on the ring: its tables have no tablets, leave them out")
+    count = usual_tablets if tablets is None else tablets
+    tablet_bits(count)
     table = Table(
         table_id=table_id_of(metadata, request_id),
         keyspace=keyspace_name,
@@ -150,8 +189,25 @@ def plan_create_table(
         columns=_with_keys_not_null(columns, primary_key),
         primary_key=tuple(primary_key),
         append_only=append_only,
+        # Fewer than were asked for it never gets by itself: an empty table is not merged into one tablet at once.
+        options=TabletOptions() if on_ring else TabletOptions(min_count=count),
     )
     check_columns(table.columns, table.primary_key)
+    if on_ring:
+        event = CreateTable(table, 0)
+        _require_all_answer(metadata, event)
+        return event, {}
+    replicas, unreachable = _allocated(metadata, keyspace, count)
+    return CreateTable(table, count, encode_replicas(replicas)), unreachable
+
+
+def table_id_of(metadata: ClusterMetadata, request_id: str) -> TableId:
+    """The id of the table that this request creates in this cluster."""
+    return str(uuid.uuid5(TABLES, f"{metadata.identity.cluster_id}/{request_id}"))
+
+
+def _allocated(metadata: ClusterMetadata, keyspace: Keyspace, count: int) -> tuple[NDArray[np.int32], dict[str, str]]:
+    """Volumes of the tablets of a new table, (tablets, replicas); and those that do not answer, each with why."""
     nodes = [
         node
         for node in metadata.directory.nodes.values()
@@ -165,17 +221,28 @@ def plan_create_table(
         if probed[volume.volume_id].obstacle is not None
     }
     try:
-        replicas = allocate_tablets(tablets, keyspace.replication, _volume_table(metadata, nodes, probed))
+        replicas = allocate_tablets(count, keyspace.replication, _volume_table(metadata, nodes, probed))
     except PlacementImpossible as error:
         if not unreachable:
             raise
         raise PlacementImpossible(f"{error} These volumes do not answer: {'; '.join(unreachable.values())}") from error
-    return CreateTable(table, tablets, encode_replicas(replicas)), unreachable
+    return replicas, unreachable
 
 
-def table_id_of(metadata: ClusterMetadata, request_id: str) -> TableId:
-    """The id of the table that this request creates in this cluster."""
-    return str(uuid.uuid5(TABLES, f"{metadata.identity.cluster_id}/{request_id}"))
+def _require_all_answer(metadata: ClusterMetadata, event: CreateTable) -> None:
+    """Raise StorageUnavailable naming the volumes of the ring that do not answer: the table cannot do without them."""
+    volumes = _replica_volumes(event, metadata)
+    probed = probe(metadata, (metadata.directory.volumes[volume] for volume in volumes))
+    silent = [
+        f"{metadata.directory.node_of_volume[volume].name} ({found.obstacle})"
+        for volume, found in probed.items()
+        if found.obstacle is not None
+    ]
+    if silent:
+        raise StorageUnavailable(
+            f"table {event.table.full_name} needs a replica table on every volume of its ranges, and these do not "
+            f"answer: {'; '.join(silent)}. Bring them back, or remove or replace their nodes first"
+        )
 
 
 def _with_keys_not_null(columns: Columns, primary_key: Sequence[str]) -> tuple[Column, ...]:
@@ -215,8 +282,7 @@ def replicas_by_volume(metadata: ClusterMetadata) -> dict[VolumeId, int]:
 
 
 def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
-    replicas = decode_replicas(event.attachment)
-    volumes = [int(volume) for volume in np.unique(replicas) if volume != NO_REPLICA]
+    volumes = _replica_volumes(event, metadata)
 
     def create(volume: VolumeId) -> None:
         address = ReplicaAddress(
@@ -230,3 +296,10 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
 
     with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
         list(pool.map(create, volumes))
+
+
+def _replica_volumes(event: CreateTable, metadata: ClusterMetadata) -> list[VolumeId]:
+    """The volumes on which the table has replica tables: those of its tablets, or those of the ring."""
+    if not event.attachment:
+        return list(preview(metadata, event).ring_volumes(event.table.table_id))
+    return [int(volume) for volume in np.unique(decode_replicas(event.attachment)) if volume != NO_REPLICA]

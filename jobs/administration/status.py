@@ -6,45 +6,36 @@ are part of the picture, never the end of it; and whatever is open says what it 
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.administration.past import cluster_at, log_of
+from epochlake.jobs.administration.open_requests import CoordinatorStatus, RequestStatus, request_status
+from epochlake.jobs.administration.operations import OperationStatus, operation_statuses
+from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.reachability import probe
 from epochlake.jobs.administration.schema import replicas_by_volume
+from epochlake.jobs.administration.sizes import ring_replica_sizes
 from epochlake.jobs.coordinator.loads import measure_loads
-from epochlake.jobs.coordinator.planning import Loads, next_transitions
+from epochlake.jobs.coordinator.planning import Loads
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import EMBEDDED
 from epochlake.metastore.coordination.election import current_leader
 from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
-from epochlake.metastore.errors import LogUnreadable, Rejected
-from epochlake.metastore.history import entries, metadata_at
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import node_names
-from epochlake.metastore.metadata.events import StartRequest
-from epochlake.metastore.metadata.events.nodes import volumes_given_up
-from epochlake.metastore.metadata.model import (
-    Node,
-    NodeState,
-    RequestKind,
-    RequestState,
-    Switches,
-    TopologyRequest,
-    VolumeId,
-)
+from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
+from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.resizing import Resize
+from epochlake.placement.ring.allocation import ownership
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 ZOOKEEPER_SECONDS = 2.0
-PLANNED_TABLETS = 200_000
-"""Above so many tablets a status does not plan, to say what cannot move: it would take seconds."""
 
 
 class VolumeStatus(msgspec.Struct, frozen=True):
@@ -60,7 +51,10 @@ class VolumeStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """A node; `tablets`, `capacity` and `bytes` are sums over its volumes."""
+    """A node; `tablets`, `capacity` and `bytes` are sums over its volumes.
+
+    `tokens` are how many it owns on the ring, `owns` how much of each keyspace there it serves reads of (1.0 is all).
+    """
 
     name: str
     node_id: int
@@ -73,26 +67,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     bytes: int | None
     replaces: str | None
     replaced_by: str | None
+    tokens: int
+    owns: dict[str, float]
+    maintenance: bool
+    weight: float
+    tags: tuple[str, ...]
     volumes: tuple[VolumeStatus, ...]
-
-
-class RequestStatus(msgspec.Struct, frozen=True):
-    """An open topology request. `tablets_total`: to be moved when it started, `tablets_left`: still to be moved.
-
-    `seconds_left` is reckoned from the speed so far. `blocked_by`: what stands in the way now, empty when nothing does.
-    """
-
-    request_id: str
-    kind: str
-    node: str
-    state: str
-    reason: str
-    requested_epoch: int
-    started_epoch: int | None
-    tablets_total: int | None
-    tablets_left: int | None
-    seconds_left: float | None
-    blocked_by: tuple[str, ...]
 
 
 class StageStatus(msgspec.Struct, frozen=True):
@@ -104,16 +84,21 @@ class StageStatus(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]
 
 
-class CoordinatorStatus(msgspec.Struct, frozen=True):
-    """Who coordinates. `zookeeper`: `answers`, `away`, `stopped` (an embedded one that nobody uses) or `not-asked`."""
+class ResizeStatus(msgspec.Struct, frozen=True):
+    """A decision to `split` or to `merge` the tablets of a table, in force until it is carried out or revoked."""
 
-    zookeeper: str
-    leader: str | None = None
-    detail: str | None = None
+    table: str
+    resize: str
+    tablets: int
+    decision: int
+    epoch: int
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked."""
+    """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
+
+    `operations` are those on the ring, each of one of the requests.
+    """
 
     cluster: str
     cluster_id: str
@@ -128,6 +113,8 @@ class Status(msgspec.Struct, frozen=True):
     nodes: tuple[NodeStatus, ...]
     requests: tuple[RequestStatus, ...]
     transitions: tuple[StageStatus, ...]
+    operations: tuple[OperationStatus, ...]
+    resizes: tuple[ResizeStatus, ...]
 
 
 def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True) -> Status:
@@ -149,20 +136,24 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         switches=metadata.switches,
         nodes=node_statuses(metadata, loads),
         requests=tuple(
-            _request_status(cluster, metadata, request, loads, coordinator) for request in metadata.open_requests()
+            request_status(cluster, metadata, request, loads, coordinator) for request in metadata.open_requests()
         ),
         transitions=_stages(metadata),
+        operations=operation_statuses(metadata),
+        resizes=_resizes(metadata),
     )
 
 
 def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tuple[NodeStatus, ...]:
     """All nodes by number, those that have left as well; with `loads`, what their volumes hold and answer."""
-    replicas, names = replicas_by_volume(metadata), node_names(metadata.directory)
+    replicas, names, shares = replicas_by_volume(metadata), node_names(metadata.directory), _shares(metadata)
     present = [node for node in metadata.directory.nodes.values() if node.state is not NodeState.LEFT]
     held: dict[VolumeId, int] = defaultdict(int)
     obstacles: Mapping[VolumeId, str | None] = {}
     if loads is not None:
         for (_, _, volume_id), size in loads.sizes.items():
+            held[volume_id] += size
+        for (_, volume_id), size in ring_replica_sizes(metadata).items():
             held[volume_id] += size
         probed = probe(metadata, (volume for node in present for volume in node.volumes))
         obstacles = {volume_id: found.obstacle for volume_id, found in probed.items()}
@@ -197,10 +188,23 @@ def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tupl
             bytes=sum(measured) if len(measured) == len(volumes) else None,
             replaces=None if node.replaces is None else names[node.replaces],
             replaced_by=None if node.replaced_by is None else names[node.replaced_by],
+            tokens=len(node.tokens),
+            owns={name: share[node.node_id] for name, share in shares.items() if node.node_id in share},
+            maintenance=node.maintenance,
+            weight=node.weight,
+            tags=node.tags,
             volumes=volumes,
         )
 
     return tuple(one(metadata.directory.nodes[key]) for key in sorted(metadata.directory.nodes))
+
+
+def _shares(metadata: ClusterMetadata) -> dict[str, dict[NodeId, float]]:
+    """How much of each keyspace on the ring each node serves reads of."""
+    placements = metadata.rings.placements
+    settings = {name: replication_setting(metadata, name) for name in sorted(ring_keyspaces(metadata))}
+    owned = {setting: ownership(placements[setting].reads) for setting in dict.fromkeys(settings.values())}
+    return {name: owned[setting] for name, setting in settings.items()}
 
 
 def coordinator_status(cluster: Cluster) -> CoordinatorStatus:
@@ -239,87 +243,10 @@ def _stages(metadata: ClusterMetadata) -> tuple[StageStatus, ...]:
     return tuple(StageStatus(*key, counts[key], tuple(sorted(errors[key]))) for key in sorted(counts))
 
 
-def _request_status(
-    cluster: Cluster,
-    metadata: ClusterMetadata,
-    request: TopologyRequest,
-    loads: Loads | None,
-    coordinator: CoordinatorStatus,
-) -> RequestStatus:
-    left = total = seconds = None
-    given_up = volumes_given_up(metadata, request)
-    if given_up:
-        left = len(metadata.replicas_in_use(given_up))
-        if request.started_epoch is not None:
-            total, seconds = _progress(cluster, request.started_epoch, given_up, left)
-    return RequestStatus(
-        request_id=request.request_id,
-        kind=request.kind.value,
-        node=node_names(metadata.directory)[request.node_id],
-        state=request.state.value,
-        reason=request.reason,
-        requested_epoch=request.requested_epoch,
-        started_epoch=request.started_epoch,
-        tablets_total=total,
-        tablets_left=left,
-        seconds_left=seconds,
-        blocked_by=tuple(_obstacles(cluster, metadata, request, loads, coordinator)),
+def _resizes(metadata: ClusterMetadata) -> tuple[ResizeStatus, ...]:
+    named = ((metadata.schema.tables[table_id].full_name, found) for table_id, found in metadata.tablets.maps.items())
+    return tuple(
+        ResizeStatus(name, str(found.resize_type), found.count, found.resize_seq_number, found.epoch)
+        for name, found in sorted(named, key=lambda pair: pair[0])
+        if found.resize_type != Resize.NONE
     )
-
-
-def _progress(
-    cluster: Cluster, started_epoch: int, given_up: set[VolumeId], left: int
-) -> tuple[int | None, float | None]:
-    """How many tablets there were to move at the start, and at the speed so far how many seconds are left."""
-    log = log_of(cluster)
-    try:
-        total = len(metadata_at(log, cluster.snapshots, started_epoch).replicas_in_use(given_up))
-        started_at = entries(log, started_epoch, started_epoch)[0].committed_at / 1e6
-    except LogUnreadable:
-        return None, None
-    moved = total - left
-    return total, (time.time() - started_at) / moved * left if moved > 0 else None
-
-
-def _obstacles(
-    cluster: Cluster,
-    metadata: ClusterMetadata,
-    request: TopologyRequest,
-    loads: Loads | None,
-    coordinator: CoordinatorStatus,
-) -> list[str]:
-    """What keeps a request from going on, the most general first."""
-    found = []
-    if not metadata.switches.changes:
-        why = metadata.switches.changes_reason or "no reason given"
-        found.append(f"changes of the metadata are paused ({why}): run `epochlake changes resume`")
-    if coordinator.zookeeper == "away":
-        found.append("ZooKeeper is away: nothing can be committed")
-    elif coordinator.zookeeper != "not-asked" and coordinator.leader is None:
-        found.append("no coordinator is running: run `epochlake coordinator run`")
-    if request.state is RequestState.PENDING:
-        try:
-            StartRequest(request.request_id).check(metadata)
-        except Rejected as rejected:
-            found.append(rejected.reason)
-        return found
-    if loads is None:
-        return found
-    node = metadata.directory.nodes[request.node_id]
-    gone = [volume.name for volume in node.volumes if volume.volume_id in loads.unmeasured]
-    if gone and request.kind is RequestKind.LEAVE:
-        found.append(
-            f"volume(s) {', '.join(gone)} of {node.name} do not answer: if they are lost, cancel this request and "
-            f"`epochlake node remove {node.name}`"
-        )
-    elif gone and request.kind is RequestKind.REPLACE:
-        found.append(f"volume(s) {', '.join(gone)} of {node.name} do not answer: mount them")
-    if sum(tablet_map.count for tablet_map in metadata.tablets.maps.values()) <= PLANNED_TABLETS:
-        _, stuck = next_transitions(metadata, loads, cluster.configuration.coordinator.streams_per_volume)
-        found += [reason for reason in stuck if node.name in reason]
-    errors = {
-        transition.error
-        for transition in metadata.tablets.transitions.values()
-        if transition.error and volumes_given_up(metadata, request) & {*transition.replicas}
-    }
-    return found + sorted(errors)

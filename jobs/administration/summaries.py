@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AdvanceOperation,
     AdvanceTransitions,
     CancelRequest,
     Event,
     FinishRequest,
     FinishTransitions,
+    PauseRequest,
+    PrepareOperation,
     RegisterNode,
     RequestTopology,
+    ResumeRequest,
+    RetreatOperation,
     StartRequest,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import RequestKind, TableId
+from epochlake.metastore.metadata.model import RequestKind, TableId, TopologyRequest
 
-_ENDINGS = {StartRequest: "begins", FinishRequest: "is done", CancelRequest: "is cancelled"}
-_ASKED = {RequestKind.LEAVE: "is to hand over its tablets and leave", RequestKind.REMOVE: "is lost and to be removed"}
+_ENDINGS = {StartRequest: "begins", FinishRequest: "is done", PauseRequest: "is paused", ResumeRequest: "goes on"}
 
 
 def summary(event: Event, metadata: ClusterMetadata | None) -> str:
@@ -27,17 +32,19 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
     if metadata is None:
         return event.summary()
     match event:
-        case StartRequest() | FinishRequest() | CancelRequest():
+        case StartRequest() | FinishRequest() | PauseRequest() | ResumeRequest() | CancelRequest():
             request = metadata.requests.get(event.request_id)
             if request is not None:
-                node = metadata.directory.nodes[request.node_id].name
-                return f"{request.kind} of node {node} {_ENDINGS[type(event)]}"
+                return f"{_named(metadata, request)} {_ENDINGS.get(type(event), 'is to be taken back')}"
         case RegisterNode() if event.replaces is not None:
             lost = metadata.directory.nodes[event.replaces].name
-            return f"node {event.name} ({event.datacenter}/{event.rack}) asks to replace node {lost}"
+            return f"node {event.name} ({event.datacenter}/{event.rack}) asks to replace node {lost}{_to(event.tokens)}"
+        case RegisterNode() if event.tokens:
+            return f"{event.summary()}{_to(event.tokens)}"
         case RequestTopology():
-            node = metadata.directory.nodes[event.node_id].name
-            return f"node {node} {_ASKED.get(event.kind_of_request, str(event.kind_of_request))}"
+            return f"node {metadata.directory.nodes[event.node_id].name} {_asked(event)}"
+        case PrepareOperation() | AdvanceOperation() | RetreatOperation():
+            return _step(event, metadata) or event.summary()
         case StartTransitions():
             where = _tables(metadata, [new.table_id for new in event.transitions])
             kinds = ", ".join(sorted({new.kind.value for new in event.transitions}))
@@ -49,6 +56,50 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
         case FinishTransitions():
             return f"{_tables(metadata, [key[0] for key in event.tablets])}: the transition ends"
     return event.summary()
+
+
+def _asked(event: RequestTopology) -> str:
+    forced = ", forced" if event.force else ""
+    match event.kind_of_request:
+        case RequestKind.LEAVE:
+            return f"is to hand over what it holds and leave{forced}"
+        case RequestKind.REMOVE:
+            return f"is lost and to be removed{forced}"
+        case RequestKind.MOVE:
+            return f"is to move{_to(event.tokens)}"
+        case RequestKind.REBUILD:
+            source = f" from datacenter {event.source_datacenter}" if event.source_datacenter else ""
+            return f"is to be rebuilt{source}"
+        case kind:
+            return str(kind)
+
+
+def _to(tokens: Sequence[int]) -> str:
+    if not tokens:
+        return ""
+    return f" with token {tokens[0]}" if len(tokens) == 1 else f" with {len(tokens)} tokens"
+
+
+def _named(metadata: ClusterMetadata, request: TopologyRequest) -> str:
+    if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+        return f"the change of replication of keyspace {request.keyspace}"
+    return f"{request.kind} of node {metadata.directory.nodes[request.node_id].name}"
+
+
+def _step(event: PrepareOperation | AdvanceOperation | RetreatOperation, metadata: ClusterMetadata) -> str | None:
+    """`MID of join of node n4`; None where the request is not known."""
+    if isinstance(event, PrepareOperation):
+        request, step = metadata.requests.get(event.request_id), "PREPARE"
+    else:
+        # Operations of a change of replication are named after their request, with a number.
+        known = metadata.requests
+        name = event.operation_id
+        request = known.get(name) or known.get(name.rpartition("/")[0])
+        step = str(event.step)
+    if request is None:
+        return None
+    back = ", taken back" if isinstance(event, RetreatOperation) else ""
+    return f"{step} of {_named(metadata, request)}{back}"
 
 
 def _tables(metadata: ClusterMetadata, table_ids: list[TableId]) -> str:

@@ -16,6 +16,7 @@ from epochlake.jobs.cli.commands import (
     nodes,
     placement,
     plan,
+    requests,
     switches,
     tables,
 )
@@ -54,6 +55,7 @@ def options(
 cluster.register(app)
 for name, group in (
     ("node", nodes.app),
+    ("request", requests.app),
     ("keyspace", keyspaces.app),
     ("table", tables.app),
     ("coordinator", coordinator.app),

@@ -8,11 +8,27 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.administration.nodes import VolumeSpec
+from epochlake.jobs.administration.what_if import parse_strategy
 from epochlake.jobs.cli.session import Session
 from epochlake.placement.errors import InvalidRequest
 
 At = Annotated[int | None, typer.Option("--at", metavar="EPOCH", help="As it was at this epoch.", min=1)]
 TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", show_default=False)]
+RequestName = Annotated[
+    str,
+    typer.Argument(metavar="REQUEST", help="Its id, or the node or keyspace that it is about.", show_default=False),
+]
+TokenOption = Annotated[
+    list[str] | None,
+    typer.Option("--token", metavar="TOKEN[,TOKEN]", help="A token on the ring that it is to own. Repeat for several."),
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option("--tokens", metavar="N", help="How many tokens, allocated so that ownership evens out."),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Also where keyspaces on the ring would keep fewer replicas than they ask for.")
+]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\Z", re.IGNORECASE)
@@ -63,15 +79,8 @@ def parse_duration(text: str) -> float:
 
 
 def parse_replication(texts: Iterable[str]) -> dict[str, int]:
-    """Replicas by datacenter from `dc1=3` or `dc1=3,dc2=2`. Raises InvalidRequest."""
-    replication: dict[str, int] = {}
-    for part in (part.strip() for text in texts for part in text.split(",")):
-        datacenter, _, count = part.partition("=")
-        if not datacenter or not count.isdecimal():
-            raise InvalidRequest(f"the replication {part!r} cannot be read: write DATACENTER=REPLICAS, as in dc1=3")
-        if datacenter in replication:
-            raise InvalidRequest(f"the replication names datacenter {datacenter!r} twice")
-        replication[datacenter] = int(count)
+    """Replicas by datacenter from `dc1=3` or `dc1=3,dc2=2`; `3` alone is SimpleStrategy's. Raises InvalidRequest."""
+    replication: dict[str, int] = parse_strategy(",".join(texts))["replication"]
     return replication
 
 

@@ -13,17 +13,21 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from epochlake.jobs.administration.changes import Options, identified, preview, require_epoch
+from epochlake.jobs.administration.movements import RingPlan, plan_on_ring
+from epochlake.jobs.administration.sizes import keyspace_sizes
 from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import changes as text
 from epochlake.metastore.commit import Committed
+from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.history import entries
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event
+from epochlake.metastore.metadata.rings import ring_keyspaces
 from epochlake.placement.errors import EpochlakeError
 
 
@@ -119,13 +123,18 @@ def carry_out(
         metadata = session.cluster.catch_up()
         require_epoch(metadata, how.expect_epoch)
         event = plan(metadata, options)
-        session.show(planned(metadata, event, details()), text.planned)
+        session.show(planned(metadata, event, details(), session.configuration), text.planned)
         return
     committed = commit(options)
     session.show(changed(session, committed, details()), text.changed)
 
 
-def planned(metadata: ClusterMetadata, event: Event, details: dict[str, Any] | None = None) -> Planned:
+def planned(
+    metadata: ClusterMetadata,
+    event: Event,
+    details: dict[str, Any] | None = None,
+    configuration: Configuration | None = None,
+) -> Planned:
     """The document of a dry run on `metadata`. Raises Rejected as the commit would."""
     after = preview(metadata, event)
     encoded = encode_event(event)
@@ -137,7 +146,16 @@ def planned(metadata: ClusterMetadata, event: Event, details: dict[str, Any] | N
         what=summary(event, after),
         changes=tuple(diff(metadata, after)),
         details=details or {},
+        ring=_on_ring(metadata, after, configuration or Configuration()),
     )
+
+
+def _on_ring(before: ClusterMetadata, after: ClusterMetadata, configuration: Configuration) -> RingPlan | None:
+    """What the request that the event makes, if it makes one, would do to the ring."""
+    asked = [request for key, request in after.requests.items() if key not in before.requests]
+    if not asked or not ring_keyspaces(after):
+        return None
+    return plan_on_ring(after, asked[0], configuration.ring.tokens_per_node, keyspace_sizes(before))
 
 
 def changed(session: Session, committed: Committed, details: dict[str, Any] | None = None) -> Changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from epochlake.jobs.administration.movements import RingPlan
 from epochlake.metastore.metadata.differences import Change
 from epochlake.metastore.metadata.model import Column
 
@@ -23,7 +24,10 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """What a change would do, with `--dry-run`: the event as the log would have it, and what differs after it."""
+    """What a change would do, with `--dry-run`: the event as the log would have it, and what differs after it.
+
+    `ring` is what a topology request would do to the ring, null where no keyspace is on it.
+    """
 
     dry_run: bool
     on_epoch: int
@@ -32,10 +36,29 @@ class Planned(msgspec.Struct, frozen=True):
     what: str
     changes: tuple[Change, ...]
     details: dict[str, Any] = {}
+    ring: RingPlan | None = None
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """A topology request: of what kind and about what, and what became of it. `epoch` is the one that changed it last.
+
+    `reason` is why it was asked for, `detail` why it was paused, cancelled or failed.
+    """
+
+    request_id: str
+    kind: str
+    about: str
+    state: str
+    paused: bool
+    reason: str
+    detail: str | None
+    requested_epoch: int
+    started_epoch: int | None
+    epoch: int
 
 
 class KeyspaceRow(msgspec.Struct, frozen=True):
-    """A keyspace; `replication` is replicas by datacenter."""
+    """A keyspace; `replication` is replicas by datacenter, or `replication_factor` of SimpleStrategy."""
 
     name: str
     placement: str
@@ -46,10 +69,11 @@ class KeyspaceRow(msgspec.Struct, frozen=True):
 
 
 class TableRow(msgspec.Struct, frozen=True):
-    """A table in a list; `in_transition` of its `tablets` are on their way."""
+    """A table in a list; `in_transition` of its `tablets` are on their way. On the ring `tablets` are ranges."""
 
     name: str
     table_id: str
+    placement: str
     append_only: bool
     primary_key: tuple[str, ...]
     columns: int
@@ -59,10 +83,14 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class TableShown(msgspec.Struct, frozen=True):
-    """A table in full; `version` is the state id of the last change of its schema."""
+    """A table in full; `version` is the state id of the last change of its schema.
+
+    On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
+    """
 
     name: str
     table_id: str
+    placement: str
     append_only: bool
     primary_key: tuple[str, ...]
     columns: tuple[Column, ...]

@@ -3,41 +3,93 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.requests import plan_change_replication
 from epochlake.jobs.administration.schema import plan_create_keyspace, plan_drop_keyspace
 from epochlake.jobs.cli.arguments import At, of, parse_replication
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import KeyspaceRow
 from epochlake.jobs.cli.text.schema import keyspace_list
+from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.placement.ring import strategies
 
 app = typer.Typer(help="Keyspaces and their replication.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Replication = Annotated[
+    list[str],
+    typer.Option(
+        "--replication",
+        metavar="DC=N",
+        help="Replicas in a datacenter; several: dc1=3,dc2=2. N alone is SimpleStrategy's, on the ring only.",
+        show_default=False,
+    ),
+]
+
+
+class Strategy(StrEnum):
+    NETWORK_TOPOLOGY = strategies.NETWORK_TOPOLOGY
+    SIMPLE = strategies.SIMPLE
+
+
+StrategyOption = Annotated[
+    Strategy | None,
+    typer.Option("--strategy", help="How nodes of the ring are chosen; else the one that the replication belongs to."),
+]
 
 
 @change_command(app, "create")
 def create(
     context: typer.Context,
     name: Name,
-    replication: Annotated[
-        list[str],
-        typer.Option(
-            "--replication", metavar="DC=N", help="Replicas in a datacenter; several: dc1=3,dc2=2.", show_default=False
-        ),
-    ],
+    replication: Replication,
     how: How,
+    placement: Annotated[
+        PlacementKind, typer.Option("--placement", help="By tablets, or by ranges of a ring of tokens.")
+    ] = PlacementKind.TABLETS,
+    strategy: StrategyOption = None,
 ) -> None:
-    """Create a keyspace whose tables are placed by tablets."""
+    """Create a keyspace whose tables are placed by tablets, or on the ring."""
     session, wanted = of(context), parse_replication(replication)
+    chosen = None if strategy is None else strategy.value
     carry_out(
         session,
         how,
-        lambda metadata, _: plan_create_keyspace(name, wanted),
-        lambda options: administration.create_keyspace(session.cluster, name, wanted, **options),
+        lambda metadata, _: plan_create_keyspace(name, wanted, placement, chosen),
+        lambda options: administration.create_keyspace(
+            session.cluster, name, wanted, placement=placement, strategy=chosen, **options
+        ),
+    )
+
+
+@change_command(app, "alter")
+def alter(
+    context: typer.Context,
+    name: Name,
+    replication: Replication,
+    how: How,
+    strategy: StrategyOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where a datacenter has fewer nodes than replicas.")
+    ] = False,
+) -> None:
+    """Ask for another replication of a keyspace on the ring; the coordinator goes there a replica at a time."""
+    session, wanted = of(context), parse_replication(replication)
+    chosen = None if strategy is None else strategy.value
+    carry_out(
+        session,
+        how,
+        lambda metadata, options: plan_change_replication(
+            metadata, name, wanted, chosen, force, options["request_id"] or "", how.reason
+        ),
+        lambda options: administration.change_replication(
+            session.cluster, name, wanted, strategy=chosen, force=force, **options
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""`node …`: adding, draining, removing and replacing nodes, and taking such a request back."""
+"""`node …`: adding, moving, draining, removing, replacing and rebuilding nodes, and taking such a request back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs import administration
-from epochlake.jobs.administration.nodes import measured, plan_add_node, plan_cancel_request, plan_request
+from epochlake.jobs.administration.nodes import measured, plan_add_node
 from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request
 from epochlake.jobs.administration.status import node_statuses
-from epochlake.jobs.cli.arguments import At, of, parse_volumes
+from epochlake.jobs.administration.what_if import parse_tokens
+from epochlake.jobs.cli.arguments import At, ForceOption, RequestName, TokenOption, TokensOption, of, parse_volumes
 from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.commands.requests import cancel_request
 from epochlake.jobs.cli.text.status import node_list
 from epochlake.metastore.metadata.model import RequestKind
+from epochlake.placement.errors import InvalidRequest
 
 app = typer.Typer(help="Nodes and their volumes.", no_args_is_help=True)
 
@@ -41,9 +45,14 @@ def add(
     ],
     volume: VolumeOption,
     how: How,
+    token: TokenOption = None,
+    tokens: TokensOption = None,
 ) -> None:
-    """Prepare the volumes of a new node and register it; the coordinator then lets it join."""
-    session, volumes = of(context), parse_volumes(volume)
+    """Prepare the volumes of a new node and register it; the coordinator then lets it join.
+
+    Without `--token` and `--tokens` as many tokens as are configured are allocated when it joins.
+    """
+    session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
     carry_out(
         session,
         how,
@@ -53,10 +62,14 @@ def add(
             datacenter,
             rack,
             measured(volumes),
+            tokens=wanted,
+            count=tokens,
             request_id=options["request_id"] or "",
             host_id="(new)",
         ),
-        lambda options: administration.add_node(session.cluster, name, datacenter, rack, volumes, **options),
+        lambda options: administration.add_node(
+            session.cluster, name, datacenter, rack, volumes, tokens=wanted, count=tokens, **options
+        ),
     )
 
 
@@ -72,31 +85,50 @@ def list_(
     session.show([node for node in found if everything or node.state != "left"], node_list)
 
 
+@change_command(app, "move")
+def move(context: typer.Context, name: Name, how: How, token: TokenOption = None, tokens: TokensOption = None) -> None:
+    """Let a node give up its tokens on the ring for others; its tablets stay where they are."""
+    session, wanted = of(context), parse_tokens(token or ())
+    if not wanted and tokens is None:
+        raise InvalidRequest(f"say where node {name!r} is to move: --token for each of its new tokens, or --tokens N")
+    carry_out(
+        session,
+        how,
+        lambda metadata, options: plan_move_node(
+            metadata, name, wanted, tokens, options["request_id"] or "", how.reason
+        ),
+        lambda options: administration.move_node(session.cluster, name, tokens=wanted, count=tokens, **options),
+    )
+
+
 @change_command(app, "decommission")
-def decommission(context: typer.Context, name: Name, how: How) -> None:
-    """Let a node whose storage is alive hand over its tablets and leave."""
+def decommission(context: typer.Context, name: Name, how: How, force: ForceOption = False) -> None:
+    """Let a node whose storage is alive hand over its tablets and ranges and leave."""
     session = of(context)
     carry_out(
         session,
         how,
         lambda metadata, options: plan_request(
-            metadata, name, RequestKind.LEAVE, options["request_id"] or "", how.reason
+            metadata, name, RequestKind.LEAVE, options["request_id"] or "", how.reason, force=force
         ),
-        lambda options: administration.decommission(session.cluster, name, **options),
+        lambda options: administration.decommission(session.cluster, name, force=force, **options),
     )
 
 
 @change_command(app, "remove")
-def remove(context: typer.Context, name: Name, how: How) -> None:
-    """Take out a node whose storage is lost; its tablets are rebuilt on other nodes."""
+def remove(context: typer.Context, name: Name, how: How, force: ForceOption = False) -> None:
+    """Take out a node whose storage is lost; what it held is rebuilt on other nodes.
+
+    With `--force` also where it held the only replica of a range: those rows are lost.
+    """
     session = of(context)
     carry_out(
         session,
         how,
         lambda metadata, options: plan_request(
-            metadata, name, RequestKind.REMOVE, options["request_id"] or "", how.reason
+            metadata, name, RequestKind.REMOVE, options["request_id"] or "", how.reason, force=force
         ),
-        lambda options: administration.remove_node(session.cluster, name, **options),
+        lambda options: administration.remove_node(session.cluster, name, force=force, **options),
     )
 
 
@@ -107,9 +139,14 @@ def replace(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The node that takes its place.", show_default=False)],
     volume: VolumeOption,
     how: How,
+    token: TokenOption = None,
+    tokens: TokensOption = None,
 ) -> None:
-    """Put a new node in the place of a lost one, in its rack; its tablets are rebuilt there."""
-    session, volumes = of(context), parse_volumes(volume)
+    """Put a new node in the place of a lost one, in its rack; what that one held is rebuilt there.
+
+    It takes over the tokens of the lost node unless others are given.
+    """
+    session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
     carry_out(
         session,
         how,
@@ -119,27 +156,38 @@ def replace(
             metadata.node(lost).datacenter,
             metadata.node(lost).rack,
             measured(volumes),
+            tokens=wanted,
+            count=tokens,
             replaces=lost,
             request_id=options["request_id"] or "",
             host_id="(new)",
         ),
-        lambda options: administration.replace_node(session.cluster, lost, name, volumes, **options),
+        lambda options: administration.replace_node(
+            session.cluster, lost, name, volumes, tokens=wanted, count=tokens, **options
+        ),
     )
 
 
-@change_command(app, "cancel")
-def cancel(
+@change_command(app, "rebuild")
+def rebuild(
     context: typer.Context,
-    request: Annotated[
-        str, typer.Argument(metavar="REQUEST", help="Its id, or the node that it is about.", show_default=False)
-    ],
+    name: Name,
     how: How,
+    source: Annotated[
+        str, typer.Option("--from", metavar="DATACENTER", help="Only from replicas there; else from any.")
+    ] = "",
 ) -> None:
-    """Take an open topology request back."""
+    """Give a node all rows of its ranges on the ring again, from the other replicas; it is not read meanwhile."""
     session = of(context)
     carry_out(
         session,
         how,
-        lambda metadata, _: plan_cancel_request(metadata, request, how.reason),
-        lambda options: administration.cancel_request(session.cluster, request, **options),
+        lambda metadata, options: plan_rebuild_node(metadata, name, source, options["request_id"] or "", how.reason),
+        lambda options: administration.rebuild_node(session.cluster, name, datacenter=source, **options),
     )
+
+
+@change_command(app, "cancel")
+def cancel(context: typer.Context, request: RequestName, how: How) -> None:
+    """Take an open topology request back; the same as `request cancel`."""
+    cancel_request(of(context), request, how)

@@ -48,18 +48,25 @@ def create(
         bool, typer.Option("--append-only", help="Rows are only ever inserted: reading needs no merge.")
     ] = False,
     tablets: Annotated[
-        int | None, typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's.")
+        int | None,
+        typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's. None on the ring."),
     ] = None,
 ) -> None:
-    """Create a table: place its tablets, make its replica tables, then commit."""
+    """Create a table: place its tablets, or find its ranges, make its replica tables, then commit."""
     session, keys = of(context), parse_names(primary_key)
     columns = parse_columns(column, keys)
     unreachable: dict[str, str] = {}
 
     def plan(metadata: ClusterMetadata, options: Any) -> CreateTable:
-        count = session.configuration.tablets.initial_count if tablets is None else tablets
         event, missing = plan_create_table(
-            metadata, table, columns, keys, append_only=append_only, tablets=count, request_id=options["request_id"]
+            metadata,
+            table,
+            columns,
+            keys,
+            append_only=append_only,
+            tablets=tablets,
+            usual_tablets=session.configuration.tablets.initial_count,
+            request_id=options["request_id"],
         )
         unreachable.update(missing)
         return event
@@ -84,10 +91,11 @@ def list_(context: typer.Context, at: At = None) -> None:
         TableRow(
             name=t.full_name,
             table_id=t.table_id,
+            placement=metadata.schema.keyspaces[t.keyspace].placement.value,
             append_only=t.append_only,
             primary_key=t.primary_key,
             columns=len(t.columns),
-            tablets=metadata.tablets.maps[t.table_id].count,
+            tablets=_tablets(metadata, t),
             in_transition=moving[t.table_id],
             epoch=t.epoch,
         )
@@ -98,7 +106,7 @@ def list_(context: typer.Context, at: At = None) -> None:
 
 @app.command("show")
 def show(context: typer.Context, table: TableName, at: At = None) -> None:
-    """Show a table's columns and how its tablets are spread."""
+    """Show a table's columns and how its tablets or ranges are spread."""
     session = of(context)
     metadata = cluster_at(session.cluster, at)
     session.show(_shown(metadata, metadata.table(table)), table_shown)
@@ -117,21 +125,36 @@ def drop(context: typer.Context, table: TableName, how: How) -> None:
 
 
 def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:
-    tablet_map = metadata.tablets.maps[table.table_id]
-    volumes, counts = np.unique(tablet_map.to_array(), return_counts=True)
-    by_node: Counter[str] = Counter()
-    for volume, count in zip(volumes.tolist(), counts.tolist(), strict=True):
-        if volume != NO_REPLICA:
-            by_node[metadata.directory.node_of_volume[volume].name] += count
     return TableShown(
         name=table.full_name,
         table_id=table.table_id,
+        placement=metadata.schema.keyspaces[table.keyspace].placement.value,
         append_only=table.append_only,
         primary_key=table.primary_key,
         columns=table.columns,
         version=table.version,
-        tablets=tablet_map.count,
+        tablets=_tablets(metadata, table),
         in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
-        replicas_by_node=dict(sorted(by_node.items())),
+        replicas_by_node=_replicas_by_node(metadata, table),
         epoch=table.epoch,
     )
+
+
+def _tablets(metadata: ClusterMetadata, table: Table) -> int:
+    """How many tablets it has, or on the ring how many ranges."""
+    if metadata.is_on_ring(table.table_id):
+        return len(metadata.ring_placements(table.keyspace).lows)
+    return metadata.tablets.maps[table.table_id].count
+
+
+def _replicas_by_node(metadata: ClusterMetadata, table: Table) -> dict[str, int]:
+    if metadata.is_on_ring(table.table_id):
+        held = metadata.ring_placements(table.keyspace).write_volumes
+    else:
+        held = metadata.tablets.maps[table.table_id].to_array()
+    volumes, counts = np.unique(held, return_counts=True)
+    by_node: Counter[str] = Counter()
+    for volume, count in zip(volumes.tolist(), counts.tolist(), strict=True):
+        if volume != NO_REPLICA:
+            by_node[metadata.directory.node_of_volume[volume].name] += count
+    return dict(sorted(by_node.items()))

@@ -8,6 +8,7 @@ from typing import Any
 
 from epochlake.jobs.cli.documents import Changed, Differences, Planned
 from epochlake.jobs.cli.text.parts import bold, plural
+from epochlake.jobs.cli.text.requests import ring_plan
 from epochlake.metastore.metadata.differences import WHOLE, Change
 from rich.console import RenderableType
 from rich.text import Text
@@ -28,7 +29,8 @@ def planned(document: Planned) -> list[RenderableType]:
     event = Text()
     event.append(document.event, style="bold")
     event.append(f"  {document.what}")
-    return [first, event, *_details(document.details), *change_lines(document.changes)]
+    ring = [] if document.ring is None else ring_plan(document.ring)
+    return [first, event, *_details(document.details), *ring, *change_lines(document.changes)]
 
 
 def differences(document: Differences) -> list[RenderableType]:

@@ -6,20 +6,26 @@ from collections.abc import Sequence
 
 from epochlake.jobs.cli.documents import KeyspaceRow, TableRow, TableShown
 from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text
+
+RING = PlacementKind.RING.value
 
 
 def keyspace_list(rows: Sequence[KeyspaceRow]) -> RenderableType:
     if not rows:
         return Text("no keyspaces")
-    made = table("keyspace", "placement", "replication", "tables", "since epoch", right=["tables", "since epoch"])
+    made = table(
+        "keyspace", "placement", "strategy", "replication", "tables", "since epoch", right=["tables", "since epoch"]
+    )
     return filled(
         made,
         (
             (
                 row.name,
                 row.placement,
+                row.strategy,
                 ", ".join(f"{dc}={n}" for dc, n in row.replication.items()),
                 row.tables,
                 row.epoch,
@@ -32,7 +38,7 @@ def keyspace_list(rows: Sequence[KeyspaceRow]) -> RenderableType:
 def table_list(rows: Sequence[TableRow]) -> RenderableType:
     if not rows:
         return Text("no tables")
-    numbers = ["columns", "tablets", "moving", "since epoch"]
+    numbers = ["columns", "tablets", "moving", "epoch"]
     made = table("table", "kind", "primary key", *numbers, right=numbers, wide=["primary key"])
     return filled(
         made,
@@ -42,7 +48,7 @@ def table_list(rows: Sequence[TableRow]) -> RenderableType:
                 _kind(row.append_only),
                 ", ".join(row.primary_key),
                 row.columns,
-                f"{row.tablets:,}",
+                plural(row.tablets, "range") if row.placement == RING else f"{row.tablets:,}",
                 f"{row.in_transition:,}",
                 row.epoch,
             )
@@ -54,19 +60,20 @@ def table_list(rows: Sequence[TableRow]) -> RenderableType:
 def table_shown(shown: TableShown) -> list[RenderableType]:
     line = Text()
     line.append(shown.name, style="bold")
-    line.append(
-        f"  {_kind(shown.append_only)}, {plural(shown.tablets, 'tablet')}, {shown.in_transition:,} of them moving"
-    )
+    spread = f"{plural(shown.tablets, 'tablet')}, {shown.in_transition:,} of them moving"
+    if shown.placement == RING:
+        spread = f"on the ring, {plural(shown.tablets, 'range')}"
+    line.append(f"  {_kind(shown.append_only)}, {spread}")
     columns = table("column", "type", "", wide=["type"])
     for column in shown.columns:
         key = column.name in shown.primary_key
         note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
         columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note)
-    spread = filled(
+    by_node = filled(
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
-    return [line, facts, Text(), columns, Text(), bold("Replicas"), spread]
+    return [line, facts, Text(), columns, Text(), bold("Replicas"), by_node]
 
 
 def _kind(append_only: bool) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 
-from epochlake.jobs.administration.status import NodeStatus, RequestStatus, Status, VolumeStatus
+from epochlake.jobs.administration.open_requests import RequestStatus
+from epochlake.jobs.administration.operations import OperationStatus
+from epochlake.jobs.administration.status import NodeStatus, Status, VolumeStatus
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
+
+KEYSPACES_SHOWN = 4
+"""So many keyspaces on the ring have a column each."""
 
 
 def status(document: Status) -> list[RenderableType]:
@@ -23,11 +28,13 @@ def status(document: Status) -> list[RenderableType]:
         parts.append(bold("Volumes that do not answer"))
         parts += [Text(f"  {node.name}/{volume.name}: {volume.obstacle}", style="red") for node, volume in unreachable]
         parts.append(Text())
+    parts += _ring(present)
     if document.requests:
         shared = set.intersection(*(set(request.blocked_by) for request in document.requests))
         parts.append(bold("Requests"))
         for request in document.requests:
-            parts += _request(request, shared)
+            operations = [one for one in document.operations if one.request_id == request.request_id]
+            parts += _request(request, operations, shared)
         waits = "waits" if len(document.requests) == 1 else "all wait"
         parts += [Text(f"  {waits}: {obstacle}", style="yellow") for obstacle in sorted(shared)]
         parts.append(Text())
@@ -36,7 +43,14 @@ def status(document: Status) -> list[RenderableType]:
         made = table("kind", "stage", "tablets", "errors", right=["tablets"], wide=["errors"])
         rows = [(t.kind, t.stage, t.tablets, "; ".join(t.errors)) for t in document.transitions]
         parts += [filled(made, rows), Text()]
-    if not document.requests and not document.transitions and present:
+    if document.resizes:
+        parts.append(bold("Tables whose tablets change"))
+        parts += [
+            Text(f"  {one.resize} of the {plural(one.tablets, 'tablet')} of {one.table}, decided by epoch {one.epoch}")
+            for one in document.resizes
+        ]
+        parts.append(Text())
+    if not (document.requests or document.transitions or document.resizes) and present:
         parts.append(Text("Nothing is under way." if document.now else "Nothing was under way.", style="green"))
     return [*parts[:-1], parts[-1]] if str(parts[-1]) else parts[:-1]
 
@@ -133,10 +147,29 @@ def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
     return Text()
 
 
-def _request(request: RequestStatus, told: Collection[str]) -> list[RenderableType]:
+def _ring(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
+    """Who owns how much of the keyspaces on the ring; nothing where there is none."""
+    keyspaces = sorted({name for node in nodes for name in node.owns})
+    if not keyspaces:
+        return []
+    shown = keyspaces[:KEYSPACES_SHOWN]
+    made = table("node", "tokens", *shown, right=["tokens", *shown])
+    rows = [(node.name, node.tokens, *(f"{node.owns.get(name, 0):.1%}" for name in shown)) for node in nodes]
+    parts: list[RenderableType] = [bold("The ring"), filled(made, rows)]
+    if len(keyspaces) > len(shown):
+        parts.append(Text(f"and {len(keyspaces) - len(shown):,} more keyspaces: see --output json", "bright_black"))
+    return [*parts, Text()]
+
+
+def _request(
+    request: RequestStatus, operations: Sequence[OperationStatus], told: Collection[str]
+) -> list[RenderableType]:
     line = Text("  ")
-    line.append(f"{request.kind} {request.node}", style="bold")
+    about = f"replication of {request.keyspace}" if request.keyspace else f"{request.kind} {request.node}"
+    line.append(about, style="bold")
     line.append(f"  {request.state} since epoch {request.started_epoch or request.requested_epoch}")
+    if request.paused:
+        line.append(", paused", style="yellow")
     if request.tablets_left is not None and request.tablets_total:
         done = request.tablets_total - request.tablets_left
         line.append(f", {done:,} of {plural(request.tablets_total, 'tablet')} moved")
@@ -145,8 +178,20 @@ def _request(request: RequestStatus, told: Collection[str]) -> list[RenderableTy
     if request.seconds_left is not None:
         line.append(f", about {seconds(request.seconds_left)} left")
     lines: list[RenderableType] = [line]
+    for operation in operations:
+        lines += _operation(operation)
     if request.reason:
         lines.append(Text(f"    reason  {request.reason}", style="bright_black"))
     lines.append(Text(f"    request {request.request_id}", style="bright_black"))
     own = [obstacle for obstacle in request.blocked_by if obstacle not in told]
     return lines + [Text(f"    waits: {obstacle}", style="yellow") for obstacle in own]
+
+
+def _operation(operation: OperationStatus) -> list[RenderableType]:
+    onward = "is being taken back" if operation.cancelling else f"{operation.next_step} comes next"
+    done = (
+        f"{operation.step} done at epoch {operation.epoch}" if operation.step else f"begun by epoch {operation.epoch}"
+    )
+    where = ", ".join(operation.keyspaces) or "no keyspace"
+    locks = f"{plural(operation.locked_ranges, 'range')} of {where} locked"
+    return [Text(f"    ring    {done}, {onward}; {locks}")]

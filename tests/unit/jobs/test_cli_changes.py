@@ -16,7 +16,7 @@ from tests.support.clusters import finish, join
 from tests.support.command_line import COLUMNS, CommandLine
 
 CHANGED = {"epoch", "request_id", "already", "what", "details"}
-PLANNED = {"dry_run", "on_epoch", "event", "payload", "what", "changes", "details"}
+PLANNED = {"dry_run", "on_epoch", "event", "payload", "what", "changes", "details", "ring"}
 CHANGE = {"component", "name", "field", "before", "after"}
 
 CHANGES: dict[str, list[str]] = {

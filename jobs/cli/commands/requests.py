@@ -1,0 +1,93 @@
+"""`request …`: topology requests, which the coordinator carries out: listing, pausing, resuming, cancelling them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from epochlake.jobs import administration
+from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.requests import (
+    plan_cancel_request,
+    plan_pause_request,
+    plan_resume_request,
+    subjects,
+)
+from epochlake.jobs.cli.arguments import At, Limit, RequestName, of
+from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.documents import RequestRow
+from epochlake.jobs.cli.session import Session
+from epochlake.jobs.cli.text.requests import request_list
+from epochlake.metastore.metadata.cluster import OPEN, ClusterMetadata
+from epochlake.metastore.metadata.model import TopologyRequest
+
+app = typer.Typer(help="Requests to change the topology, which the coordinator carries out.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    at: At = None,
+    everything: Annotated[bool, typer.Option("--all", help="Those that have ended as well.")] = False,
+    limit: Limit = 50,
+) -> None:
+    """List the requests, the newest last; `status` says what the open ones are waiting for."""
+    session = of(context)
+    metadata = cluster_at(session.cluster, at)
+    found = [one for one in metadata.requests.values() if everything or one.state in OPEN]
+    session.show([_row(metadata, request) for request in found[-limit if limit else 0 :]], request_list)
+
+
+@change_command(app, "pause")
+def pause(context: typer.Context, request: RequestName, how: How) -> None:
+    """Let the coordinator begin nothing new for a request until `request resume`."""
+    session = of(context)
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_pause_request(metadata, request, how.reason),
+        lambda options: administration.pause_request(session.cluster, request, **options),
+    )
+
+
+@change_command(app, "resume")
+def resume(context: typer.Context, request: RequestName, how: How) -> None:
+    """Let the coordinator go on with a paused request."""
+    session = of(context)
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_resume_request(metadata, request),
+        lambda options: administration.resume_request(session.cluster, request, **options),
+    )
+
+
+@change_command(app, "cancel")
+def cancel(context: typer.Context, request: RequestName, how: How) -> None:
+    """Take an open request back; what an operation on the ring has begun is taken back a step at a time."""
+    cancel_request(of(context), request, how)
+
+
+def cancel_request(session: Session, request: str, how: How) -> None:
+    """What `request cancel` and `node cancel` do."""
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_cancel_request(metadata, request, how.reason),
+        lambda options: administration.cancel_request(session.cluster, request, **options),
+    )
+
+
+def _row(metadata: ClusterMetadata, request: TopologyRequest) -> RequestRow:
+    return RequestRow(
+        request_id=request.request_id,
+        kind=request.kind.value,
+        about=" for ".join(subjects(metadata, request)),
+        state=request.state.value,
+        paused=request.paused,
+        reason=request.reason,
+        detail=request.detail,
+        requested_epoch=request.requested_epoch,
+        started_epoch=request.started_epoch,
+        epoch=request.epoch,
+    )
