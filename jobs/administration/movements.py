@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 from epochlake.jobs.administration.operations import described
-from epochlake.jobs.administration.tokens import allocated
+from epochlake.jobs.coordinator.ring_planning import node_operation
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import RequestKind, TopologyRequest
 from epochlake.metastore.metadata.rings import ring_state
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.errors import PlanRejected
-from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
-from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
 from epochlake.placement.ring.state import STEPS, Operation, RingState
 from epochlake.placement.ring.steps import accepted, advanced
@@ -81,7 +79,7 @@ def _operations(
     """The operations in their order, each with the state on which it is planned."""
     state = ring_state(metadata)
     if request.kind is not RequestKind.KEYSPACE_RF_CHANGE:
-        yield _operation(metadata, state, request, tokens_per_node), state
+        yield node_operation(metadata, request, tokens_per_node), state
         return
     target = replication_of(request.strategy, request.replication)
     for number, step in enumerate(_path(state, request.keyspace, target), 1):
@@ -101,29 +99,6 @@ def _carried_out(state: RingState, operation: Operation) -> RingState:
     for _ in STEPS[1:]:
         state = advanced(state, operation.operation_id)
     return state
-
-
-def _operation(
-    metadata: ClusterMetadata, state: RingState, request: TopologyRequest, tokens_per_node: int
-) -> Operation:
-    node = metadata.directory.nodes[request.node_id]
-    name, tokens = request.request_id, request.tokens
-    match request.kind:
-        case RequestKind.JOIN:
-            count = tokens_per_node
-            return plan_join(
-                state, name, node.node_id, tokens or allocated(metadata, node.datacenter, node.rack, count, node)
-            )
-        case RequestKind.REPLACE if node.replaces is not None:
-            return plan_replace(state, name, node.replaces, node.node_id, tokens or None)
-        case RequestKind.LEAVE:
-            return plan_leave(state, name, node.node_id, force=request.force)
-        case RequestKind.REMOVE:
-            return plan_remove(state, name, node.node_id, force=request.force)
-        case RequestKind.MOVE:
-            return plan_move(state, name, node.node_id, tokens)
-        case _:
-            return plan_rebuild(state, name, node.node_id, request.source_datacenter)
 
 
 def _described(

@@ -6,20 +6,15 @@ after the other do not ask for the same tokens.
 
 from __future__ import annotations
 
-from collections import Counter
-
+from epochlake.jobs.coordinator.ring_planning import main_replication
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, RequestKind
+from epochlake.metastore.metadata.model import Node, NodeState, RequestKind
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.allocation import allocate_tokens
 from epochlake.placement.ring.state import MemberState, RingNode, RingState
-from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, Replication, replication_of
 
 MOST_TOKENS = 1024
 """As many as `[ring] tokens_per_node` may be."""
-
-REPLICAS = 3
-"""What ownership is evened out for while there is no keyspace on the ring."""
 
 
 def allocated(metadata: ClusterMetadata, datacenter: str, rack: str, count: int, node: Node | None) -> tuple[int, ...]:
@@ -42,19 +37,8 @@ def allocated(metadata: ClusterMetadata, datacenter: str, rack: str, count: int,
             members[asked.node_id] = _member(asked, request.tokens)
         elif request.kind in (RequestKind.LEAVE, RequestKind.REMOVE):
             members.pop(asked.node_id, None)
-    return allocate_tokens(RingState(members, {}, {}), datacenter, rack, count, _replication(metadata))
+    return allocate_tokens(RingState(members, {}, {}), datacenter, rack, count, main_replication(metadata))
 
 
 def _member(node: Node, tokens: tuple[int, ...]) -> RingNode:
     return RingNode(node.node_id, node.datacenter, node.rack, MemberState.NORMAL, tokens)
-
-
-def _replication(metadata: ClusterMetadata) -> Replication:
-    """The setting whose ownership is evened out: the keyspace on the ring with most tables, else three of each."""
-    tables = Counter(table.keyspace for table in metadata.schema.tables.values())
-    rings = [keyspace for keyspace in metadata.schema.keyspaces.values() if keyspace.placement is PlacementKind.RING]
-    if rings:
-        main = max(rings, key=lambda keyspace: (tables[keyspace.name], keyspace.name))
-        return replication_of(main.strategy, main.replication)
-    datacenters = sorted({node.datacenter for node in metadata.directory.members()})
-    return Replication(NETWORK_TOPOLOGY, tuple((datacenter, REPLICAS) for datacenter in datacenters))

@@ -86,10 +86,10 @@ def node_operation(metadata: ClusterMetadata, request: TopologyRequest, tokens_p
 
 
 def _allocated(metadata: ClusterMetadata, node: Node, count: int) -> tuple[int, ...]:
-    return allocate_tokens(ring_state(metadata), node.datacenter, node.rack, count, _main_replication(metadata))
+    return allocate_tokens(ring_state(metadata), node.datacenter, node.rack, count, main_replication(metadata))
 
 
-def _main_replication(metadata: ClusterMetadata) -> Replication:
+def main_replication(metadata: ClusterMetadata) -> Replication:
     """The setting whose ownership is evened out: that of the keyspace on the ring with most tables."""
     tables = Counter(table.keyspace for table in metadata.schema.tables.values())
     rings = ring_keyspaces(metadata)
