@@ -24,7 +24,7 @@ from epochlake.jobs.cli.documents import (
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
-from epochlake.jobs.verification import TabletFinding, TabletReport, verify_tablets
+from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_replicas
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
 from epochlake.metastore.history import diff as diff_of
@@ -103,14 +103,17 @@ def diff(
 def verify_(
     context: typer.Context,
     tablets: Annotated[
-        bool, typer.Option("--tablets", help="Look at every replica table as well (INV-TABL-1).")
+        bool,
+        typer.Option(
+            "--tablets", help="Look at every replica table as well, of tablets and of ranges on the ring (INV-TABL-1)."
+        ),
     ] = False,
 ) -> None:
     """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold."""
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
     report = verify(DeltaLog(session.places.log), Snapshots(session.places.snapshots))
-    replicas = verify_tablets(session.cluster.catch_up()) if tablets and report.holds else None
+    replicas = verify_replicas(session.cluster.catch_up(), session.cluster.ledger) if tablets and report.holds else None
     document = _verified(report, replicas)
     session.show(document, text.verified)
     if not document.holds:
@@ -171,12 +174,12 @@ def _iso(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _verified(report: VerificationReport, replicas: TabletReport | None) -> Verified:
+def _verified(report: VerificationReport, replicas: ReplicaReport | None) -> Verified:
     findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in report.findings]
     notices: list[FindingRow] = []
     if replicas is not None:
         findings += [_finding(f) for f in replicas.violations]
-        notices = [_finding(f) for f in (*replicas.differing, *replicas.unreachable)]
+        notices = [_finding(f) for f in (*replicas.unswept, *replicas.differing, *replicas.unreachable)]
     return Verified(
         holds=not findings,
         last_epoch=report.last_epoch,
@@ -189,7 +192,7 @@ def _verified(report: VerificationReport, replicas: TabletReport | None) -> Veri
     )
 
 
-def _finding(found: TabletFinding) -> FindingRow:
+def _finding(found: ReplicaFinding) -> FindingRow:
     where = (
         f"{found.table} on {found.place}" if found.tablet is None else f"{found.table}/{found.tablet} on {found.place}"
     )
