@@ -1,28 +1,38 @@
 """Proofs over real replica tables: what is stored is what the metadata says, and replicas agree.
 
 INV-TABL-1 (seed 000): a replica table holds rows of a tablet only if its volume is a replica of that tablet; during a
-transition the previous and the next replicas may. Agreement: replicas of a tablet hold the same rows when they hold the
-same file ids, which is known without reading a row.
+transition the previous and the next replicas may. The same is asked of ranges on the ring; there, what a range's former
+replicas hold is taken away before the request that moved it ends.
+
+The one idea: all of it is known without reading a row. Where the rows of a file lie is in its statistics, and replicas
+of a range hold the same rows when neither lacks a part of the other's files (pieces.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import numpy as np
+from epochlake.jobs.dataplane.comparing import at_rest, compare
+from epochlake.jobs.dataplane.ledger import Ledger
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
-from epochlake.placement.tokens import parse_label, tablet_label
+from epochlake.metastore.metadata.model import NodeState, RequestState, Table, TableId, VolumeId
+from epochlake.metastore.metadata.placements import highs, index_of
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tablet_label, tokens_of_label
 
 THREADS = 16
 
 
 class StoredReplica(msgspec.Struct, frozen=True):
-    """What a replica table holds: rows and bytes of all its tablets, as live files say (superseded rows included)."""
+    """What a replica table holds, as live files say (superseded rows included). `tablets`: ranges that have files."""
 
     table: str
     volume: VolumeId
@@ -34,8 +44,8 @@ class StoredReplica(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class TabletFinding(msgspec.Struct, frozen=True):
-    """Something that does not hold, or that could not be looked at."""
+class ReplicaFinding(msgspec.Struct, frozen=True):
+    """Something that does not hold, or that could not be looked at. `tablet`: on the ring the number of the range."""
 
     kind: str
     table: str
@@ -44,48 +54,74 @@ class TabletFinding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class TabletReport(msgspec.Struct, frozen=True):
-    """`violations` of INV-TABL-1; tablets whose replicas `differ`; replicas that were `unreachable`."""
+class ReplicaReport(msgspec.Struct, frozen=True):
+    """`violations` of INV-TABL-1; ranges whose replicas `differ`; replicas that were `unreachable`.
+
+    `unswept`: rows on the ring that were moved away by a request in flight, which takes them away before it ends.
+    """
 
     epoch: int
     replicas: tuple[StoredReplica, ...]
-    violations: tuple[TabletFinding, ...]
-    differing: tuple[TabletFinding, ...]
-    unreachable: tuple[TabletFinding, ...]
+    violations: tuple[ReplicaFinding, ...]
+    unswept: tuple[ReplicaFinding, ...]
+    differing: tuple[ReplicaFinding, ...]
+    unreachable: tuple[ReplicaFinding, ...]
 
     @property
     def holds(self) -> bool:
         return not self.violations
 
 
-def verify_tablets(metadata: ClusterMetadata) -> TabletReport:
+def verify_replicas(metadata: ClusterMetadata, ledger: Ledger | None = None) -> ReplicaReport:
     """Look at every replica table of every node that has not left, as of `metadata`.
 
     Replicas may differ without anything being wrong (a write that reached its level missed one of them): that is for
-    repair, and reported apart.
+    repair, and reported apart. The `ledger` of compactions tells which files of one replica stand for those of another
+    that was compacted later. Raises StorageUnavailable when it is needed and cannot be read.
     """
     stored: list[StoredReplica] = []
-    violations: list[TabletFinding] = []
-    differing: list[TabletFinding] = []
-    unreachable: list[TabletFinding] = []
+    violations: list[ReplicaFinding] = []
+    unswept: list[ReplicaFinding] = []
+    differing: list[ReplicaFinding] = []
+    unreachable: list[ReplicaFinding] = []
+    moving = any(
+        request.state in (RequestState.RUNNING, RequestState.CANCELLING) for request in metadata.open_requests()
+    )
     for table in metadata.schema.tables.values():
         snapshots, failures = _snapshots(metadata, table)
         for volume, reason in failures.items():
-            unreachable.append(TabletFinding("unreachable", table.full_name, describe(metadata, volume), None, reason))
+            unreachable.append(ReplicaFinding("unreachable", table.full_name, describe(metadata, volume), None, reason))
+        misplaced = unswept if moving and metadata.is_on_ring(table.table_id) else violations
         for volume, snapshot in snapshots.items():
             stored.append(_stored(metadata, table, volume, snapshot))
-            violations += _misplaced(metadata, table, volume, snapshot)
-        differing += _differing(metadata, table, snapshots)
-    return TabletReport(metadata.epoch, tuple(stored), tuple(violations), tuple(differing), tuple(unreachable))
+            misplaced += _misplaced(metadata, table, volume, snapshot)
+        files = (file for snapshot in snapshots.values() for file in snapshot.all_files.values())
+        lineage = ledger.lineage(table.table_id, files) if ledger is not None else NO_LINEAGE
+        differing += _differing(metadata, table, snapshots, lineage)
+    return ReplicaReport(
+        metadata.epoch, tuple(stored), tuple(violations), tuple(unswept), tuple(differing), tuple(unreachable)
+    )
 
 
-def expected_on(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> set[int]:
-    """The tablets that a volume may hold rows of: its own, and those that come to it or leave it now."""
-    tablets = set(metadata.tablets.maps[table_id].tablets_on([volume]).tolist())
+def owned_exactly(metadata: ClusterMetadata, ledger: Ledger | None = None) -> tuple[ReplicaFinding, ...]:
+    """What speaks against this: every volume has all rows of the ranges that it owns, and no others."""
+    report = verify_replicas(metadata, ledger)
+    return (*report.violations, *report.unswept, *report.differing, *report.unreachable)
+
+
+def expected_ranges_on(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> list[Interval]:
+    """The tokens of which a volume may hold rows: of its own ranges, and of those that come to it or leave it now."""
+    if metadata.is_on_ring(table_id):
+        placements = metadata.ring_placements(metadata.schema.tables[table_id].keyspace)
+        named = (placements.read_volumes == volume).any(axis=1) | (placements.write_volumes == volume).any(axis=1)
+        lows, last = placements.lows, highs(placements.lows)
+        return merged(zip(lows[named].tolist(), last[named].tolist(), strict=True))
+    tablet_map = metadata.tablets.maps[table_id]
+    tablets = set(tablet_map.tablets_on([volume]).tolist())
     for (of_table, tablet), transition in metadata.tablets.transitions.items():
         if of_table == table_id and volume in (*transition.replicas, *transition.new_replicas):
             tablets.add(tablet)
-    return tablets
+    return merged(tokens_of_label(tablet_label(tablet, tablet_map.count)) for tablet in tablets)
 
 
 def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
@@ -109,19 +145,19 @@ def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, 
     failed = {
         volume: result
         for volume, result in results.items()
-        if isinstance(result, str) and expected_on(metadata, table.table_id, volume)
+        if isinstance(result, str) and expected_ranges_on(metadata, table.table_id, volume)
     }
     return found, failed
 
 
 def _stored(metadata: ClusterMetadata, table: Table, volume: VolumeId, snapshot: ReplicaSnapshot) -> StoredReplica:
-    files = [file for held in snapshot.files.values() for file in held.values()]
+    files = snapshot.all_files.values()
     return StoredReplica(
         table=table.full_name,
         volume=volume,
         node=metadata.directory.node_of_volume[volume].name,
         place=describe(metadata, volume),
-        tablets=len(snapshot.files),
+        tablets=len({file.label for file in files}),
         files=len(files),
         rows=sum(file.rows for file in files),
         bytes=sum(file.size for file in files),
@@ -130,37 +166,49 @@ def _stored(metadata: ClusterMetadata, table: Table, volume: VolumeId, snapshot:
 
 def _misplaced(
     metadata: ClusterMetadata, table: Table, volume: VolumeId, snapshot: ReplicaSnapshot
-) -> Iterator[TabletFinding]:
-    allowed = expected_on(metadata, table.table_id, volume)
-    count = metadata.tablets.maps[table.table_id].count
-    for label, files in snapshot.files.items():
-        tablet, of = parse_label(label)
-        if of != count or tablet not in allowed:
-            yield TabletFinding(
-                "INV-TABL-1",
-                table.full_name,
-                describe(metadata, volume),
-                tablet,
-                f"holds {len(files)} files of tablet {tablet} of {of}, of which it is no replica",
-            )
+) -> Iterator[ReplicaFinding]:
+    """Files with rows outside of what the volume may hold, by the first range that is not its."""
+    allowed = expected_ranges_on(metadata, table.table_id, volume)
+    placements = metadata.placements(table.table_id)
+    foreign: dict[int, list[str]] = defaultdict(list)
+    for file in snapshot.all_files.values():
+        token = _first_outside(file.extent, allowed)
+        if token is not None:
+            index = int(index_of(placements.lows, np.array([token], dtype=np.int64))[0])
+            foreign[placements.unit(index)].append(file.file_id)
+    for unit, files in sorted(foreign.items()):
+        yield ReplicaFinding(
+            "INV-TABL-1",
+            table.full_name,
+            describe(metadata, volume),
+            unit,
+            f"holds rows of range {unit}, of which it is no replica, in {len(files)} files: {files[0]}, …",
+        )
+
+
+def _first_outside(extent: Interval, allowed: list[Interval]) -> int | None:
+    """The first token of an extent that is in none of the intervals, which are merged."""
+    first, last = extent
+    if first > last:
+        return None
+    index = bisect_right(allowed, (first, MAX_TOKEN)) - 1
+    reach = allowed[index][1] if index >= 0 else MIN_TOKEN - 1
+    if reach >= last:
+        return None
+    return max(first, reach + 1)
 
 
 def _differing(
-    metadata: ClusterMetadata, table: Table, snapshots: dict[VolumeId, ReplicaSnapshot]
-) -> Iterator[TabletFinding]:
-    tablet_map = metadata.tablets.maps[table.table_id]
-    for tablet, replicas in enumerate(tablet_map):
-        if (table.table_id, tablet) in metadata.tablets.transitions:
-            continue
-        label = tablet_label(tablet, tablet_map.count)
-        held = {v: set(snapshots[v].files.get(label, {})) for v in replicas if v in snapshots}
-        everything = set().union(*held.values())
-        for volume, files in held.items():
-            if files != everything:
-                yield TabletFinding(
-                    "differs",
-                    table.full_name,
-                    describe(metadata, volume),
-                    tablet,
-                    f"lacks {len(everything - files)} of the tablet's {len(everything)} files",
-                )
+    metadata: ClusterMetadata, table: Table, snapshots: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
+) -> Iterator[ReplicaFinding]:
+    ranges, _ = at_rest(metadata.placements(table.table_id))
+    for one in ranges:
+        for volume, parts in compare(one, snapshots, lineage).missing.items():
+            lacking = {part.file.file_id for part in parts}
+            yield ReplicaFinding(
+                "differs",
+                table.full_name,
+                describe(metadata, volume),
+                one.unit,
+                f"lacks rows that the other replicas of the range have in {len(lacking)} files",
+            )

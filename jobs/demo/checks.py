@@ -22,7 +22,7 @@ from epochlake.jobs.demo.stage import settled
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.timeline import Arrivals, arrivals
 from epochlake.jobs.pipeline.replicas import address_of, describe
-from epochlake.jobs.verification import verify_tablets
+from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore import history, storage
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
@@ -174,7 +174,7 @@ def _read_back_at(level: str) -> Callable[[Evidence], Check]:
 
 def _misplaced(evidence: Evidence) -> Check:
     metadata = evidence.cluster.catch_up()
-    report = verify_tablets(metadata)
+    report = verify_replicas(metadata, evidence.cluster.ledger)
     findings = [f"{finding.place}: {finding.detail}" for finding in (*report.violations, *report.unreachable)]
     rows = sum(replica.rows for replica in report.replicas)
     if not report.replicas:

@@ -21,7 +21,7 @@ from epochlake.jobs.demo.orders import WRITER, Answer, Command
 from epochlake.jobs.demo.place import Place
 from epochlake.jobs.demo.progress import Progress
 from epochlake.jobs.demo.story import Deed, Holding, Moment, Read, ReadBack, Story, Streamed, Write
-from epochlake.jobs.verification import verify_tablets
+from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.errors import EpochlakeError
@@ -173,7 +173,7 @@ class Stage:
     def moment(self, name: str) -> Moment:
         """Look at what every node holds now."""
         metadata = self.cluster.catch_up()
-        held = {stored.node: stored for stored in verify_tablets(metadata).replicas}
+        held = {stored.node: stored for stored in verify_replicas(metadata).replicas}
         holdings = []
         for node in metadata.directory.nodes.values():
             if node.state is NodeState.LEFT:

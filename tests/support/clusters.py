@@ -30,7 +30,7 @@ from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.volumes import MARKER_FILE
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.jobs.verification import verify_tablets
+from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore.configuration import ClusterSettings, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
@@ -374,7 +374,7 @@ def assert_at_rest(cluster: SmallCluster, acknowledged: Collection[str], tablet:
     metadata = cluster.metadata
     assert not metadata.tablets.transitions
     assert not list(metadata.open_requests())
-    report = verify_tablets(metadata)
+    report = verify_replicas(metadata)
     assert report.violations == ()
     replicas = metadata.tablets.maps[cluster.table.table_id].replicas(tablet)
     names = {metadata.directory.node_of_volume[volume].name for volume in replicas}
