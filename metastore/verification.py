@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
+from epochlake.metastore.metadata.rings import ring_state, settles
 from epochlake.metastore.snapshots import Snapshots
 
 UNREADABLE = "unreadable"
@@ -31,6 +32,7 @@ INCARNATION = "wrong-incarnation"
 REJECTED = "not-valid"
 NOT_APPLICABLE = "not-applicable"
 INV_TABL_2 = "INV-TABL-2"
+RING_ASTRAY = "ring-astray"
 SNAPSHOT_DAMAGED = "snapshot-damaged"
 SNAPSHOT_DIFFERS = "snapshot-differs"
 SNAPSHOT_ASTRAY = "snapshot-astray"
@@ -69,8 +71,8 @@ def verify(log: EpochLog, snapshots: Snapshots | None = None) -> VerificationRep
     """Check the whole log, and the snapshots if given; changes nothing.
 
     Every entry continues the one before it, has an own request id and state id, and holds an event that was valid on
-    the metadata before it; no tablet is in two transitions (INV-TABL-2); every snapshot is byte for byte the one that
-    a replay gives. Raises NotInitialised or StorageUnavailable when there is nothing to look at.
+    the metadata before it; no tablet is in two transitions (INV-TABL-2); the ranges of the ring are on their way to
+    where the strategies want them; every snapshot is byte for byte the one that a replay gives. Raises NotInitialised or StorageUnavailable when there is nothing to look at.
     """
     return _Walk(log, snapshots).report()
 
@@ -181,6 +183,10 @@ class _Walk:
                 entry.epoch,
                 INCARNATION,
                 f"the entry is of incarnation {entry.incarnation}, the cluster of {after.identity.incarnation}",
+            )
+        if after.rings is not before.rings and not settles(ring_state(after)):
+            self._found(
+                entry.epoch, RING_ASTRAY, "the ranges of the ring will not be where the strategies of the keyspaces say"
             )
         if after.tablets is not before.tablets:
             for key, transition in after.tablets.transitions.items():

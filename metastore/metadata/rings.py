@@ -15,8 +15,9 @@ import msgspec
 from epochlake.metastore.metadata.model import Keyspace, Node, NodeId, PlacementKind
 from epochlake.metastore.metadata.placements import Moving, RingPlacements
 from epochlake.placement.ring.codec import encode_state
-from epochlake.placement.ring.placements import Placements
+from epochlake.placement.ring.placements import Placements, calculated, same
 from epochlake.placement.ring.state import STEPS, MemberState, Operation, OperationKind, RingNode, RingState, Step
+from epochlake.placement.ring.steps import settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import Replication, replication_of
 from msgspec.structs import replace
 
@@ -148,6 +149,20 @@ def operation_of_request(metadata: ClusterMetadata, request_id: str) -> Operatio
     running = metadata.rings.running.values()
     name = next((one.operation_id for one in running if one.request_id == request_id), None)
     return None if name is None else metadata.rings.operations[name]
+
+
+def settles(state: RingState) -> bool:
+    """Whether the placements will be those that the strategies calculate once everything in flight has ended."""
+    targets: dict[Replication, Replication | None] = {}
+    for operation in state.operations.values():
+        if operation.replication is not None:
+            target = operation.previous if operation.cancelling else operation.replication
+            targets.update(dict.fromkeys(operation.deltas, target))
+    ring = state.ring_with(settled_tokens(state))
+    return all(
+        same(placements.reads, calculated(ring, targets.get(setting) or setting))
+        for setting, placements in settled_placements(state).items()
+    )
 
 
 def _with_replication(metadata: ClusterMetadata, state: RingState, epoch: int) -> ClusterMetadata:

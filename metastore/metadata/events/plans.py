@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
-from epochlake.metastore.metadata.rings import ring_state, with_ring_state
+from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 from epochlake.placement.ring.checks import ranges_free
 from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import still_allowed
-from epochlake.placement.ring.placements import calculated, same
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, RingState
-from epochlake.placement.ring.steps import accepted, advanced, settled_placements, settled_tokens, with_own_placement
-from epochlake.placement.ring.strategies import Replication
+from epochlake.placement.ring.steps import accepted, advanced, with_own_placement
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
     )
     allowed(metadata, lambda now: _go_on_beside_others(now, operation), state)
     try:
-        fits = _leads_where_the_strategy_says(accepted(state, operation))
+        fits = settles(accepted(state, operation))
     except InvariantViolated as error:
         reason = f"{with_names(metadata, str(operation))} was planned on old metadata: {error} Plan it again"
         raise Rejected("stale-plan", reason) from error
@@ -113,17 +111,3 @@ def _go_on_beside_others(state: RingState, operation: Operation) -> None:
         (locks,) = operation.locks.values()
         ranges_free(state, replace(operation, locks={operation.previous: locks}))
     still_allowed(with_own_placement(state, operation), operation)
-
-
-def _leads_where_the_strategy_says(state: RingState) -> bool:
-    """Whether the placements with everything in flight ended are those that the strategies calculate."""
-    targets: dict[Replication, Replication | None] = {}
-    for operation in state.operations.values():
-        if operation.replication is not None:
-            target = operation.previous if operation.cancelling else operation.replication
-            targets.update(dict.fromkeys(operation.deltas, target))
-    ring = state.ring_with(settled_tokens(state))
-    return all(
-        same(placements.reads, calculated(ring, targets.get(setting) or setting))
-        for setting, placements in settled_placements(state).items()
-    )
