@@ -1,0 +1,172 @@
+"""Small clusters with a table on the ring, whose operations are moved on step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
+
+from epochlake.jobs import administration
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.ring_changes import owned_by
+from epochlake.jobs.dataplane.pieces import meet, without
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.metadata.model import NodeState, PlacementKind, TopologyRequest, VolumeId
+from epochlake.placement.consistency import majority
+from epochlake.placement.ring.state import STEPS, Step
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
+
+from tests.support.clusters import COLUMNS, SmallTable, begin
+
+Place = tuple[str, str, Sequence[int]]
+"""Datacenter, rack, tokens."""
+
+TURN = 1 << 60
+"""Tokens are given as multiples of this: from -8 to 7."""
+
+FOUR: dict[str, Place] = {
+    "A": ("dc1", "r1", (-6,)),
+    "B": ("dc1", "r2", (-2,)),
+    "C": ("dc1", "r3", (2,)),
+    "D": ("dc1", "r1", (6,)),
+}
+SPREAD = {row: row * TURN + TURN // 2 for row in range(-8, 8)}
+"""Rows (id -> token) in all parts of the ring."""
+
+
+@dataclass
+class RingCluster(SmallTable):
+    """A small table on the ring."""
+
+    def add(self, name: str, place: Place, *, volumes: int = 1, replaces: str | None = None) -> str:
+        """Ask that a node joins, or replaces another; the request's id."""
+        datacenter, rack, tokens = place
+        return add_node(
+            self.cluster, self.directory, name, datacenter, rack, scaled(tokens), volumes=volumes, replaces=replaces
+        )
+
+    def step(self) -> tuple[Step | None, bool]:
+        """The last step of the one operation in flight, and whether it is on its way back; None when there is none."""
+        operations = list(self.metadata.rings.operations.values())
+        return (STEPS[operations[0].next_step - 1], operations[0].cancelling) if operations else (None, False)
+
+    def until(self, step: Step | None, rounds: int = 30) -> None:
+        """Let the coordinator do rounds until that step is the last one; None: until nothing is in flight."""
+        for _ in range(rounds):
+            if self.step()[0] is step:
+                return
+            self.round()
+        raise AssertionError(f"stays at {self.step()}: {self.coordinator._blocked}")
+
+    def request(self, request_id: str) -> TopologyRequest:
+        return self.metadata.requests[request_id]
+
+    def restart(self) -> None:
+        """Another coordinator, which knows nothing but the metadata, goes on."""
+        self.__dict__["coordinator"] = Coordinator(self.cluster)
+
+
+def ringed(
+    root: Path,
+    nodes: Mapping[str, Place],
+    replication: Mapping[str, int] | None = None,
+    *,
+    volumes: int = 1,
+    configuration: Configuration | None = None,
+    rows: Mapping[int, int] = SPREAD,
+) -> RingCluster:
+    """A cluster of `nodes` with table `air.flights` on the ring, and rows that are on all their replicas."""
+    cluster = begin(root, configuration=configuration)
+    directory = root / "volumes"
+    for name, (datacenter, rack, tokens) in nodes.items():
+        add_node(cluster, directory, name, datacenter, rack, scaled(tokens), volumes=volumes)
+    coordinator = Coordinator(cluster)
+    while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
+        pass
+    administration.pause_balancing(cluster)
+    administration.create_keyspace(cluster, "air", replication or {"dc1": 3}, placement=PlacementKind.RING)
+    table = administration.create_table(cluster, "air.flights", COLUMNS, ["id"])
+    assert table.table_id
+    ring = RingCluster(cluster, cluster.catch_up().table("air.flights"), directory)
+    if rows:
+        ring.write_rows(ring.pipeline(), rows, "ALL")
+    return ring
+
+
+def add_node(
+    cluster: Cluster,
+    directory: Path,
+    name: str,
+    datacenter: str,
+    rack: str,
+    tokens: Sequence[int],
+    *,
+    volumes: int = 1,
+    replaces: str | None = None,
+) -> str:
+    places = [(f"d{n}", str(directory / (name if n == 1 else f"{name}{n}")), 1 << 30) for n in range(1, volumes + 1)]
+    done = administration.add_node(cluster, name, datacenter, rack, places, tokens=tokens, replaces=replaces)
+    return done.request_id
+
+
+def scaled(tokens: Iterable[int]) -> list[int]:
+    return [token * TURN for token in tokens]
+
+
+def assert_settled(ring: RingCluster, acknowledged: Collection[int]) -> None:
+    """Nothing is in flight, asked for or locked; volumes hold what they own and no more; every quorum has all rows."""
+    metadata = ring.metadata
+    assert not metadata.rings.operations
+    assert not metadata.rings.running
+    assert not metadata.rings.changing
+    assert not metadata.tablets.transitions
+    assert not metadata.open_sessions()
+    assert not list(metadata.open_requests())
+    for table in metadata.schema.tables.values():
+        if metadata.is_on_ring(table.table_id):
+            _holds_what_it_owns(ring, table.table_id)
+    assert set(acknowledged) <= read_at_every_quorum(ring)
+    assert ring.read_rows(ring.pipeline()) == sorted(set(ring.read_rows(ring.pipeline())))
+
+
+def read_at_every_quorum(ring: RingCluster) -> set[int]:
+    """The rows that each quorum of replicas has."""
+    metadata = ring.metadata
+    placements = metadata.placements(ring.table.table_id)
+    found: set[int] = set()
+    bounds = [*placements.lows.tolist(), MAX_TOKEN + 1]
+    for index, (low, after) in enumerate(pairwise(bounds)):
+        reads = placements.placement(index).reads
+        held = {volume: rows_on_volume(ring, volume, low, after - 1) for volume in reads}
+        quorums = [set().union(*quorum) for quorum in combinations(held.values(), majority(len(reads)))]
+        found |= set.intersection(*quorums)
+    return found
+
+
+def rows_on_volume(ring: RingCluster, volume: VolumeId, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> set[int]:
+    node = ring.metadata.directory.node_of_volume[volume]
+    assert len(node.volumes) == 1
+    return set(ring.rows_on(node.name, low, high))
+
+
+def _holds_what_it_owns(ring: RingCluster, table_id: str) -> None:
+    metadata = ring.metadata
+    table = metadata.schema.tables[table_id]
+    owned = owned_by(metadata, table_id)
+    for node in metadata.directory.nodes.values():
+        if node.state is NodeState.LEFT:
+            continue
+        assert node.state is NodeState.NORMAL
+        for volume in node.volumes:
+            address = address_of(metadata, table, volume.volume_id)
+            if volume.volume_id not in owned and not Path(address.uri).exists():
+                continue
+            snapshot = open_snapshot(address)
+            assert snapshot.sessions == frozenset()
+            strange = without((MIN_TOKEN, MAX_TOKEN), owned.get(volume.volume_id, ()))
+            misplaced = [f for f in snapshot.all_files.values() if f.rows and any(meet(f.extent, s) for s in strange)]
+            assert not misplaced, f"{node.name} holds {misplaced}"
