@@ -168,8 +168,9 @@ class RingPlacements:
         starts = np.union1d(self._now.reads.starts, self._now.writes.starts)
         # After MAX_TOKEN comes MIN_TOKEN only, which is in the first range.
         after = starts[(starts != MIN_TOKEN) & (starts != MAX_TOKEN)] + 1
-        inner = [low for slices in self._slices.values() for low, _ in slices]
-        return np.unique(np.concatenate([[MIN_TOKEN], after, inner]).astype(np.int64))
+        # As integers from the beginning: an empty list would make floats of all of them, which know no big tokens.
+        inner = np.array([MIN_TOKEN, *(low for slices in self._slices.values() for low, _ in slices)], dtype=np.int64)
+        return np.unique(np.concatenate([inner, after]))
 
     def placement(self, index: int) -> Placement:
         low = int(self.lows[index])
