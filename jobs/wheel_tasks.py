@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from epochlake.jobs import compact_log as compact_log_job
+from epochlake.jobs import compaction as compaction_job
+from epochlake.jobs import repair as repair_job
 from epochlake.jobs import run_coordinator as run_coordinator_job
 from epochlake.jobs import take_snapshot as take_snapshot_job
 from epochlake.jobs import vacuum_replicas as vacuum_replicas_job
@@ -42,6 +44,14 @@ def take_snapshot() -> None:
 
 def vacuum_replicas() -> None:
     _require_success("vacuum_replicas", vacuum_replicas_job.main)
+
+
+def repair() -> None:
+    _require_success("repair", repair_job.main)
+
+
+def compaction() -> None:
+    _require_success("compaction", compaction_job.main)
 
 
 def _require_success(name: str, job: Callable[[], int]) -> None:

@@ -91,8 +91,8 @@ def plan_copies(
 ) -> dict[VolumeId, list[PieceCopy]]:
     """What each replica has to get, and from whom: from the holder with least to read so far, the largest first.
 
-    What a replica lacks of one file in neighbouring ranges is one copy, and the whole file where that is all of it. Nothing is
-    copied from files that are `damaged` (volume and path): what only they have is left out.
+    What a replica lacks of one file in neighbouring ranges is one copy, and the whole file where that is all of it.
+    Nothing is copied from files that are `damaged` (volume and path): what only they have is left out.
     """
     wanted: dict[VolumeId, dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
     files: dict[str, DataFile] = {}

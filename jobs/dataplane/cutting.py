@@ -36,13 +36,13 @@ def cut(source: ReplicaAddress, part: Part, target: ReplicaAddress) -> DataFile:
     file_id = cut_id(part.file.origin, low, high)
     path = f"{part.file.path.rpartition('/')[0]}/{file_id}.parquet"
     uri = storage.join(target.uri, path)
-    there = _described(uri, path, part.file.label, window)
+    there = described(uri, path, part.file.label, window)
     # It counts as new from now on, so that no clean-up takes it before it is committed.
     if there is not None and storage.touch(uri):
         return there
     storage.create_directory(uri.rpartition("/")[0])
     _write_piece(storage.join(source.uri, part.file.path), part.file, window, uri)
-    piece = _described(uri, path, part.file.label, window)
+    piece = described(uri, path, part.file.label, window)
     if piece is None:
         raise StorageUnavailable(
             f"the piece {uri} cannot be read just after it was written: check the volume and retry"
@@ -109,7 +109,7 @@ def _in_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _described(uri: str, path: str, label: str, window: Interval) -> DataFile | None:
+def described(uri: str, path: str, label: str, window: Interval) -> DataFile | None:
     """The piece that is stored there, by its footer; None when there is none, or a torn one."""
     size = storage.size_of(uri)
     if size is None:

@@ -7,7 +7,7 @@ a compaction that reached some replicas only shows no row twice.
 The ledger decides, too: a row of an origin is replaced by at most one merge, ever. Entries are appended against exactly
 the version that was read, so of two compactions that overlap one is refused. What is replaced therefore forms trees,
 and "all the way down" is a walk without repetition. A merge that never reached a replica is voided, which frees what
-it would have replaced (see `jobs/dataplane/compacting.py` for when that is safe).
+it would have replaced (see `jobs/settling.py` for when that is safe).
 
 An append-only Delta table `<root>/compactions`, written through delta-rs, a partition for each table. Entries are small
 (60 bytes for each file replaced) and are kept for ever: a batch that is tried again years later asks for them
@@ -97,8 +97,8 @@ def is_merged(file: DataFile) -> bool:
     return file.file_id.startswith(MERGED)
 
 
-_Choice = Callable[[Sequence[Merge], Sequence[Merge]], list[Merge]]
-"""Which of the entries may be appended to those that are there."""
+_Choice = Callable[[Sequence[Merge]], list[Merge]]
+"""Which entries may be appended to those that are there."""
 
 
 class Ledger:
@@ -130,17 +130,26 @@ class Ledger:
         table = self._open()
         return {} if table is None else self._remember(table_id, _entries(self.uri, table, table_id))
 
-    def record(self, merges: Sequence[Merge]) -> tuple[Merge, ...]:
+    def record(self, groups: Sequence[Sequence[Merge]]) -> tuple[Merge, ...]:
         """Write entries of one table, before any replica may have their files; those that were written.
 
-        Left out are those that replace what another one replaces already. Raises StorageUnavailable when it cannot be
-        told whether they were written: then none of these files may be committed.
+        A group is left out when one of it replaces what another entry replaces already. Raises StorageUnavailable when
+        it cannot be told whether they were written: then none of these files may be committed.
         """
-        return self._append(merges, _compatible)
+
+        def compatible(known: Sequence[Merge]) -> list[Merge]:
+            return _compatible(groups, known)
+
+        return self._append([merge for group in groups for merge in group], compatible)
 
     def void(self, merges: Sequence[Merge]) -> None:
         """Take back entries whose files are on no replica and never will be. Raises StorageUnavailable."""
-        self._append([msgspec.structs.replace(merge, void=True) for merge in merges], _not_yet_void)
+
+        def not_yet_void(known: Sequence[Merge]) -> list[Merge]:
+            standing = _standing(known)
+            return [msgspec.structs.replace(merge, void=True) for merge in merges if merge.file_id in standing]
+
+        self._append(merges, not_yet_void)
 
     def _append(self, merges: Sequence[Merge], choose: _Choice) -> tuple[Merge, ...]:
         if not merges:
@@ -149,7 +158,7 @@ class Ledger:
         for _ in attempts():
             table = self._open() or self._create()
             known = _entries(self.uri, table, table_id)
-            chosen = choose(merges, known)
+            chosen = choose(known)
             if not chosen:
                 return ()
             try:
@@ -174,7 +183,8 @@ class Ledger:
     def _merges_with(self, table_id: TableId, wanted: Collection[str]) -> dict[str, Merge]:
         known = self._known.get(table_id, {})
         if any(origin not in known for origin in wanted):
-            known = self.merges(table_id)
+            self.merges(table_id)
+            known = self._known.get(table_id, {})
         lacking = sorted(origin for origin in wanted if origin not in known)
         if lacking:
             raise StorageUnavailable(
@@ -184,10 +194,10 @@ class Ledger:
         return known
 
     def _remember(self, table_id: TableId, entries: Sequence[Merge]) -> dict[str, Merge]:
-        merges = _standing(entries)
         with self._lock:
-            self._known[table_id] = merges
-        return merges
+            # Void ones as well: where one is met all the same, on what is no replica any more, it says the truth.
+            self._known[table_id] = {merge.file_id: merge for merge in entries}
+        return _standing(entries)
 
     def _open(self) -> DeltaTable | None:
         """The ledger as it is now, None when nothing was ever compacted."""
@@ -227,22 +237,20 @@ class Ledger:
             return
 
 
-def _compatible(merges: Sequence[Merge], known: Sequence[Merge]) -> list[Merge]:
-    """Those that replace nothing that a standing entry replaces already."""
+def _compatible(groups: Sequence[Sequence[Merge]], known: Sequence[Merge]) -> list[Merge]:
+    """Those of the groups that replace nothing that a standing entry replaces already."""
     taken: dict[str, list[Interval]] = defaultdict(list)
     for merge in _standing(known).values():
         for one in merge.replaced:
             taken[one.origin].append((one.low, one.high))
     return [
         merge
-        for merge in merges
-        if not any(meet((one.low, one.high), other) for one in merge.replaced for other in taken[one.origin])
+        for group in groups
+        if not any(
+            meet((one.low, one.high), other) for merge in group for one in merge.replaced for other in taken[one.origin]
+        )
+        for merge in group
     ]
-
-
-def _not_yet_void(merges: Sequence[Merge], known: Sequence[Merge]) -> list[Merge]:
-    standing = _standing(known)
-    return [merge for merge in merges if merge.file_id in standing]
 
 
 def _standing(entries: Iterable[Merge]) -> dict[str, Merge]:
