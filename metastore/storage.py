@@ -259,6 +259,14 @@ def size_of(uri: str) -> int | None:
         return int(info.size) if info.type == fs.FileType.File else None
 
 
+def modified_ms(uri: str) -> int | None:
+    """When a file was last written, milliseconds since the Unix epoch; None when there is no such file."""
+    filesystem_, path = filesystem(uri)
+    with naming("look for", uri):
+        info = filesystem_.get_file_info(path)
+        return int((info.mtime_ns or 0) // 1_000_000) if info.type == fs.FileType.File else None
+
+
 def list_files(uri: str) -> list[FileEntry]:
     """All files below a directory, however deep, sorted by name. Raises MissingFile when it is not there."""
     filesystem_, path = filesystem(uri)

@@ -2,7 +2,8 @@
 
 The one idea: age alone deletes nothing. A file goes when the newest snapshot does not have it, when it was taken out
 before the oldest live pipeline began (the log's tombstones say when), and when it was stored before that as well (a
-pipeline that began later may be about to commit it).
+pipeline that began later may be about to commit it). What is stored under an old name again, a copy that is repeated or
+a piece that is cut again, counts as new: that is looked at once more just before the file goes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_marg
     now = time.time_ns() // 1_000_000
     listed = [entry for entry in storage.list_files(address.uri) if _is_data(entry.name)]
     snapshot = open_snapshot(address)
-    live = {file.path for tablet in snapshot.files.values() for file in tablet.values()}
+    live = {file.path for file in snapshot.all_files.values()}
     unused = [entry for entry in listed if entry.name not in live]
     if snapshot.sessions or cutoff < now - TOMBSTONE_RETENTION_SECONDS * 1000:
         return Unused(snapshot, False, (), len(unused))
@@ -70,12 +71,16 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     StorageUnavailable.
     """
     found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms)
+    deleted = []
     for entry in found.deletable:
-        storage.delete_file(storage.join(address.uri, entry.name))
+        uri = storage.join(address.uri, entry.name)
+        if storage.modified_ms(uri) == entry.modified_ms and storage.delete_file(uri):
+            deleted.append(entry)
     if found.allowed:
         with storage.naming("clean the log of", address.uri):
             found.snapshot.delta_table().cleanup_metadata()
-    return Vacuumed(len(found.deletable), sum(entry.size for entry in found.deletable), found.kept)
+    kept = found.kept + len(found.deletable) - len(deleted)
+    return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
 
 
 def removal_times(address: ReplicaAddress) -> dict[str, int]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.dataplane import commits, cutting
+from epochlake.jobs.dataplane import vacuum as vacuuming
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel, segregate, straddling
 from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
 from epochlake.jobs.dataplane.cutting import cut
@@ -22,7 +23,7 @@ from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
 from epochlake.jobs.dataplane.pieces import Part, all_of, select
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
-from epochlake.jobs.dataplane.vacuum import vacuum
+from epochlake.jobs.dataplane.vacuum import Vacuumed, vacuum
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage import TEMPORARY
 from epochlake.placement.tokens import TABLET, range_label, tokens_of_label
@@ -379,6 +380,26 @@ def test_vacuum_takes_the_parent_the_leftovers_of_cuts_and_no_live_piece(address
     assert left == live
     assert abandoned.path not in left
     assert live_tokens(address) == list(range(10))
+
+
+def test_a_piece_that_is_used_again_while_vacuum_looks_is_not_deleted(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut long ago and never committed; now it is, after vacuum had listed it as unused."""
+    file = stored(address, *range(10))
+    load(address, file)
+    old = cut(address, Part(file, 5, 1000), address)
+    os.utime(Path(address.uri) / old.path, (0, 0))
+    listed = vacuuming.unused_files
+
+    def listed_and_overtaken(*arguments: object, **options: object) -> object:
+        found = listed(*arguments, **options)  # type: ignore[arg-type]
+        drop_ranges(address, [(-1000, 4)], 5)
+        return found
+
+    monkeypatch.setattr(vacuuming, "unused_files", listed_and_overtaken)
+    assert vacuum(address, 10**15, clock_margin_ms=0) == Vacuumed(0, 0, 1)
+    assert live_tokens(address) == list(range(5, 10))
 
 
 def test_within_finds_the_files_whose_window_meets_the_tokens(address: ReplicaAddress) -> None:

@@ -21,7 +21,12 @@ from tests.support.replicas import TABLE, make_replica, make_volume, marker, sto
 
 def test_a_new_replica_is_empty_and_fenced_at_the_epoch_it_was_made_for(tmp_path: Path) -> None:
     snapshot = open_snapshot(make_replica(tmp_path, 1, fence=7))
-    assert (snapshot.fence, snapshot.sessions, snapshot.files, snapshot.newest_written_at) == (7, frozenset(), {}, 0)
+    assert (snapshot.fence, snapshot.sessions, snapshot.all_files, snapshot.newest_written_at) == (
+        7,
+        frozenset(),
+        {},
+        0,
+    )
     assert snapshot.applied("load") is None
 
 
@@ -32,7 +37,7 @@ def test_creating_a_replica_again_changes_nothing(tmp_path: Path) -> None:
     create_replica(address, TABLE, 3)
     snapshot = open_snapshot(address)
     assert snapshot.fence == 7
-    assert snapshot.files == {"2-1": {file.file_id: file}}
+    assert snapshot.all_files == {file.file_id: file}
 
 
 def test_a_committed_file_comes_back_from_the_log_as_it_was_given(tmp_path: Path) -> None:
@@ -40,7 +45,7 @@ def test_a_committed_file_comes_back_from_the_log_as_it_was_given(tmp_path: Path
     file = msgspec.structs.replace(store(address), min_written_at=5, max_written_at=2**53 + 1, has_tombstones=True)
     assert isinstance(commit_files(address, [file], epoch=1, app_id="load", app_version=1), Acknowledged)
     snapshot = open_snapshot(address)
-    assert snapshot.files == {"2-1": {file.file_id: file}}
+    assert snapshot.all_files == {file.file_id: file}
     assert snapshot.newest_written_at == 2**53 + 1
     assert snapshot.applied("load") == 1
 
@@ -57,7 +62,7 @@ def test_a_snapshot_keeps_showing_what_it_showed(tmp_path: Path) -> None:
     address = make_replica(tmp_path, 1)
     before = open_snapshot(address)
     commit_files(address, [store(address)], epoch=1, app_id="load", app_version=1)
-    assert before.files == {}
+    assert before.all_files == {}
 
 
 def lose_the_table(volume: Path, replica: Path) -> None:
@@ -173,7 +178,7 @@ def test_every_type_that_spark_and_delta_share_can_be_stored_beside_the_statisti
     address = make_replica(tmp_path, 1, table=msgspec.structs.replace(TABLE, columns=columns, primary_key=("c4",)))
     file = store(address)
     commit_files(address, [file], epoch=1, app_id="load", app_version=1)
-    assert open_snapshot(address).files == {"2-1": {file.file_id: file}}
+    assert open_snapshot(address).all_files == {file.file_id: file}
 
 
 def test_an_unmounted_volume_is_back_with_its_replicas_when_it_is_mounted_again(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_an_unmounted_volume_is_back_with_its_replicas_when_it_is_mounted_again(
     assert isinstance(commit_files(address, [store_nothing(file)], epoch=1, app_id="load", app_version=2), Unreachable)
     volume.rmdir()
     elsewhere.rename(volume)
-    assert open_snapshot(address).files == {"2-1": {file.file_id: file}}
+    assert open_snapshot(address).all_files == {file.file_id: file}
     again = commit_files(address, [file], epoch=1, app_id="load", app_version=1)
     assert again == AlreadyApplied(1)
 

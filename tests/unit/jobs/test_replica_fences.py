@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.dataplane import commits, fences
-from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
 from epochlake.jobs.dataplane.fences import close_sessions, open_session, raise_fence
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store
+
+
+def ranges(*labels: str) -> list[tuple[int, int]]:
+    return [tokens_of_label(label) for label in labels]
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def test_a_fence_raised_between_the_look_and_the_commit_stops_it(
 
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
     assert commit_files(address, [store(address)], epoch=8, app_id="load", app_version=1) == FencedOff(9)
-    assert looked(address).files == {}
+    assert looked(address).all_files == {}
 
 
 def test_of_two_that_raise_the_fence_at_once_the_higher_one_stands(
@@ -79,7 +84,7 @@ def test_appends_that_come_in_between_do_not_stop_a_commit(
 
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
     assert isinstance(commit_files(address, [mine], epoch=5, app_id="load", app_version=1), Acknowledged)
-    assert looked(address).files == {"2-0": {other.file_id: other}, "2-1": {mine.file_id: mine}}
+    assert looked(address).all_files == {other.file_id: other, mine.file_id: mine}
 
 
 def test_a_batch_that_is_tried_twice_at_once_lands_once(
@@ -96,7 +101,7 @@ def test_a_batch_that_is_tried_twice_at_once_lands_once(
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
     outcome = commit_files(address, [again], epoch=5, app_id="load", app_version=1)
     assert outcome == AlreadyApplied(1, frozenset({again.file_id}))
-    assert list(looked(address).files["2-1"]) == [file.file_id]
+    assert list(looked(address).all_files) == [file.file_id]
 
 
 def test_a_file_is_not_added_twice_under_another_application_id(address: ReplicaAddress) -> None:
@@ -111,7 +116,7 @@ def test_files_are_replaced_in_one_commit(address: ReplicaAddress) -> None:
     commit_files(address, old, epoch=5, app_id="load", app_version=1)
     outcome = commit_files(address, [merged], removes=old, epoch=5, app_id="compact", app_version=1)
     assert outcome == Acknowledged(2)
-    assert open_snapshot(address).files == {"2-1": {merged.file_id: merged}}
+    assert open_snapshot(address).all_files == {merged.file_id: merged}
 
 
 def test_work_under_a_closed_session_is_refused(address: ReplicaAddress) -> None:
@@ -142,14 +147,14 @@ def test_a_new_coordinator_makes_the_sessions_those_of_the_metadata(address: Rep
     assert open_snapshot(address).version == version + 1, "saying the same again commits nothing"
 
 
-def test_dropping_tablets_leaves_the_others_and_fences(address: ReplicaAddress) -> None:
+def test_dropping_ranges_leaves_the_others_and_fences(address: ReplicaAddress) -> None:
     files = [store(address, label) for label in ("2-0", "2-1", "2-2")]
     commit_files(address, files, epoch=5, app_id="load", app_version=1)
-    assert isinstance(drop_tablets(address, ["2-0", "2-2", "2-3"], 7), Acknowledged)
+    assert isinstance(drop_ranges(address, ranges("2-0", "2-2", "2-3"), 7), Acknowledged)
     snapshot = open_snapshot(address)
-    assert (list(snapshot.files), snapshot.fence) == (["2-1"], 7)
-    assert isinstance(drop_tablets(address, ["2-0"], 7), AlreadyApplied)
-    assert drop_tablets(address, ["2-1"], 6) == FencedOff(7)
+    assert (list(snapshot.all_files.values()), snapshot.fence) == ([files[1]], 7)
+    assert isinstance(drop_ranges(address, ranges("2-0"), 7), AlreadyApplied)
+    assert drop_ranges(address, ranges("2-1"), 6) == FencedOff(7)
 
 
 def test_dropping_is_tried_again_when_appends_come_in_between(
@@ -166,14 +171,14 @@ def test_dropping_is_tried_again_when_appends_come_in_between(
         return snapshot
 
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
-    assert isinstance(drop_tablets(address, ["2-0"], 6), Acknowledged)
-    assert looked(address).files == {"2-1": {kept.file_id: kept}}
+    assert isinstance(drop_ranges(address, ranges("2-0"), 6), Acknowledged)
+    assert looked(address).all_files == {kept.file_id: kept}
 
 
 def test_an_unreachable_replica_answers_with_the_reason(tmp_path: Path) -> None:
     address = make_replica(tmp_path, 1)
     (Path(address.volume_uri) / "epochlake-volume.json").unlink()
-    answers = [raise_fence(address, 2), open_session(address, 2, "s"), drop_tablets(address, ["2-1"], 2)]
+    answers = [raise_fence(address, 2), open_session(address, 2, "s"), drop_ranges(address, ranges("2-1"), 2)]
     for answer in answers:
         assert isinstance(answer, Unreachable)
         assert "not mounted" in answer.reason
@@ -211,7 +216,7 @@ def test_nothing_planned_below_a_fence_lands_after_it_was_raised_whatever_the_in
             future.result()
         done.set()
         climbing.result()
-    assert set(open_snapshot(address).files.get("2-1", {})) == set(acknowledged)
+    assert set(open_snapshot(address).all_files) == set(acknowledged)
     assert acknowledged, "no writer got through: the test shows nothing"
 
 
@@ -224,7 +229,7 @@ def test_a_replica_without_room_acknowledges_nothing(tmp_path: Path) -> None:
         outcomes = [raise_fence(address, 2), commit_files(address, [file], epoch=1, app_id="load", app_version=1)]
     assert all(isinstance(outcome, Unreachable) for outcome in outcomes), outcomes
     snapshot = open_snapshot(address)
-    assert (snapshot.fence, snapshot.files) == (1, {})
+    assert (snapshot.fence, snapshot.all_files) == (1, {})
     assert isinstance(commit_files(address, [file], epoch=1, app_id="load", app_version=1), Acknowledged)
 
 

@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
 from epochlake.jobs.dataplane.fences import close_sessions, open_session
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.vacuum import Vacuumed, removal_times, vacuum
 from epochlake.metastore.storage import TEMPORARY
+from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store
 
@@ -56,7 +57,7 @@ def test_a_dropped_file_stays_while_a_pipeline_that_began_before_may_read_it(add
     file = aged(address, store(address), 100)
     commit_files(address, [file], epoch=1, app_id="load", app_version=1)
     began = now()
-    drop_tablets(address, ["2-1"], 2)
+    drop_ranges(address, [tokens_of_label("2-1")], 2)
     assert vacuum(address, began, clock_margin_ms=0) == Vacuumed(0, 0, 1)
     assert vacuum(address, now() + 1000, clock_margin_ms=0) == Vacuumed(1, file.size, 0)
     assert not is_stored(address, file)
@@ -66,7 +67,7 @@ def test_a_removal_is_remembered_also_when_only_a_checkpoint_tells(address: Repl
     file = aged(address, store(address), 100)
     commit_files(address, [file], epoch=1, app_id="load", app_version=1)
     began = now()
-    drop_tablets(address, ["2-1"], 2)
+    drop_ranges(address, [tokens_of_label("2-1")], 2)
     for version in range(30):
         commit_files(address, [store(address, "2-2")], epoch=2, app_id="load", app_version=2 + version)
     for entry in (Path(address.uri) / "_delta_log").glob("*.json"):
@@ -107,5 +108,5 @@ def test_the_log_of_long_ago_is_cleaned_up_and_the_replica_still_opens(address: 
         os.utime(entry, (time.time() - 3 * 86_400,) * 2)
     vacuum(address, now())
     assert len(list(log.glob("*.json"))) < 15
-    assert set(open_snapshot(address).files["2-1"]) == {file.file_id for file in files}
+    assert set(open_snapshot(address).all_files) == {file.file_id for file in files}
     assert open_snapshot(address).applied("load") == 24

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs.dataplane import copying
-from epochlake.jobs.dataplane.commits import commit_files, drop_tablets
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
 from epochlake.jobs.dataplane.copying import file_copy, link_data_file, require_whole
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.files import DataFile
@@ -66,10 +66,10 @@ def test_a_streamed_tablet_has_the_same_files_and_bytes(tmp_path: Path) -> None:
     copied = ThreadCopier().copy(copies, lambda size, rows: arrived.append(size))
     assert copied.failed == {}
     assert sum(arrived) == sum(file.size for file in files)
-    assert open_snapshot(target).files == {}, "nothing is visible before the driver's commit"
+    assert open_snapshot(target).all_files == {}, "nothing is visible before the driver's commit"
     outcome = commit_files(target, copied.arrived, epoch=2, app_id="s1", app_version=1, session="s1")
     assert isinstance(outcome, Acknowledged)
-    assert open_snapshot(target).files == open_snapshot(source).files
+    assert open_snapshot(target).all_files == open_snapshot(source).all_files
     for file in files:
         assert (Path(target.uri) / file.path).read_bytes() == (Path(source.uri) / file.path).read_bytes()
     assert plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE) == []
@@ -88,9 +88,9 @@ def test_a_late_streaming_does_not_resurrect_what_was_deleted(tmp_path: Path) ->
     outcome = commit_files(d, again.arrived, epoch=4, app_id="s2", app_version=1, session="s2")
     assert isinstance(outcome, Acknowledged)
     raise_fence(d, 5, open_sessions=[])
-    drop_tablets(a, [LABEL], 5)
+    drop_ranges(a, [RANGE], 5)
     w2 = spread(msgspec.structs.replace(store(d, ids=[1], at=20), has_tombstones=True), d, b, c)  # 6: w2 deletes
-    assert open_snapshot(d).files == open_snapshot(b).files == open_snapshot(c).files  # 7: repaired
+    assert open_snapshot(d).all_files == open_snapshot(b).all_files == open_snapshot(c).all_files  # 7: repaired
     for replica in (d, b, c):  # 8: w1 and its tombstone w2 are collected everywhere
         commit_files(replica, [], removes=[w1, w2], epoch=6, app_id="collect", app_version=1)
     for session in ("s1", "s2"):  # 9: the late streaming arrives
@@ -98,7 +98,7 @@ def test_a_late_streaming_does_not_resurrect_what_was_deleted(tmp_path: Path) ->
             d, late_copied.arrived, epoch=6, app_id=f"late-{session}", app_version=1, session=session
         )
         assert late_outcome == SessionClosed(session)
-    assert open_snapshot(d).files == {}, "w1 is back from the dead"
+    assert open_snapshot(d).all_files == {}, "w1 is back from the dead"
 
 
 def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
@@ -187,6 +187,6 @@ def test_streaming_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> 
     rest = plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)
     assert {copy.file for copy in rest} == set(files) - set(first.arrived)
     commit_files(target, ThreadCopier().copy(rest).arrived, epoch=2, app_id="s1", app_version=2, session="s1")
-    assert open_snapshot(target).files == open_snapshot(source).files
+    assert open_snapshot(target).all_files == open_snapshot(source).all_files
     outcome = commit_files(target, files, epoch=2, app_id="s1", app_version=3, session="s1")
     assert isinstance(outcome, AlreadyApplied)
