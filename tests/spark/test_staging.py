@@ -217,7 +217,7 @@ def test_rows_that_cannot_be_written_are_refused_with_the_reason(
 
 
 def test_a_tablet_without_a_replica_is_refused(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
-    with pytest.raises(InvalidRequest, match=r"rows for tablet 1-1 of air\.flights, and no replica"):
+    with pytest.raises(InvalidRequest, match=r"rows for range 1-1 of air\.flights, and no replica"):
         stage(numbers(spark, 100), TABLE, tablets_on(2, {0: replicas}), written_at=1)
 
 
