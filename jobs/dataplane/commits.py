@@ -52,7 +52,7 @@ from epochlake.jobs.dataplane.replica import (
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
-from epochlake.placement.tokens import TABLET, tokens_of_label
+from epochlake.placement.tokens import TABLET
 
 
 def commit_files(
@@ -147,11 +147,6 @@ def drop_ranges(address: ReplicaAddress, ranges: Collection[Interval], epoch: in
         return _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
 
     return _transact(address, decide, None)
-
-
-def drop_tablets(address: ReplicaAddress, labels: Collection[str], epoch: int) -> CommitOutcome:
-    """`drop_ranges` by labels, until nobody uses it any more."""
-    return drop_ranges(address, [tokens_of_label(label) for label in labels], epoch)
 
 
 def segregate(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:

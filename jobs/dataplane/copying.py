@@ -108,7 +108,3 @@ def _uris(copy: PieceCopy) -> tuple[str, str]:
 
 def _make_directory(uri: str) -> None:
     storage.create_directory(uri.rpartition("/")[0])
-
-
-FileCopy = file_copy
-"""The former name, until nobody uses it."""

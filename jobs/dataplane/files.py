@@ -11,7 +11,7 @@ rest of the columns.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
@@ -113,14 +113,6 @@ def to_remove(file: DataFile, now_ms: int) -> RemoveAction:
         size=file.size,
         partition_values={TABLET: file.label},
     )
-
-
-def by_tablet(files: Iterable[DataFile]) -> dict[str, dict[str, DataFile]]:
-    """Files as label -> file id -> file."""
-    tablets: dict[str, dict[str, DataFile]] = {}
-    for file in files:
-        tablets.setdefault(file.label, {})[file.file_id] = file
-    return tablets
 
 
 def from_add_actions(actions: pa.Table) -> Iterator[DataFile]:

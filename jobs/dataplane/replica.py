@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, by_tablet, from_add_actions
+from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, from_add_actions
 from epochlake.jobs.dataplane.schema import replica_schema
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import storage
@@ -88,11 +88,6 @@ class ReplicaSnapshot:
     def all_files(self) -> dict[str, DataFile]:
         """The live files: file id -> file."""
         return {file.file_id: file for file in from_add_actions(_arrow(self._table.get_add_actions(flatten=True)))}
-
-    @cached_property
-    def files(self) -> dict[str, dict[str, DataFile]]:
-        """The live files: tablet label -> file id -> file."""
-        return by_tablet(self.all_files.values())
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.dataplane.pieces import missing
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checksum import Checksum
@@ -29,7 +30,7 @@ from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, VolumeId
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 Findings = list[str]
 
@@ -206,18 +207,22 @@ def _majorities(evidence: Evidence) -> Check:
     notes: Findings = []
     files = 0
     for tablet, replicas in enumerate(tablet_map):
-        label = tablet_label(tablet, tablet_map.count)
-        held = {volume: set(snapshots[volume].files.get(label, {})) for volume in replicas}
-        everything = set().union(*held.values())
+        low, high = tokens_of_label(tablet_label(tablet, tablet_map.count))
+        held = {volume: snapshots[volume].within(low, high) for volume in replicas}
+        everything = {file.file_id: file for present in held.values() for file in present}
         files += len(everything)
+        lacking = {
+            volume: {part.file.file_id for part in missing(everything.values(), present, low, high)}
+            for volume, present in held.items()
+        }
         for file in sorted(everything):
-            on = sum(file in ids for ids in held.values())
+            on = sum(file not in lacks for lacks in lacking.values())
             if 2 * on <= len(replicas):
                 findings.append(f"file {file} of tablet {tablet} is on {on} of {len(replicas)} replicas")
-        for volume, ids in held.items():
-            if ids != everything:
-                missing = f"lacks {len(everything - ids)} of the {len(everything)} files of tablet {tablet}"
-                notes.append(f"{describe(metadata, volume)} {missing}: for repair")
+        for volume, lacks in lacking.items():
+            if lacks:
+                what = f"lacks {len(lacks)} of the {len(everything)} files of tablet {tablet}"
+                notes.append(f"{describe(metadata, volume)} {what}: for repair")
     agree = "on every one" if not notes else "on a majority"
     return _check(f"{files} files of {tablet_map.count} tablets, each {agree} of its replicas", findings, notes)
 
@@ -229,7 +234,7 @@ def _bytes(evidence: Evidence) -> Check:
     files = size = 0
     metadata = evidence.cluster.catch_up()
     for volume, snapshot in _snapshots(evidence.cluster, metadata).items():
-        for file in (file for held in snapshot.files.values() for file in held.values()):
+        for file in snapshot.all_files.values():
             path = Path(storage.join(snapshot.address.uri, file.path))
             try:
                 data = path.read_bytes()

@@ -38,7 +38,7 @@ def open_all(
     def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
         try:
             snapshot = open_snapshot(address_of(metadata, table, volume))
-            snapshot.files  # noqa: B018  what is listed lazily is listed here, in parallel
+            snapshot.all_files  # noqa: B018  what is listed lazily is listed here, in parallel
             return volume, snapshot
         except (StorageUnavailable, WrongCluster) as error:
             return volume, str(error)

@@ -26,7 +26,7 @@ from epochlake.jobs.demo.checks import Check, examine
 from epochlake.jobs.demo.command import gathered, outcome, run
 from epochlake.jobs.demo.stage import Stage
 from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.placement.tokens import tablet_label
+from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 ROWS = 1400
 MONTHS = 7
@@ -179,8 +179,9 @@ def some_file(stage: Stage) -> tuple[DataFile, list[ReplicaAddress]]:
     table = metadata.table(flights.TABLE)
     tablet_map = metadata.tablets.maps[table.table_id]
     replicas = [address_of(metadata, table, volume) for volume in tablet_map.replicas(0)]
-    files = open_snapshot(replicas[0]).files[tablet_label(0, tablet_map.count)]
-    return next(iter(files.values())), replicas
+    low, high = tokens_of_label(tablet_label(0, tablet_map.count))
+    files = open_snapshot(replicas[0]).within(low, high)
+    return files[0], replicas
 
 
 def change(

@@ -16,7 +16,7 @@ from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.coordinator.tablets import advance_unless_moved
 from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import FileCopy
+from epochlake.jobs.dataplane.copying import PieceCopy
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
 from epochlake.jobs.pipeline import landing
@@ -324,7 +324,7 @@ class HeldCopier(ThreadCopier):
         super().__init__()
         self.copied, self.let_go = threading.Event(), threading.Event()
 
-    def copy(self, copies: Sequence[FileCopy], progress: object = None) -> Copied:
+    def copy(self, copies: Sequence[PieceCopy], progress: object = None) -> Copied:
         result = super().copy(copies)
         self.copied.set()
         assert self.let_go.wait(60)
@@ -363,7 +363,7 @@ def test_without_session_and_fence_the_late_streaming_would_resurrect_the_row(tm
     """What the one above relies on: the same commit, with neither, does land."""
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
     w1 = cluster.write(cluster.pipeline())
-    file = open_snapshot(cluster.address("A")).files["0-0"][w1]
+    file = open_snapshot(cluster.address("A")).all_files[w1]
     cluster.start("A", "X")
     cluster.until(None)
     garbage_collect(cluster, "BCX")
@@ -374,7 +374,7 @@ def test_without_session_and_fence_the_late_streaming_would_resurrect_the_row(tm
 def garbage_collect(cluster: SmallCluster, nodes: str) -> None:
     """The tombstone and what it hides go, as a compaction after repair does it."""
     for node in nodes:
-        files = list(open_snapshot(cluster.address(node)).files["0-0"].values())
+        files = list(open_snapshot(cluster.address(node)).all_files.values())
         commit_files(
             cluster.address(node), [], removes=files, epoch=cluster.metadata.epoch, app_id="compaction", app_version=1
         )

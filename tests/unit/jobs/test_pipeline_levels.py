@@ -173,5 +173,5 @@ def test_staged_files_that_were_cleaned_up_before_a_late_commit_are_not_committe
     with pytest.raises(ConsistencyNotReached, match="is not there any more"):
         cluster.write(cluster.pipeline())
     for node in "ABC":
-        files = open_snapshot(cluster.address(node)).files["0-0"].values()
+        files = open_snapshot(cluster.address(node)).all_files.values()
         assert all((Path(cluster.address(node).uri) / file.path).exists() for file in files)
