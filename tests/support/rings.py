@@ -14,7 +14,7 @@ from epochlake.jobs.coordinator.ring_changes import owned_by
 from epochlake.jobs.dataplane.pieces import meet, without
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, TopologyRequest, VolumeId
 from epochlake.placement.consistency import majority
 from epochlake.placement.ring.state import STEPS, Step
@@ -38,6 +38,12 @@ SPREAD = {row: row * TURN + TURN // 2 for row in range(-8, 8)}
 """Rows (id -> token) in all parts of the ring."""
 
 
+QUICK = Configuration(
+    pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
+)
+JOINER: Place = ("dc1", "r2", (0,))
+
+
 @dataclass
 class RingCluster(SmallTable):
     """A small table on the ring."""
@@ -59,7 +65,12 @@ class RingCluster(SmallTable):
         for _ in range(rounds):
             if self.step()[0] is step:
                 return
-            self.round()
+            if step is Step.PREPARE:
+                # A round prepares and starts: only the first half of it.
+                requests, *_ = self.coordinator.tracks
+                requests.advance(self.metadata)
+            else:
+                self.round()
         raise AssertionError(f"stays at {self.step()}: {self.coordinator._blocked}")
 
     def request(self, request_id: str) -> TopologyRequest:
@@ -68,6 +79,47 @@ class RingCluster(SmallTable):
     def restart(self) -> None:
         """Another coordinator, which knows nothing but the metadata, goes on."""
         self.__dict__["coordinator"] = Coordinator(self.cluster)
+
+
+def join(ring: RingCluster) -> str:
+    return ring.add("X", JOINER)
+
+
+def leave(ring: RingCluster) -> str:
+    return administration.decommission(ring.cluster, "D").request_id
+
+
+def move(ring: RingCluster) -> str:
+    return administration.move_node(ring.cluster, "D", tokens=scaled((4, -4))).request_id
+
+
+def remove(ring: RingCluster) -> str:
+    ring.lose("D")
+    return administration.remove_node(ring.cluster, "D").request_id
+
+
+def replace(ring: RingCluster) -> str:
+    ring.lose("D")
+    return ring.add("X", ("dc1", "r1", ()), replaces="D")
+
+
+def rebuild(ring: RingCluster) -> str:
+    return administration.rebuild_node(ring.cluster, "D").request_id
+
+
+def more_replicas(ring: RingCluster) -> str:
+    return administration.change_replication(ring.cluster, "air", {"dc1": 4}).request_id
+
+
+def fewer_replicas(ring: RingCluster) -> str:
+    return administration.change_replication(ring.cluster, "air", {"dc1": 1}).request_id
+
+
+KINDS = [join, leave, move, remove, replace, rebuild, more_replicas, fewer_replicas]
+"""Every kind of operation, begun on the nodes of `FOUR`: the request's id."""
+
+CANCELLABLE = [join, leave, move, remove, rebuild, more_replicas, fewer_replicas]
+STEPS_IN_FLIGHT = [Step.PREPARE, Step.START, Step.MID]
 
 
 def ringed(
