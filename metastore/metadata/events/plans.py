@@ -15,7 +15,7 @@ import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
-from epochlake.placement.errors import InvalidRequest, InvariantViolated
+from epochlake.placement.errors import InvariantViolated
 from epochlake.placement.ring.checks import ranges_free
 from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.errors import PlanRejected
@@ -52,8 +52,6 @@ def allowed(metadata: ClusterMetadata, check: Callable[[RingState], object], sta
         check(ring_state(metadata) if state is None else state)
     except PlanRejected as refused:
         raise Rejected(refused.code, with_names(metadata, refused.reason)) from refused
-    except InvalidRequest as wrong:
-        raise Rejected("invalid-request", with_names(metadata, str(wrong))) from wrong
 
 
 def with_names(metadata: ClusterMetadata, reason: str) -> str:

@@ -52,6 +52,7 @@ from epochlake.placement.tablet_map import TabletMap
 from epochlake.placement.tokens import MAX_TABLET_BITS
 from epochlake.placement.transitions import Kind, Stage
 
+from tests.support import ring_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
 FLIGHTS = "id-flights"
@@ -96,6 +97,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "merging": applied([DecideResize(FLIGHTS, Resize.MERGE, 1)], small),
         "merging one": applied([table("one", [[1, 2]]), table("two", [[1, 2], [2, 1]]), merge("id-two")], small),
         "as many tablets as there can be": with_tablets(small, 1 << MAX_TABLET_BITS),
+        **ring_event_cases.scenes(),
     }
 
 
@@ -330,6 +332,8 @@ REJECTED: list[tuple[str, object, str]] = [
     ("splitting", FinishResize(FLIGHTS, 2), "stale-plan"),
     ("splitting and moving", FinishResize(FLIGHTS, 1), "transition-in-the-way"),
     ("merging", FinishResize(FLIGHTS, 1), "siblings-apart"),
+    # The ring
+    *ring_event_cases.REJECTED,
 ]
 
 VALID: list[tuple[str, object]] = [
@@ -365,6 +369,7 @@ VALID: list[tuple[str, object]] = [
     ("splitting", StartTransitions((move(),))),
     ("splitting", FinishResize(FLIGHTS, 1)),
     ("merging one", FinishResize("id-two", 1)),
+    *ring_event_cases.VALID,
 ]
 
 
