@@ -110,7 +110,7 @@ def _described(
         own = next((key for key in operation.deltas if key.changing == name), setting)
         if own not in operation.deltas or own.changing not in ("", name):
             continue
-        ranges, locks = streamed[own], operation.locks.get(setting)
+        ranges, locks = streamed[own], operation.locks.get(own, operation.locks.get(setting))
         moved.append(
             KeyspaceMoved(
                 keyspace=name,

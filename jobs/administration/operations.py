@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from epochlake.jobs.administration.streamed import Streamed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeId
 from epochlake.metastore.metadata.rings import replication_setting
@@ -21,7 +22,7 @@ class OperationStatus(msgspec.Struct, frozen=True):
     """An operation in flight. `step` is the last one that is done, `next_step` the one that comes (null: taken back).
 
     `locked_ranges` are those that no other operation may touch; `keyspaces` those whose ranges move. `session` is open
-    while ranges are streamed.
+    while ranges are streamed, `streamed` is how far that is (null when the volumes were not asked).
     """
 
     operation_id: str
@@ -36,6 +37,7 @@ class OperationStatus(msgspec.Struct, frozen=True):
     locked_ranges: int
     started_epoch: int
     epoch: int
+    streamed: Streamed | None = None
 
 
 class RangeChange(msgspec.Struct, frozen=True):

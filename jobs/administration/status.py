@@ -18,6 +18,7 @@ from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.reachability import probe
 from epochlake.jobs.administration.schema import replicas_by_volume
 from epochlake.jobs.administration.sizes import ring_replica_sizes
+from epochlake.jobs.administration.streamed import Streamed, operation_streamed, transitions_streamed
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.planning import Loads
 from epochlake.metastore import storage
@@ -97,7 +98,7 @@ class ResizeStatus(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
 
-    `operations` are those on the ring, each of one of the requests.
+    `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
     """
 
     cluster: str
@@ -114,6 +115,7 @@ class Status(msgspec.Struct, frozen=True):
     requests: tuple[RequestStatus, ...]
     transitions: tuple[StageStatus, ...]
     operations: tuple[OperationStatus, ...]
+    streamed: Streamed | None
     resizes: tuple[ResizeStatus, ...]
 
 
@@ -139,7 +141,8 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
             request_status(cluster, metadata, request, loads, coordinator) for request in metadata.open_requests()
         ),
         transitions=_stages(metadata),
-        operations=operation_statuses(metadata),
+        operations=_operations(cluster, metadata) if loads is not None else operation_statuses(metadata),
+        streamed=transitions_streamed(cluster, metadata) if loads is not None else None,
         resizes=_resizes(metadata),
     )
 
@@ -197,6 +200,16 @@ def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tupl
         )
 
     return tuple(one(metadata.directory.nodes[key]) for key in sorted(metadata.directory.nodes))
+
+
+def _operations(cluster: Cluster, metadata: ClusterMetadata) -> tuple[OperationStatus, ...]:
+    """The operations in flight with how far the streaming of each is."""
+    return tuple(
+        msgspec.structs.replace(
+            found, streamed=operation_streamed(cluster, metadata, metadata.rings.operations[found.operation_id])
+        )
+        for found in operation_statuses(metadata)
+    )
 
 
 def _shares(metadata: ClusterMetadata) -> dict[str, dict[NodeId, float]]:

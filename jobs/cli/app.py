@@ -19,6 +19,7 @@ from epochlake.jobs.cli.commands import (
     requests,
     switches,
     tables,
+    upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
 
@@ -68,4 +69,5 @@ for name, group in (
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)
+upkeep.register(app)
 maintenance.register(app)

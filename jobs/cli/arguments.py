@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -30,6 +31,14 @@ ForceOption = Annotated[
     bool, typer.Option("--force", help="Also where keyspaces on the ring would keep fewer replicas than they ask for.")
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)]
+
+
+class Streaming(StrEnum):
+    """Who copies files."""
+
+    THREADS = "threads"
+    SPARK = "spark"
+
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\Z", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}

@@ -16,12 +16,15 @@ import msgspec
 import typer
 from epochlake.jobs.administration.balancing import BalancePlan
 from epochlake.jobs.administration.explanation import Explanation
+from epochlake.jobs.administration.resizing import ResizePlan
 from epochlake.jobs.administration.status import NodeStatus, Status
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
+from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import CoordinatorReport
+from epochlake.jobs.repair import RepairReport
 
 CHANGE = "change"
 
@@ -59,11 +62,14 @@ DOCUMENTS: dict[str, Any] = {
     "placement explain": Explanation,
     "placement simulate": None,
     "plan balance": BalancePlan,
+    "plan resize": ResizePlan,
     "balance pause": CHANGE,
     "balance resume": CHANGE,
     "changes pause": CHANGE,
     "changes resume": CHANGE,
     "pipeline list": list[d.PipelineRow],
+    "repair": RepairReport,
+    "compact": CompactionReport,
     "vacuum": Sweep,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],

@@ -6,21 +6,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from types import FrameType
 from typing import Annotated
 
 import typer
-from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.arguments import Streaming, of
 from epochlake.jobs.cli.text.coordinator import live, report
 from epochlake.metastore.errors import WaitTimeout
 
 app = typer.Typer(help="The process that moves requests and tablets forward.", no_args_is_help=True)
-
-
-class Streaming(StrEnum):
-    THREADS = "threads"
-    SPARK = "spark"
 
 
 @app.command("run")

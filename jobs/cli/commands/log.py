@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -32,7 +33,9 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
+from epochlake.metastore.quorums import verify_quorums
 from epochlake.metastore.snapshots import Snapshots
+from epochlake.metastore.verification import Finding
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
@@ -108,13 +111,18 @@ def verify_(
             "--tablets", help="Look at every replica table as well, of tablets and of ranges on the ring (INV-TABL-1)."
         ),
     ] = False,
+    quorums: Annotated[
+        bool,
+        typer.Option("--quorums", help="Whether at every epoch each read quorum met each write quorum, on replay."),
+    ] = False,
 ) -> None:
     """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold."""
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
     report = verify(DeltaLog(session.places.log), Snapshots(session.places.snapshots))
     replicas = verify_replicas(session.cluster.catch_up(), session.cluster.ledger) if tablets and report.holds else None
-    document = _verified(report, replicas)
+    disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
+    document = _verified(report, replicas, disjoint, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
         raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
@@ -174,8 +182,10 @@ def _iso(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _verified(report: VerificationReport, replicas: ReplicaReport | None) -> Verified:
-    findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in report.findings]
+def _verified(
+    report: VerificationReport, replicas: ReplicaReport | None, disjoint: Sequence[Finding], *, quorums: bool
+) -> Verified:
+    findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in (*report.findings, *disjoint)]
     notices: list[FindingRow] = []
     if replicas is not None:
         findings += [_finding(f) for f in replicas.violations]
@@ -187,6 +197,7 @@ def _verified(report: VerificationReport, replicas: ReplicaReport | None) -> Ver
         events=report.events,
         snapshots=report.snapshots,
         replicas=len(replicas.replicas) if replicas is not None else 0,
+        quorums=quorums,
         findings=tuple(findings),
         notices=tuple(notices),
     )

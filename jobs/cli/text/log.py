@@ -43,6 +43,8 @@ def verified(document: Verified) -> list[RenderableType]:
     )
     if document.replicas:
         looked += f", {plural(document.replicas, 'replica table')} looked at"
+    if document.quorums:
+        looked += ", quorums of all epochs compared"
     verdict = Text("the log holds", style="bold green") if document.holds else Text("does NOT hold", style="bold red")
     parts: list[RenderableType] = [verdict.append(f"  {looked}", style="not bold default")]
     for title, rows in (("Findings", document.findings), ("Notices", document.notices)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epochlake.jobs.administration.balancing import BalancePlan
+from epochlake.jobs.administration.resizing import ResizePlan
 from epochlake.jobs.cli.text.parts import bold, filled, plural, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
@@ -55,4 +56,33 @@ def balance_plan(plan: BalancePlan) -> list[RenderableType]:
     if plan.stays:
         made = table("node", "replicas", "stays because", right=["replicas"], wide=["stays because"])
         parts += [Text(), filled(made, ((s.node, s.replicas or None, s.reason) for s in plan.stays))]
+    return parts
+
+
+def resize_plan(plan: ResizePlan) -> list[RenderableType]:
+    changing = sum(one.changes for one in plan.tables)
+    head = bold(f"{plural(changing, 'table')} to be resized" if changing else "no table is to be resized")
+    head.append(f", planned at epoch {plan.epoch}", style="not bold")
+    parts: list[RenderableType] = [head]
+    if not plan.resizing:
+        parts.append(Text(f"the coordinator resizes nothing now: {plan.paused}", style="yellow"))
+    if plan.unmeasured:
+        parts.append(Text(f"not measured: {', '.join(plan.unmeasured)}", style="red"))
+    if plan.tables:
+        numbers = ["tablets", "wanted", "tablet size", "target"]
+        made = table("table", *numbers, "now", "next", "why", right=numbers, wide=["why"])
+        rows = (
+            (
+                one.table,
+                one.tablets,
+                one.wanted_tablets,
+                size(one.bytes),
+                size(one.target_bytes),
+                one.in_force,
+                Text(one.decision, style="yellow" if one.changes else ""),
+                one.reason + (f"; {plural(one.apart, 'pair')} still apart" if one.apart else ""),
+            )
+            for one in plan.tables
+        )
+        parts += [Text(), filled(made, rows)]
     return parts

@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from epochlake.jobs.administration.open_requests import RequestStatus
 from epochlake.jobs.administration.operations import OperationStatus
 from epochlake.jobs.administration.status import NodeStatus, Status, VolumeStatus
+from epochlake.jobs.administration.streamed import Streamed
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
@@ -42,7 +43,7 @@ def status(document: Status) -> list[RenderableType]:
         parts.append(bold("Tablets on their way"))
         made = table("kind", "stage", "tablets", "errors", right=["tablets"], wide=["errors"])
         rows = [(t.kind, t.stage, t.tablets, "; ".join(t.errors)) for t in document.transitions]
-        parts += [filled(made, rows), Text()]
+        parts += [filled(made, rows), *_streamed(document.streamed), Text()]
     if document.resizes:
         parts.append(bold("Tables whose tablets change"))
         parts += [
@@ -194,4 +195,17 @@ def _operation(operation: OperationStatus) -> list[RenderableType]:
     )
     where = ", ".join(operation.keyspaces) or "no keyspace"
     locks = f"{plural(operation.locked_ranges, 'range')} of {where} locked"
-    return [Text(f"    ring    {done}, {onward}; {locks}")]
+    streamed = _streamed(operation.streamed) if operation.step == "START" else []
+    return [Text(f"    ring    {done}, {onward}; {locks}"), *streamed]
+
+
+def _streamed(found: Streamed | None) -> list[RenderableType]:
+    """How far streaming is, where there is anything to stream."""
+    if found is None or not found.bytes_total:
+        return []
+    line = f"    streamed {size(found.bytes_streamed)} of {size(found.bytes_total)} ({found.percent:.0f} %), "
+    line += f"{found.rows_streamed:,} of {plural(found.rows_total, 'row')}"
+    if found.seconds_left:
+        line += f", about {seconds(found.seconds_left)} left"
+    away = [Text(f"    not looked at: {', '.join(found.unreachable)}", style="red")] if found.unreachable else []
+    return [Text(line), *away]

@@ -1,0 +1,100 @@
+"""`repair` and `compact`: jobs that keep the replica tables of a table whole and small."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from epochlake.jobs.cli.arguments import Streaming, TableName, of, parse_duration, parse_size
+from epochlake.jobs.cli.text.upkeep import compaction, repaired
+from epochlake.metastore.errors import WaitTimeout
+
+
+def register(app: typer.Typer) -> None:
+    app.command("repair")(repair)
+    app.command("compact")(compact)
+
+
+def repair(
+    context: typer.Context,
+    table: TableName,
+    check_bytes: Annotated[
+        bool, typer.Option("--check-bytes", help="Read every byte: finds damage that sizes do not show.")
+    ] = False,
+    streaming: Annotated[
+        Streaming | None,
+        typer.Option("--streaming", help="Who copies and reads: threads here, or executors; else the configuration's."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is missing and damaged; change nothing.")
+    ] = False,
+) -> None:
+    """Bring every replica of a table the files that it lacks, and heal what is damaged.
+
+    Safe beside pipelines, operations and compaction; run it again where it could not finish (exit code 75).
+    """
+    from epochlake.jobs.repair import repair as run
+
+    session = of(context)
+    where = streaming or Streaming(session.configuration.coordinator.streaming)
+    spark = None
+    if where is Streaming.SPARK:
+        from epochlake.jobs.spark_session import session as spark_session
+
+        spark = spark_session("epochlake-repair")
+    done = run(session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, spark=spark)
+    session.show(done, repaired)
+    if not dry_run and not done.complete:
+        raise WaitTimeout(
+            f"not all of {table} could be repaired: {len(done.skipped)} group(s) of ranges were left alone, "
+            f"{len(done.unreachable)} replica(s) do not answer. Run it again when what stands in the way is gone"
+        )
+
+
+def compact(
+    context: typer.Context,
+    table: TableName,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every range in which reads would find less to do, not only those worth it.")
+    ] = False,
+    tombstone_grace: Annotated[
+        str | None,
+        typer.Option("--tombstone-grace", metavar="DURATION", help="Forget deletes that are older (10d); else 10d."),
+    ] = None,
+    target_size: Annotated[
+        str | None, typer.Option("--target-size", metavar="SIZE", help="Size of merged files; else 128 MiB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be compacted; change nothing.")] = False,
+) -> None:
+    """Put the files of a table's tablets or ranges together, once for all their replicas. Starts Spark.
+
+    Superseded versions of rows go, old deletes when all replicas agree past them. Safe beside pipelines, operations and
+    repair; run it again where a replica did not answer (exit code 75).
+    """
+    from epochlake.jobs.compaction import TOMBSTONE_GRACE_SECONDS
+    from epochlake.jobs.compaction import compact as run
+    from epochlake.jobs.dataplane.compacting import EVERYTHING, TARGET_FILE_BYTES
+
+    session = of(context)
+    grace = TOMBSTONE_GRACE_SECONDS if tombstone_grace is None else parse_duration(tombstone_grace)
+    target = TARGET_FILE_BYTES if target_size is None else parse_size(target_size)
+    session.cluster.catch_up().table(table)  # before Spark is started for nothing
+    spark = None
+    if not dry_run:
+        from epochlake.jobs.spark_session import session as spark_session
+
+        spark = spark_session("epochlake-compaction")
+    done = run(
+        session.cluster,
+        table,
+        spark,
+        dry_run=dry_run,
+        policy=EVERYTHING if everything else None,
+        tombstone_grace_seconds=grace,
+        target_file_bytes=target,
+    )
+    session.show(done, compaction)
+    if not dry_run and not done.complete:
+        raise WaitTimeout(
+            f"some replicas of {table} have not taken their merged files: run it again, or repair {table}"
+        )
