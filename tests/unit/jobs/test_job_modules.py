@@ -17,7 +17,7 @@ from epochlake.jobs.wheel_tasks import JobFailed
 from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[3]
-JOBS = ("run_coordinator", "verify_log", "compact_log", "take_snapshot", "vacuum_replicas")
+JOBS = ("run_coordinator", "verify_log", "compact_log", "take_snapshot", "vacuum_replicas", "repair", "compaction")
 
 
 def test_jobs_take_the_options_of_their_commands_and_return_their_exit_codes(
