@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -12,6 +12,20 @@ from epochlake.jobs.cli.main import main
 from epochlake.metastore.log.delta import DeltaLog
 
 COLUMNS = "id bigint, note string"
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value has exactly the keys that its type declares, all the way down."""
+    arguments = [one for one in get_args(kind) if one is not type(None)]
+    optional = len(arguments) < len(get_args(kind))
+    if value is None or kind is Any:
+        return optional or kind is Any
+    if get_origin(kind) in (list, tuple):
+        return all(fits(item, arguments[0]) for item in value)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        return set(value) == set(hints) and all(fits(value[key], hint) for key, hint in hints.items())
+    return not optional or fits(value, arguments[0])
 
 
 class Result(msgspec.Struct, frozen=True):

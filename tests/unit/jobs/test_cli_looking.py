@@ -6,9 +6,7 @@ import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import status as status_module
@@ -29,7 +27,7 @@ from epochlake.metastore.metadata.events import (
 from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.clusters import COLUMNS, finish, join
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, fits
 
 REPOSITORY = Path(__file__).parents[3]
 ORACLES = REPOSITORY / "tests" / "data" / "oracles"
@@ -55,16 +53,6 @@ LOOKS: dict[str, list[str]] = {
     "config show": ["config", "show"],
     "config reference": ["config", "reference"],
 }
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value has exactly the keys that its type declares, all the way down."""
-    if get_origin(kind) in (list, tuple):
-        return all(fits(item, get_args(kind)[0]) for item in value)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        hints = get_type_hints(kind)
-        return set(value) == set(hints) and all(fits(value[key], hint) for key, hint in hints.items())
-    return True
 
 
 @pytest.fixture
