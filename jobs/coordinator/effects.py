@@ -10,10 +10,13 @@ from collections.abc import Collection, Sequence
 
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
+from epochlake.jobs.dataplane.copying import PieceCopy
 from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.pieces import Interval
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
+from epochlake.jobs.dataplane.streaming import plan_streaming
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore import storage
@@ -61,7 +64,20 @@ def drop(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, ranges:
             raise SideEffectFailed(f"{describe(metadata, volume)}: {reason}")
 
 
+def copies_for(
+    ledger: Ledger, sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, low: int, high: int
+) -> list[PieceCopy]:
+    """What has to be streamed, without what merged files have replaced (`plan_streaming`). Raises SideEffectFailed."""
+    files = [file for snapshot in (*sources, target) for file in snapshot.within(low, high)]
+    try:
+        lineage = ledger.lineage(target.address.table_id, files)
+    except StorageUnavailable as error:
+        raise SideEffectFailed(str(error)) from error
+    return plan_streaming(sources, target, low, high, lineage)
+
+
 def commit_streamed(
+    ledger: Ledger,
     metadata: ClusterMetadata,
     table_id: TableId,
     volume: VolumeId,
@@ -81,6 +97,7 @@ def commit_streamed(
         app_id=session,
         app_version=version,
         session=session,
+        ledger=ledger,
     )
     match outcome:
         case Acknowledged():

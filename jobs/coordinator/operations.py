@@ -203,7 +203,16 @@ class OperationTrack:
         rate = self._settings.bytes_per_second
         most = min(GROUP_BYTES, int(rate * GROUP_SECONDS)) if rate else GROUP_BYTES
         try:
-            done = stream_group(metadata, work.operation, work.running, stream.place, stream.gains, self._copier, most)
+            done = stream_group(
+                metadata,
+                work.operation,
+                work.running,
+                stream.place,
+                stream.gains,
+                self._copier,
+                self._cluster.ledger,
+                most,
+            )
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, f"streaming to {describe(metadata, stream.place[1])}: {failure}")
             return False

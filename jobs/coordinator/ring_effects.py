@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from epochlake.jobs.coordinator.effects import commit_streamed, drop, make_replica, open_replica
+from epochlake.jobs.coordinator.effects import commit_streamed, copies_for, drop, make_replica, open_replica
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Place
 from epochlake.jobs.coordinator.ring_changes import Gain, change_of
 from epochlake.jobs.coordinator.sources import Sources
 from epochlake.jobs.dataplane.copying import PieceCopy
+from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
-from epochlake.jobs.dataplane.streaming import Copier, plan_streaming
+from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
 from epochlake.placement.consistency import blocking
@@ -74,6 +75,7 @@ def stream_group(
     place: Place,
     gains: Sequence[Gain],
     copier: Copier,
+    ledger: Ledger,
     most_bytes: int = GROUP_BYTES,
 ) -> Streamed:
     """Bring the next group of files of what a replica table gains. Raises SideEffectFailed."""
@@ -83,13 +85,13 @@ def stream_group(
     sources = Sources(metadata, table_id, running.epoch)
     copies: list[PieceCopy] = []
     for gain in gains:
-        copies += plan_streaming(sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
+        copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
     group = _first_of(copies, most_bytes)
     if not group:
         return Streamed(0, 0, True)
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.
-    landed = commit_streamed(metadata, table_id, volume, copied.arrived, running.session, target.version)
+    landed = commit_streamed(ledger, metadata, table_id, volume, copied.arrived, running.session, target.version)
     if copied.failed:
         first = next(iter(copied.failed.values()))
         raise SideEffectFailed(f"{len(copied.failed)} of {len(group)} files could not be copied, for one: {first}")

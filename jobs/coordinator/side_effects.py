@@ -10,6 +10,7 @@ import logging
 
 from epochlake.jobs.coordinator.effects import (
     commit_streamed,
+    copies_for,
     drop,
     make_replica,
     open_replica,
@@ -21,10 +22,11 @@ from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_place
 from epochlake.jobs.coordinator.sources import Sources
 from epochlake.jobs.dataplane.copying import link_data_file
 from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.pieces import Interval
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
-from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier, plan_streaming
+from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
@@ -47,11 +49,11 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
     _drop(metadata, transition, transition.pending)
 
 
-def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) -> int:
+def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier, ledger: Ledger) -> int:
     """Bring the tablet's files to the pending replica, under the session of the stage; the bytes that were copied."""
     assert transition.session is not None
     target = open_replica(metadata, transition.table_id, transition.pending)
-    copies = plan_streaming(_sources(metadata, transition), target, *tokens_of(metadata, transition))
+    copies = copies_for(ledger, _sources(metadata, transition), target, *tokens_of(metadata, transition))
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = ThreadCopier(how=link_data_file)
     copied = copier.copy(copies)
@@ -61,7 +63,7 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier) ->
         raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     # A later try of the session brings what has come to the sources since.
     commit_streamed(
-        metadata, transition.table_id, transition.pending, copied.arrived, transition.session, metadata.epoch
+        ledger, metadata, transition.table_id, transition.pending, copied.arrived, transition.session, metadata.epoch
     )
     return sum(file.size for file in copied.arrived)
 

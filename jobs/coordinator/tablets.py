@@ -146,7 +146,7 @@ class TabletTrack:
                     if not self._acknowledged(metadata, transition):
                         return None
                 case Stage.STREAMING:
-                    self._tally.bytes_streamed += stream(metadata, transition, self._copier)
+                    self._tally.bytes_streamed += stream(metadata, transition, self._copier, self._cluster.ledger)
                 case Stage.CLEANUP:
                     clean_up_leaving(metadata, transition)
                 case Stage.CLEANUP_TARGET:

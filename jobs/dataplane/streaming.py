@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.pieces import missing
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage, missing
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -47,12 +47,18 @@ class Copier(Protocol):
     def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied: ...
 
 
-def plan_streaming(sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, low: int, high: int) -> list[PieceCopy]:
+def plan_streaming(
+    sources: Sequence[ReplicaSnapshot],
+    target: ReplicaSnapshot,
+    low: int,
+    high: int,
+    lineage: Lineage = NO_LINEAGE,
+) -> list[PieceCopy]:
     """What any source has from token `low` to `high` and the target has not, each from the source with least to read.
 
     For a migration one source of the old replicas that are up to date suffices; for a rebuild give a quorum of the live
-    replicas, so that every acknowledged row is in the union. Nothing outside of the range is brought. Largest first, so
-    that copiers end together.
+    replicas, so that every acknowledged row is in the union. Nothing outside of the range is brought, and nothing that
+    a merged file of these replicas stands for (`lineage`). Largest first, so that copiers end together.
     """
     holders: dict[str, list[ReplicaAddress]] = {}
     union: dict[str, DataFile] = {}
@@ -62,7 +68,7 @@ def plan_streaming(sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, 
             holders.setdefault(file.file_id, []).append(source.address)
     load = {source.address: 0 for source in sources}
     copies = []
-    parts = missing(union.values(), target.within(low, high), low, high)
+    parts = missing(union.values(), target.within(low, high), low, high, lineage)
     for part in sorted(parts, key=lambda part: (-part.file.size, part.file.file_id, part.low)):
         chosen = min(holders[part.file.file_id], key=lambda address: (load[address], address.volume_id))
         copy = PieceCopy(part, chosen, target.address)
