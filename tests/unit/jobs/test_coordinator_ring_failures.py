@@ -12,18 +12,23 @@ from typing import Any
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.coordinator import ring_effects
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.coordinator.operations import if_unmoved
 from epochlake.jobs.dataplane import streaming
+from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.copying import PieceCopy
+from epochlake.jobs.dataplane.outcomes import Acknowledged
+from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
 from epochlake.jobs.pipeline import landing
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AdvanceOperation
 from epochlake.metastore.metadata.model import NodeState, RequestState
 from epochlake.placement.ring.state import Step
+from epochlake.placement.tokens import range_label
 
-from tests.support.clusters import COLUMNS, without_zookeeper
+from tests.support.clusters import COLUMNS, stored_by_hand, without_zookeeper
 from tests.support.killing import STEPS
 from tests.support.rings import (
     CANCELLABLE,
@@ -53,6 +58,7 @@ Begin = Callable[[RingCluster], str]
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ring_effects, "GROUP_FILES", 1)
 
 
 def some_rounds(ring: RingCluster, count: int = 5) -> None:
@@ -146,16 +152,50 @@ def test_a_member_that_cannot_be_cleaned_up_holds_the_request_until_it_is_back(t
     assert_settled(ring, SPREAD)
 
 
-def test_a_barrier_holds_while_a_quorum_of_before_is_free_of_fences(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [Step.START, Step.MID])
+def test_a_barrier_holds_while_a_quorum_of_before_is_free_of_fences(tmp_path: Path, step: Step) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
     held = ring.pipeline()
     join(ring)
-    ring.until(Step.START)
-    ring.restart()
+    ring.until(step)
     with ring.without("BC"):
         some_rounds(ring)
-        assert ring.step()[0] is Step.START
+        assert ring.step()[0] is step
+        assert any(f"waits for fences after {step}" in why for why in ring.coordinator._blocked)
     acknowledged = ring.write_rows(held, {100: -TURN})
+    ring.settle()
+    assert_settled(ring, acknowledged | set(SPREAD))
+
+
+def test_what_was_left_behind_in_a_range_is_dropped_before_it_is_gained(tmp_path: Path) -> None:
+    """A row that everybody else has forgotten would be there again."""
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    low, high = -6 * TURN + 1, -2 * TURN
+    assert not ring.rows_on("A", low, high)
+    file = stored_by_hand(Path(ring.address("A").uri), range_label(low, high), [999], 1, [-4 * TURN])
+    left = commit_files(ring.address("A"), [file], epoch=ring.metadata.epoch, app_id="left", app_version=1)
+    assert isinstance(left, Acknowledged)
+    leave(ring)
+    ring.until(Step.START)
+    assert not ring.rows_on("A", low, high)
+    ring.settle()
+    assert 999 not in ring.read_rows(ring.pipeline(), "ALL")
+    assert_settled(ring, SPREAD)
+
+
+@pytest.mark.parametrize("begin", [leave, move, more_replicas])
+def test_cancelling_in_the_middle_of_streaming_closes_the_session_where_it_was_open(
+    tmp_path: Path, begin: Begin
+) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    acknowledged = write(ring, 100) | write(ring, 200)
+    request = begin(ring)
+    ring.until(Step.START)
+    [session] = ring.metadata.open_sessions()
+    ring.round()
+    assert ring.step()[0] is Step.START
+    assert any(session in open_snapshot(ring.address(node)).sessions for node in "ABCD")
+    administration.cancel_request(ring.cluster, request)
     ring.settle()
     assert_settled(ring, acknowledged | set(SPREAD))
 
