@@ -141,7 +141,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
             request_status(cluster, metadata, request, loads, coordinator) for request in metadata.open_requests()
         ),
         transitions=_stages(metadata),
-        operations=_operations(cluster, metadata) if loads is not None else operation_statuses(metadata),
+        operations=operations_in_flight(cluster) if loads is not None else operation_statuses(metadata),
         streamed=transitions_streamed(cluster, metadata) if loads is not None else None,
         resizes=_resizes(metadata),
     )
@@ -202,8 +202,9 @@ def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tupl
     return tuple(one(metadata.directory.nodes[key]) for key in sorted(metadata.directory.nodes))
 
 
-def _operations(cluster: Cluster, metadata: ClusterMetadata) -> tuple[OperationStatus, ...]:
-    """The operations in flight with how far the streaming of each is."""
+def operations_in_flight(cluster: Cluster) -> tuple[OperationStatus, ...]:
+    """The operations on the ring at the newest epoch that is known here, with how far the streaming of each is."""
+    metadata = cluster.metadata
     return tuple(
         msgspec.structs.replace(
             found, streamed=operation_streamed(cluster, metadata, metadata.rings.operations[found.operation_id])

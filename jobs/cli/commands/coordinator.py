@@ -6,10 +6,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Annotated
 
 import typer
+from epochlake.jobs.administration.status import operations_in_flight
 from epochlake.jobs.cli.arguments import Streaming, of
 from epochlake.jobs.cli.text.coordinator import live, report
 from epochlake.metastore.errors import WaitTimeout
@@ -40,7 +42,8 @@ def run(
         from epochlake.jobs.spark_session import session as spark_session
 
         copier = SparkCopier(spark_session("epochlake-coordinator"))
-    with _asked_to_stop() as asked, live(session.errors) as on_progress:
+    look = partial(operations_in_flight, session.cluster)
+    with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
         done = Coordinator(session.cluster, copier, on_progress).run(until_idle, should_stop=asked.is_set)
     session.show(done, report)
     if until_idle and not done.idle and not asked.is_set():

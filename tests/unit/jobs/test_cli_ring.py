@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import status as status_module
 from epochlake.jobs.administration.open_requests import CoordinatorStatus
-from epochlake.jobs.administration.status import status
+from epochlake.jobs.administration.status import operations_in_flight, status
 from epochlake.jobs.cli.reference import DOCUMENTS
+from epochlake.jobs.cli.text.coordinator import live
+from epochlake.jobs.coordinator.coordinator import Progress
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
+from rich.console import Console
 
 from tests.support import clusters
 from tests.support.command_line import COLUMNS, CommandLine, fits
@@ -377,3 +383,17 @@ def test_a_replica_that_missed_a_write_is_repaired(line: CommandLine, ring: Ring
     done = line.done("repair", "air.flights")
     assert [replica["replica"] for replica in done["replicas"] if replica["files"]] == ["B/d1"]
     assert line.done("repair", "air.flights", "--dry-run")["differing"] == 0
+
+
+def test_a_coordinator_on_a_terminal_shows_a_bar_for_each_operation(ring: RingCluster) -> None:
+    leave(ring)
+    ring.until(Step.START)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with live(screen, partial(operations_in_flight, ring.cluster)) as told:
+        assert told is not None
+        told(Progress(ring.metadata.epoch, {}, 0, 0, 0, ()))
+    drawn = cast(io.StringIO, screen.file).getvalue()
+    assert "leave of node D" in drawn
+    assert "START done" in drawn
+    with live(Console(file=io.StringIO()), tuple) as nobody:
+        assert nobody is None
