@@ -119,7 +119,7 @@ def _batches(plan: MergePlan) -> Iterator[pa.RecordBatch]:
         ordered = sorted(kept, key=lambda row: row[TOKEN])  # type: ignore[arg-type, return-value]
         if ordered:
             table = pa.Table.from_pylist([{name: row[name] for name in names} for row in ordered], _SCHEMA)
-            yield from table.to_batches()
+            yield from table.to_batches(max_chunksize=1)
 
 
 _SCHEMA = pa.schema(

@@ -1,0 +1,456 @@
+"""Compaction: what it merges, what it may forget, and what every read shows wherever it stopped half-way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from epochlake.jobs import administration, announcing, compaction
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
+from epochlake.jobs.dataplane import compacting
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.compacting import MergedFile, MergePlan, Policy
+from epochlake.jobs.dataplane.comparing import IN_TRANSITION
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.ledger import Ledger, Merge, is_merged
+from epochlake.jobs.dataplane.outcomes import CommitOutcome, Unreachable
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.pipeline import batches
+from epochlake.jobs.repair import repair
+from epochlake.metastore.coordination.leases import Lease
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.transitions import Stage
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, write_versions
+
+TABLE = "air.flights"
+ROWS = range(40)
+
+
+class Killed(BaseException):
+    """The process dies here: nothing catches it."""
+
+
+@pytest.fixture
+def leases(monkeypatch: pytest.MonkeyPatch) -> list[Lease]:
+    """The live pipelines, as compaction sees them; none at first."""
+    live: list[Lease] = []
+
+    class Released:
+        def release(self) -> None: ...
+
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda coordination: list(live))
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    return live
+
+
+@pytest.fixture(params=[False, True], ids=["versions", "append-only"])
+def either(request: pytest.FixtureRequest, tmp_path: Path, leases: list[Lease]) -> SmallCluster:
+    """A table of each kind, with the same rows in three files of each tablet."""
+    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, append_only=request.param)
+    for part in range(3):
+        write_versions(table, {row: f"note {row}" for row in ROWS if row % 3 == part})
+    return table
+
+
+@pytest.fixture
+def table(tmp_path: Path, leases: list[Lease]) -> SmallCluster:
+    return placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
+
+
+EXPECTED = {row: f"note {row}" for row in ROWS}
+
+
+def every_read(table: SmallCluster, nodes: str = "ABC") -> Iterator[list[tuple[int, str]]]:
+    """What reads show at every level, and of every replica and every pair of them alone."""
+    for level in ("ONE", "QUORUM", "ALL"):
+        yield read_versions(table, level)
+    for lost in combinations(nodes, 1):
+        with table.without(lost):
+            yield read_versions(table, "QUORUM")
+    for lost in combinations(nodes, 2):
+        with table.without(lost):
+            yield read_versions(table, "ONE")
+
+
+def assert_shown(table: SmallCluster, expected: Mapping[int, str], nodes: str = "ABC") -> None:
+    for shown in every_read(table, nodes):
+        assert shown == sorted(expected.items())
+
+
+def live(table: SmallCluster, node: str) -> list[DataFile]:
+    return list(open_snapshot(table.address(node)).all_files.values())
+
+
+def merged_on(table: SmallCluster, node: str) -> int:
+    return sum(is_merged(file) for file in live(table, node))
+
+
+def next_epoch(table: SmallCluster) -> None:
+    if table.metadata.switches.balancing:
+        administration.pause_balancing(table.cluster)
+    else:
+        administration.resume_balancing(table.cluster)
+
+
+def reaching(volumes: Sequence[int]) -> Callable[..., CommitOutcome]:
+    """`commit_files` in a process that dies after it has committed to these volumes."""
+
+    def commit(address: object, *arguments: object, **options: object) -> CommitOutcome:
+        if address.volume_id in volumes:  # type: ignore[attr-defined]
+            return commit_files(address, *arguments, **options)  # type: ignore[arg-type]
+        return Unreachable("killed before this commit")
+
+    return commit
+
+
+def compact_reaching(table: SmallCluster, nodes: str, **options: object) -> None:
+    """A compaction that is committed on some nodes only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "commit_files", reaching(table.volumes(nodes)))
+        compact_here(table, **options)
+
+
+# --- what it does --------------------------------------------------------------------------------------------------
+
+
+def test_each_range_becomes_one_file_that_is_the_same_on_every_replica(either: SmallCluster) -> None:
+    report = compact_here(either)
+    assert [(one.unit, one.files_before, one.files_after) for one in report.compacted] == [(0, 3, 1), (1, 3, 1)]
+    assert report.complete
+    for tablet in (0, 1):
+        [merged] = either.files_on("A", tablet)
+        assert merged.startswith("c-")
+        assert either.files_on("B", tablet) == either.files_on("C", tablet) == {merged}
+    assert_shown(either, EXPECTED)
+    assert compact_here(either).compacted == ()
+    assert repair(either.cluster, TABLE, check_bytes=True).complete
+
+
+def test_a_dry_run_says_what_and_why_and_changes_nothing(either: SmallCluster) -> None:
+    before = live(either, "A")
+    report = compact(either.cluster, TABLE, None, dry_run=True, policy=Policy(small_files=3))
+    assert [(one.files_before, one.files_after, one.reason) for one in report.compacted] == [
+        (3, 0, "3 small files")
+    ] * 2
+    assert live(either, "A") == before
+    assert either.cluster.ledger.merges(either.table.table_id) == {}
+
+
+def test_a_large_result_is_several_files_with_windows_next_to_each_other(
+    either: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "ROW_GROUP_ROWS", 1)
+    largest = max(file.size for file in live(either, "A"))
+    compact_here(either, target_file_bytes=largest * 2 + 2)
+    for tablet in (0, 1):
+        first, last = either.tokens_of(tablet)
+        windows = sorted(file.window for file in live(either, "A") if first <= file.window[0] <= last)
+        assert len(windows) > 1
+        assert (windows[0][0], windows[-1][1]) == (first, last)
+        assert all(one[1] + 1 == other[0] for one, other in pairwise(windows))
+    assert_shown(either, EXPECTED)
+
+
+def test_versions_and_deletes_are_merged_as_a_read_merges_them(table: SmallCluster) -> None:
+    write_versions(table, {1: "a", 2: "a", 3: "a"})
+    write_versions(table, {1: "b", 2: None})
+    write_versions(table, {2: "c", 3: None, 4: "c"})
+    compact_here(table)
+    assert sum(file.rows for file in live(table, "A")) == 3
+    assert_shown(table, {1: "b", 2: "c", 4: "c"})
+
+
+def test_only_small_files_are_put_together_and_deletes_kept_where_not_all_takes_part(table: SmallCluster) -> None:
+    write_versions(table, {row: "a long note " * 20 + str(row) for row in range(2000)})
+    for row in range(8):
+        write_versions(table, {row: None, row + 100: "new"})
+    large = {file.file_id for file in live(table, "A") if file.rows > 500}
+    report = compact_here(table, policy=Policy(small_files=4))
+    assert report.compacted
+    assert large <= {file.file_id for file in live(table, "A")}
+    shown = dict(read_versions(table, "ONE"))
+    assert not shown.keys() & set(range(8))
+    assert shown[100] == "new"
+    assert len(shown) == 1992
+
+
+def test_what_is_left_of_a_range_without_rows_is_a_file_that_says_so(table: SmallCluster) -> None:
+    files = write_versions(table, {1: "a"})
+    write_versions(table, {1: None})
+    compact_here(table)
+    assert [file.rows for file in live(table, "A")] == [0]
+    assert_shown(table, {})
+    pipeline = table.pipeline("late")
+    table.land(pipeline, [batches.StagedFile(file, frozenset(table.volumes("ABC")), {}) for file in files])
+    assert_shown(table, {})
+    write_versions(table, {2: "b"})
+    assert_shown(table, {2: "b"})
+
+
+# --- what may be forgotten -----------------------------------------------------------------------------------------
+
+
+def test_a_delete_is_remembered_for_the_grace_and_as_long_as_a_pipeline_from_before_it_lives(
+    table: SmallCluster, leases: list[Lease]
+) -> None:
+    write_versions(table, {1: "a", 2: "a"})
+    write_versions(table, {1: None})
+    cases = [(3600.0, []), (0.0, [Lease("nightly", "p", 1, (TABLE,), int((time.time() - 60) * 1000), "host", 1)])]
+    for grace, alive in cases:
+        leases[:] = alive
+        report = compact_here(table, tombstone_grace_seconds=grace)
+        assert report.purge_before is not None
+        assert any(file.has_tombstones for file in live(table, "A"))
+        assert_shown(table, {2: "a"})
+    leases.clear()
+    assert compact_here(table, tombstone_grace_seconds=0.0).compacted
+    assert not any(file.has_tombstones for file in live(table, "A"))
+    assert_shown(table, {2: "a"})
+
+
+def test_no_delete_is_forgotten_when_it_cannot_be_asked_which_pipelines_live(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_versions(table, {1: "a"})
+    write_versions(table, {1: None})
+    without_zookeeper(monkeypatch)
+    report = compact_here(table)
+    assert report.purge_before is None
+    assert "ZooKeeper is away" in str(report.tombstones_kept)
+    assert any(file.has_tombstones for file in live(table, "A"))
+
+
+def test_a_write_from_before_a_delete_that_lands_after_the_compaction_stays_deleted(table: SmallCluster) -> None:
+    pipeline = table.pipeline("slow")
+    staged = stage_versions(table, pipeline, {1: "late"})
+    write_versions(table, {1: "a", 2: "a"})
+    write_versions(table, {1: None})
+    compact_here(table, tombstone_grace_seconds=60.0)
+    table.land(pipeline, staged)
+    assert_shown(table, {2: "a"})
+
+
+# --- stopped half-way ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reached", ["", "A", "B", "C", "AB", "BC", "AC", "ABC"])
+def test_a_compaction_that_reached_some_replicas_shows_every_row_once_and_is_finished_later(
+    either: SmallCluster, reached: str
+) -> None:
+    compact_reaching(either, reached)
+    assert [merged_on(either, node) > 0 for node in "ABC"] == [node in reached for node in "ABC"]
+    assert_shown(either, EXPECTED)
+    write_versions(either, {100: "note 100"})
+    assert_shown(either, EXPECTED | {100: "note 100"})
+    compact_here(either)
+    assert all(len(either.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
+    assert_shown(either, EXPECTED | {100: "note 100"})
+
+
+@pytest.mark.parametrize("reached", ["", "A", "BC"])
+def test_the_same_with_the_cluster_at_a_later_epoch(either: SmallCluster, reached: str) -> None:
+    compact_reaching(either, reached)
+    next_epoch(either)
+    report = compact_here(either)
+    assert report.voided == (0 if reached else 2)
+    assert all(len(either.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
+    assert_shown(either, EXPECTED)
+
+
+def test_killed_before_the_ledger_nothing_has_happened(either: SmallCluster) -> None:
+    def merge_and_die(plan: MergePlan) -> list[MergedFile]:
+        merge_here(plan)
+        raise Killed
+
+    with pytest.raises(Killed):
+        compact_here(either, merger=merge_and_die)
+    assert_shown(either, EXPECTED)
+    assert compact_here(either).complete
+    assert merged_on(either, "A") == 2
+
+
+@pytest.mark.parametrize(("later", "settled"), [(False, (2, 0)), (True, (0, 2))])
+def test_killed_after_the_ledger_it_is_finished_at_the_same_epoch_and_voided_at_a_later_one(
+    either: SmallCluster, monkeypatch: pytest.MonkeyPatch, later: bool, settled: tuple[int, int]
+) -> None:
+    record = Ledger.record
+
+    def record_and_die(ledger: Ledger, groups: Sequence[Sequence[Merge]]) -> tuple[Merge, ...]:
+        record(ledger, groups)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record", record_and_die)
+        with pytest.raises(Killed):
+            compact_here(either)
+    assert_shown(either, EXPECTED)
+    if later:
+        next_epoch(either)
+    report = compact_here(either)
+    assert (report.finished, report.voided) == settled
+    assert all(len(either.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
+    assert_shown(either, EXPECTED)
+
+
+def test_what_cannot_be_settled_yet_stands_in_the_way_and_is_named(either: SmallCluster) -> None:
+    compact_reaching(either, "")
+    for node in "ABC":
+        for file in Path(either.address(node).uri).glob("*/c-*.parquet"):
+            file.unlink()
+    # Its bytes are gone, and at this epoch its process may still be about to commit it.
+    report = compact_here(either)
+    assert (report.compacted, report.voided) == ((), 0)
+    assert [(one.reason, one.units) for one in report.skipped] == [(PENDING, (0, 1))]
+    next_epoch(either)
+    with either.without("C"):
+        report = compact_here(either)
+        assert (report.compacted, report.voided) == ((), 0)
+        assert [(one.reason, one.units) for one in report.skipped] == [(UNREACHABLE, (0, 1))]
+    assert compact_here(either).voided == 2
+    assert merged_on(either, "A") == 2
+    assert_shown(either, EXPECTED)
+
+
+def test_a_process_that_was_paused_between_ledger_and_commit_is_refused_after_its_work_was_voided(
+    either: SmallCluster,
+) -> None:
+    late: list[Callable[[], CommitOutcome]] = []
+
+    def later(*arguments: object, **options: object) -> CommitOutcome:
+        late.append(lambda: commit_files(*arguments, **options))  # type: ignore[arg-type]
+        return Unreachable("paused")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "commit_files", later)
+        compact_here(either)
+    next_epoch(either)
+    assert compact_here(either).voided == 2
+    assert [type(commit()).__name__ for commit in late] == ["FencedOff"] * 3
+    assert_shown(either, EXPECTED)
+
+
+# --- beside others ---------------------------------------------------------------------------------------------------
+
+
+def test_of_two_compactions_of_a_range_the_ledger_takes_one(either: SmallCluster) -> None:
+    reports = []
+
+    def merge_and_be_overtaken(plan: MergePlan) -> list[MergedFile]:
+        made = merge_here(plan)
+        reports.append(compact_here(either))
+        return made
+
+    slow = compact_here(either, merger=merge_and_be_overtaken)
+    assert len(reports[0].compacted) == 2
+    assert slow.compacted == ()
+    assert [(one.reason, one.units) for one in slow.skipped] == [(OVERTAKEN, (0, 1))]
+    assert_shown(either, EXPECTED)
+
+
+def test_a_batch_that_is_landed_again_after_its_files_were_compacted_lands_once(either: SmallCluster) -> None:
+    pipeline = either.pipeline("nightly")
+    staged = stage_versions(either, pipeline, dict.fromkeys(range(50, 60), "batch"))
+    either.land(pipeline, staged)
+    expected = EXPECTED | dict.fromkeys(range(50, 60), "batch")
+    for reached in ("A", "ABC"):
+        compact_reaching(either, reached)
+        retry = either.pipeline("nightly")
+        opened, failed = retry._open_for_write(either.table)
+        located = batches.locate(retry._metadata, either.table, staged, opened, failed, either.cluster.ledger)
+        assert located.lost == ()
+        retry._land(either.table, located.files, retry._level("QUORUM"), located)
+        assert_shown(either, expected)
+
+
+def test_a_batch_is_still_found_when_its_rows_were_compacted_again_and_again_and_its_files_are_deleted(
+    either: SmallCluster,
+) -> None:
+    pipeline = either.pipeline("nightly")
+    staged = stage_versions(either, pipeline, dict.fromkeys(range(50, 60), "batch"))
+    either.land(pipeline, staged)
+    for more in range(3):
+        write_versions(either, dict.fromkeys(range(100 * more + 100, 100 * more + 110), "more"))
+        compact_here(either)
+    for node in "ABC":
+        for one in staged:
+            (Path(either.address(node).uri) / one.file.path).unlink()
+    retry = either.pipeline("nightly")
+    opened, failed = retry._open_for_write(either.table)
+    ledger = Ledger(either.cluster.root.compactions)
+    located = batches.locate(retry._metadata, either.table, staged, opened, failed, ledger)
+    assert located.lost == ()
+    retry._land(either.table, located.files, retry._level("QUORUM"), located)
+    assert [row for row, _ in read_versions(either, "ALL") if 50 <= row < 60] == list(range(50, 60))
+
+
+def test_a_range_that_begins_to_move_is_refused_by_its_fence(either: SmallCluster) -> None:
+    def merge_and_move(plan: MergePlan) -> list[MergedFile]:
+        made = merge_here(plan)
+        either.start("C", "X", tablet=0)
+        either.until(Stage.WRITE_BOTH_READ_OLD, tablet=0)
+        return made
+
+    report = compact_here(either, merger=merge_and_move)
+    refused = {place for one in report.compacted for place, why in one.missing.items() if "fenced" in why}
+    assert "C/d1" in refused
+    for level in ("ONE", "QUORUM", "ALL"):
+        assert read_versions(either, level) == sorted(EXPECTED.items())
+    assert [one.units for one in compact_here(either).skipped if one.reason == IN_TRANSITION] == [(0,)]
+    either.until(None, tablet=0)
+    compact_here(either)
+    assert either.files_on("X", 0) == either.files_on("A", 0) == either.files_on("B", 0)
+    assert len(either.files_on("X", 0)) == 1
+    assert either.files_on("C", 0) == set()
+    assert read_versions(either, "ALL") == sorted(EXPECTED.items())
+
+
+@pytest.mark.parametrize("leaving", ["A", "B", "C"])
+@pytest.mark.parametrize("reached", ["A", "C", "AB"])
+def test_a_tablet_moves_after_half_a_compaction(either: SmallCluster, leaving: str, reached: str) -> None:
+    compact_reaching(either, reached)
+    either.start(leaving, "X", tablet=0)
+    either.until(None, tablet=0)
+    for level in ("ONE", "QUORUM", "ALL"):
+        assert read_versions(either, level) == sorted(EXPECTED.items())
+    compact_here(either)
+    rest = [node for node in "ABC" if node != leaving]
+    assert len({tuple(either.files_on(node, 0)) for node in [*rest, "X"]}) == 1
+    assert read_versions(either, "ALL") == sorted(EXPECTED.items())
+
+
+def test_a_replica_that_could_not_store_the_merged_file_leaves_the_range_as_it_was(either: SmallCluster) -> None:
+    def merge_while_c_is_away(plan: MergePlan) -> list[MergedFile]:
+        with either.without("C"):
+            return merge_here(plan)
+
+    report = compact_here(either, merger=merge_while_c_is_away)
+    assert [(one.reason, one.units) for one in report.skipped] == [(NOT_STORED, (0, 1))]
+    assert report.compacted == ()
+    assert_shown(either, EXPECTED)
+
+
+def test_without_its_ledger_a_merged_file_is_not_guessed_about(table: SmallCluster) -> None:
+    write_versions(table, {1: "a", 2: "a"})
+    write_versions(table, {1: "b"})
+    compact_reaching(table, "A")
+    ledger = Path(table.cluster.root.compactions)
+    ledger.rename(ledger.with_name("gone"))
+    table.cluster.ledger = Ledger(table.cluster.root.compactions)
+    with pytest.raises(StorageUnavailable, match="no entry for the merged file"):
+        read_versions(table, "ALL")
+
+
+def test_it_is_refused_without_spark_and_with_a_grace_below_zero(table: SmallCluster) -> None:
+    with pytest.raises(InvalidRequest, match="Spark session"):
+        compact(table.cluster, TABLE, None)
+    with pytest.raises(InvalidRequest, match="grace"):
+        compact_here(table, tombstone_grace_seconds=-1.0)
