@@ -56,7 +56,7 @@ def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) ->
         stream = filesystem.open_input_file(path)
     with stream:
         with storage.naming("cut", source_uri):
-            source = pq.ParquetFile(stream)
+            source = pq.ParquetFile(stream, page_checksum_verification=True)
         if source.metadata.num_rows != file.rows:
             raise StorageUnavailable(
                 f"cannot cut {source_uri}: it has {source.metadata.num_rows} rows of {file.rows}, so another file lies "
@@ -86,14 +86,14 @@ def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator
         column = _column(source.metadata, TOKEN)
         ranges = [_statistics(source.metadata, group, column) for group in range(source.num_row_groups)]
         groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
-        if not groups:
-            return
         low, high = window
-        for batch in source.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False):
-            tokens = batch.column(TOKEN)
-            kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
-            if kept.num_rows:
-                yield kept
+        # A group at a time: a reader of several keeps what it has read of all of them.
+        for group in groups:
+            for batch in source.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                tokens = batch.column(TOKEN)
+                kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
+                if kept.num_rows:
+                    yield kept
 
 
 def _in_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
