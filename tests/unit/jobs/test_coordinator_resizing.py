@@ -1,0 +1,308 @@
+"""Tablets are split and merged by a real coordinator, under pipelines that planned before, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from epochlake.jobs import administration, segregation
+from epochlake.jobs.coordinator import resizing
+from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.dataplane.commits import straddling
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.dataplane.streaming import Pace
+from epochlake.jobs.pipeline import landing
+from epochlake.jobs.segregation import Segregation, segregate_replica
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings
+from epochlake.metastore.metadata.events import Event
+from epochlake.placement.resizing import Resize
+from epochlake.placement.tokens import tablet_ranges
+
+from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
+
+QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
+THREE = {name: FOUR[name] for name in "ABC"}
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
+    monkeypatch.setattr(resizing, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(resizing, "RETRY_SECONDS", 0.0)
+
+
+def resizable(root: Path, replicas: str | dict[int, str] = "ABC", nodes: dict = THREE) -> Resizable:
+    print(f"seed {SEED}")
+    return Resizable(placed(root, nodes, replicas, append_only=True, configuration=QUICK), random.Random(SEED))
+
+
+def split_to(story: Resizable, count: int, **options: bool) -> None:
+    story.aim(ALWAYS_SPLIT)
+    story.until_count(count, **options)
+    story.stay()
+
+
+def test_one_tablet_becomes_eight_and_one_again_while_pipelines_write(tmp_path: Path) -> None:
+    story = resizable(tmp_path)
+    story.write(count=40)
+    split_to(story, 8)
+    story.cluster.settle()
+    story.assert_settled()
+    story.aim(NEVER_SPLIT)
+    story.until_count(2)
+    while story.staged:
+        story.land(story.cluster.pipeline())
+    story.until_count(1, write=False)
+    story.cluster.settle()
+    story.assert_settled()
+    assert story.tablets.resize_seq_number == 6
+
+
+def test_what_was_staged_before_two_splits_and_lands_after_them_is_cut_on_the_way(tmp_path: Path) -> None:
+    story = resizable(tmp_path)
+    story.write(count=20)
+    story.stage()
+    split_to(story, 4, write=False)
+    story.land(story.cluster.pipeline())
+    story.cluster.settle()
+    story.assert_sound()
+    for node in "ABC":
+        snapshot = open_snapshot(story.cluster.address(node))
+        assert straddling(snapshot, tablet_ranges(4)[1].tolist()[:-1]) == []
+
+
+def test_a_split_ends_while_a_node_is_away_and_what_it_has_is_cut_when_it_is_back(tmp_path: Path) -> None:
+    story = resizable(tmp_path)
+    story.write(count=40)
+    story.cluster.lose("C")
+    split_to(story, 8, write=False)
+    assert "C/" not in " ".join(story.cluster.coordinator._blocked)
+    story.cluster.bring_back("C")
+    story.cluster.settle()
+    story.assert_settled()
+
+
+def test_a_split_waits_when_too_few_replicas_answer_and_says_for_whom(tmp_path: Path) -> None:
+    story = resizable(tmp_path)
+    story.write(count=40)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    with story.cluster.without("BC"):
+        for _ in range(4):
+            story.cluster.round()
+        assert story.tablets.count == 1
+        assert any(
+            "the split of air.flights waits for replicas: B/d1" in why for why in story.cluster.coordinator._blocked
+        )
+        assert not story.cluster.coordinator._is_idle(story.cluster.metadata)
+    story.until(lambda tablets: tablets.count == 2, write=False)
+    story.stay()
+    story.cluster.settle()
+    story.assert_settled()
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_a_node_is_lost_on_the_way_to_eight_tablets_and_back(tmp_path: Path, way: str) -> None:
+    story = resizable(tmp_path, nodes=FOUR if way == "removed" else THREE)
+    story.write(count=40)
+    split_to(story, 2)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    story.cluster.lose("A")
+    if way == "removed":
+        administration.remove_node(story.cluster.cluster, "A")
+    else:
+        volumes = [("d1", str(story.cluster.directory / "W"), 1 << 30)]
+        administration.replace_node(story.cluster.cluster, "A", "W", volumes)
+    split_to(story, 8)
+    story.cluster.settle()
+    story.assert_settled()
+    story.aim(NEVER_SPLIT)
+    story.until_count(1)
+    story.cluster.settle()
+    story.assert_sound()
+    assert story.cluster.metadata.node("A").state.value == "left"
+
+
+# --- a topology request, a pause, a revoked decision ---------------------------------------------------------------
+
+
+def test_a_topology_request_comes_before_a_split_that_is_due(tmp_path: Path) -> None:
+    story = resizable(tmp_path, nodes=FOUR)
+    story.write(count=40)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    number = story.tablets.resize_seq_number
+    administration.decommission(story.cluster.cluster, "A")
+    while list(story.cluster.metadata.open_requests()):
+        assert (story.tablets.count, story.tablets.resize_seq_number) == (1, number)
+        assert story.cluster.round()
+    assert story.cluster.metadata.node("A").state.value == "left"
+    story.until_count(2, write=False)
+    story.stay()
+    story.cluster.settle()
+    story.assert_settled()
+
+
+def test_nothing_is_decided_or_ended_while_balancing_is_paused(tmp_path: Path) -> None:
+    story = resizable(tmp_path)
+    story.write(count=40)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    administration.pause_balancing(story.cluster.cluster)
+    epoch = story.cluster.metadata.epoch
+    for _ in range(4):
+        assert not story.cluster.round()
+    assert story.cluster.metadata.epoch == epoch
+    assert story.cluster.coordinator._is_idle(story.cluster.metadata)
+    story.assert_sound()
+
+
+def test_a_decision_is_revoked_when_the_size_crosses_back_and_late_work_for_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizing, "SLICE_BYTES", 1)
+    story = resizable(tmp_path, {0: "ABC", 1: "ABC"})
+    for _ in range(3):
+        story.write(count=20)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    planned = story.cluster.metadata
+    story.stay()
+    story.until(lambda tablets: tablets.resize_type == "none", write=False)
+    assert (story.tablets.count, story.tablets.resize_seq_number) == (2, 2)
+    address = story.cluster.address("A")
+    late = segregate_replica(Segregation(address, 4, planned.epoch, 0, 1 << 40), Pace(0))
+    assert "a newer coordinator is at work" in late.failure
+    story.cluster.settle()
+    story.assert_settled()
+
+
+def test_a_split_that_is_ready_waits_for_the_transitions_of_its_table_and_no_longer(tmp_path: Path) -> None:
+    story = resizable(tmp_path, {0: "ABC", 1: "ABC"}, FOUR)
+    story.write(count=40)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    story.cluster.start("A", "X", tablet=0)
+    held = False
+    while story.cluster.metadata.tablets.transitions:
+        assert story.tablets.count == 2
+        story.cluster.round()
+        held |= story.cluster.table.table_id in story.cluster.coordinator.resizing.held
+    assert held
+    story.until_count(4, write=False, rounds=3)
+    story.stay()
+    story.cluster.settle()
+    story.assert_settled()
+
+
+# --- merging -------------------------------------------------------------------------------------------------------
+
+
+def test_siblings_are_brought_together_before_they_are_merged(tmp_path: Path) -> None:
+    story = resizable(tmp_path, {0: "ABC", 1: "XBC", 2: "ABC", 3: "XCB"}, FOUR)
+    story.write(count=40)
+    story.aim(NEVER_SPLIT)
+    story.until(lambda tablets: tablets.resize_type == "merge")
+    assert story.tablets.siblings_apart().tolist() == [0, 1]
+    story.until_count(1)
+    story.cluster.settle()
+    story.assert_sound()
+
+
+def test_a_merge_waits_for_a_volume_that_does_not_answer_and_says_so(tmp_path: Path) -> None:
+    story = resizable(tmp_path, {0: "ABC", 1: "XBC"}, FOUR)
+    story.write(count=40)
+    story.aim(NEVER_SPLIT)
+    with story.cluster.without("A"):
+        story.until(lambda tablets: tablets.resize_type == "merge", write=False)
+        epoch = story.cluster.metadata.epoch
+        for _ in range(4):
+            story.cluster.round()
+        assert story.cluster.metadata.epoch == epoch
+        assert any("tablets 0 and 1 wait for their merge: A/d1" in why for why in story.cluster.coordinator._blocked)
+    story.until_count(1, write=False)
+    story.cluster.settle()
+    story.assert_settled()
+
+
+# --- killed at each side effect ------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The coordinator's process ends here."""
+
+
+DEADLY = (1, 3, 6, 12)
+"""Which calls kill: any of several in a round, and then none, so that it goes on some time."""
+
+PLACES = ["segregate", "raise_fence", "relabel", "DecideResize", "FinishResize", "StartTransitions"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_coordinator_that_is_killed_at_any_side_effect_is_followed_by_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
+) -> None:
+    story = resizable(tmp_path, {0: "ABC", 1: "XBC"}, FOUR)
+    story.write(count=40)
+    kills = 0
+
+    def deadly(done: Callable) -> Callable:
+        def once(*args: object, **options: object) -> object:
+            nonlocal kills
+            kills += 1
+            dies = kills in DEADLY
+            if dies and not after:
+                raise Killed
+            result = done(*args, **options)
+            if dies:
+                raise Killed
+            return result
+
+        return once
+
+    match place:
+        case "segregate":
+            monkeypatch.setattr(segregation, "segregate", deadly(segregation.segregate))
+        case "raise_fence" | "relabel":
+            monkeypatch.setattr(resizing, place, deadly(getattr(resizing, place)))
+        case _:
+            commit = story.cluster.cluster.commit
+            monkeypatch.setattr(
+                story.cluster.cluster,
+                "commit",
+                lambda what, **options: (deadly(commit) if what_kind(what) == place else commit)(what, **options),
+            )
+    for target, count in ((NEVER_SPLIT, 1), (ALWAYS_SPLIT, 4)):
+        story.aim(target)
+        for _ in range(100):
+            if (story.tablets.count, story.tablets.resize_type) == (count, "none"):
+                break
+            held = story.cluster.pipeline()
+            try:
+                story.cluster.round()
+            except Killed:
+                story.restart()
+            story.write(held, 2)
+        else:
+            raise AssertionError(story.cluster.coordinator._blocked)
+    story.stay()
+    assert kills > 0
+    for _ in range(20):
+        try:
+            story.cluster.settle()
+            break
+        except Killed:
+            story.restart()
+    story.assert_settled()
+
+
+def what_kind(what: object) -> str:
+    return what.kind() if isinstance(what, Event) else ""

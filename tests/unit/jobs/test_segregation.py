@@ -1,0 +1,154 @@
+"""Segregation of a replica table: nothing straddles afterwards, a slice at a time, and nothing stale has an effect."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from epochlake.jobs import segregation
+from epochlake.jobs.dataplane.commits import commit_files, straddling
+from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.dataplane.streaming import Pace
+from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.segregation import Segregation, ThreadSegregator, boundaries_within, segregate_replica
+from epochlake.placement.tokens import MIN_TOKEN, tablet_ranges, tokens_of_label
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.replicas import make_replica, store
+
+COUNT = 8
+ENDS = tablet_ranges(COUNT)[1].tolist()
+NO_LIMIT = 1 << 40
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> ReplicaAddress:
+    return make_replica(tmp_path, 1, fence=5)
+
+
+def fill(address: ReplicaAddress, files: int = 6, rows: int = 40) -> set[int]:
+    """Files of two tablets whose rows lie anywhere in them; the ids of all rows."""
+    print(f"seed {SEED}")
+    dice = random.Random(SEED)
+    stored = []
+    for number in range(files):
+        label = f"1-{number % 2}"
+        low, high = tokens_of_label(label)
+        tokens = sorted(dice.randint(low, high) for _ in range(rows))
+        stored.append(store(address, label, ids=range(number * rows, (number + 1) * rows), tokens=tokens))
+    commit_files(address, stored, epoch=5, app_id="test", app_version=1)
+    return set(range(files * rows))
+
+
+def asked(address: ReplicaAddress, *, epoch: int = 9, fence: int = 7, limit: int = NO_LIMIT) -> Segregation:
+    return Segregation(address, COUNT, epoch, fence, limit)
+
+
+def rows_of(address: ReplicaAddress) -> list[int]:
+    files = open_snapshot(address).all_files.values()
+    return sorted(row for f in files for row in pq.read_table(f"{address.uri}/{f.path}")["id"].to_pylist())
+
+
+def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(address: ReplicaAddress) -> None:
+    rows = fill(address)
+    result = segregate_replica(asked(address), Pace(0))
+    assert result.ready
+    assert result.cut > 0
+    snapshot = open_snapshot(address)
+    assert straddling(snapshot, ENDS[:-1]) == []
+    assert snapshot.fence == 9
+    assert rows_of(address) == sorted(rows)
+    again = segregate_replica(asked(address, epoch=10), Pace(0))
+    assert (again.ready, again.cut) == (True, 0)
+    assert open_snapshot(address).fence == 9  # high enough already: pipelines are not disturbed again
+
+
+def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address: ReplicaAddress) -> None:
+    rows = fill(address)
+    sizes = [file.size for file in open_snapshot(address).all_files.values()]
+    steps = 0
+    while not (result := segregate_replica(asked(address, limit=max(sizes)), Pace(0))).ready:
+        assert result.cut > 0
+        assert result.left > 0
+        assert rows_of(address) == sorted(rows)
+        steps += 1
+    assert steps > 0
+    assert rows_of(address) == sorted(rows)
+
+
+def test_what_was_planned_before_the_fence_changes_nothing(address: ReplicaAddress) -> None:
+    fill(address)
+    raise_fence(address, 12)
+    before = open_snapshot(address).version
+    result = segregate_replica(asked(address, epoch=11), Pace(0))
+    assert not result.ready
+    assert "fenced at 12" in result.failure
+    assert not result.away
+    assert open_snapshot(address).version == before
+
+
+def test_a_fence_that_is_raised_while_it_cuts_stops_it(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision that is revoked fences its replicas: an executor that still works for it must not go on."""
+    rows = fill(address)
+    cut = segregation.segregate
+    done = []
+
+    def revoked_after_the_first(where: ReplicaAddress, boundaries: list[int], epoch: int) -> object:
+        result = cut(where, boundaries, epoch)
+        done.append(boundaries)
+        raise_fence(where, 20)
+        return result
+
+    monkeypatch.setattr(segregation, "segregate", revoked_after_the_first)
+    result = segregate_replica(asked(address, limit=1 << 12), Pace(0))
+    assert len(done) == 1
+    assert "fenced at 20" in segregate_replica(asked(address), Pace(0)).failure
+    assert not result.ready
+    assert rows_of(address) == sorted(rows)
+
+
+def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: ReplicaAddress) -> None:
+    fill(address)
+    marker = tmp_path / "v1" / MARKER_FILE
+    os.rename(marker, tmp_path / "away")
+    [result] = ThreadSegregator().segregate([asked(address)])
+    assert result.away
+    assert not result.ready
+
+
+def test_a_limit_of_bytes_a_second_is_kept(address: ReplicaAddress) -> None:
+    fill(address)
+    size = sum(file.size for file in open_snapshot(address).all_files.values())
+    started = time.monotonic()
+    [result] = ThreadSegregator(bytes_per_second=size).segregate([asked(address, limit=size)])
+    assert result.ready
+    assert result.cut == size
+    # Two tablets, two commits: the second waits for the time of the first.
+    assert time.monotonic() - started > 0.4
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=8), st.integers(0, 6))
+def test_boundaries_are_those_between_the_rows_of_a_file(extents: list[tuple[int, int]], bits: int) -> None:
+    files = [
+        DataFile(
+            str(n), "0-0", f"_tablet=0-0/{n}.parquet", 1, 2, min(pair) + MIN_TOKEN, max(pair) + MIN_TOKEN, 0, 0, False
+        )
+        for n, pair in enumerate(extents)
+    ]
+    ends = tablet_ranges(1 << bits)[1].tolist()
+    expected = {
+        end: [file for file in files if file.min_token <= end < file.max_token]
+        for end in ends[:-1]
+        if any(file.min_token <= end < file.max_token for file in files)
+    }
+    assert boundaries_within(files, 1 << bits) == expected
