@@ -54,14 +54,18 @@ def ownership(assignment: Assignment) -> dict[int, float]:
 def _rivals(
     state: RingState, owned: Mapping[int, tuple[int, ...]], datacenter: str, rack: str, replication: Replication
 ) -> dict[int, tuple[int, ...]]:
-    """Tokens of the nodes that the newcomer shares the work with."""
+    """Tokens of the nodes that the newcomer shares the work with; empty in an empty datacenter.
+
+    The first node of a rack may have to hold every range whatever its tokens are. They are spread among those of its
+    datacenter then: keyspaces with fewer replicas, now or later, would be placed by them.
+    """
     if replication.strategy == SIMPLE:
         return dict(owned)
     there = {node: tokens for node, tokens in owned.items() if state.nodes[node].datacenter == datacenter}
     racks = {state.nodes[node].rack for node in there} | {rack}
     if len(racks) > replication.factor(datacenter):
         return there
-    return {node: tokens for node, tokens in there.items() if state.nodes[node].rack == rack}
+    return {node: tokens for node, tokens in there.items() if state.nodes[node].rack == rack} or there
 
 
 def _pieces(rivals: Mapping[int, tuple[int, ...]], count: int) -> list[int]:

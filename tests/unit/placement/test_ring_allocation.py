@@ -96,3 +96,12 @@ def test_tokens_are_free_and_the_same_each_time_also_beside_a_join_in_flight() -
 def test_no_tokens_is_no_request() -> None:
     with pytest.raises(InvalidRequest, match="at least one"):
         allocate_tokens(cluster([], simple(1)), "dc1", "r1", 0, simple(1))
+
+
+def test_the_first_nodes_of_racks_share_the_ring_for_keyspaces_with_fewer_replicas_too() -> None:
+    nodes = [member(0, *allocate_tokens(cluster([], network(dc1=3)), "dc1", "r0", TOKENS, network(dc1=3)), rack="r0")]
+    for number in (1, 2):
+        tokens = allocate_tokens(cluster(nodes, network(dc1=3)), "dc1", f"r{number}", TOKENS, network(dc1=3))
+        nodes.append(member(number, *tokens, rack=f"r{number}"))
+    shares = ownership(cluster(nodes, network(dc1=1)).placements[network(dc1=1)].reads)
+    assert all(0.25 < shares[number] < 0.42 for number in range(3)), shares
