@@ -80,7 +80,7 @@ class DropKeyspace(Event, frozen=True):
                 f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state}): "
                 "wait for it, or cancel it",
             )
-        _require_no_operation_on(metadata, self.name)
+        _require_no_operation_with(metadata, self.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = {name: k for name, k in metadata.schema.keyspaces.items() if name != self.name}
@@ -211,6 +211,20 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
         f"keyspace {name!r} cannot be on the ring: {', '.join(without)} own(s) no tokens. Give them some with "
         "`epochlake node move`, or let them leave",
     )
+
+
+def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None:
+    """That no operation in flight counts on the placement of a ring keyspace, whether it changes it or not."""
+    if metadata.schema.keyspaces[keyspace].placement is not PlacementKind.RING:
+        return
+    setting = replication_setting(metadata, keyspace)
+    for operation in metadata.rings.operations.values():
+        require(
+            setting not in operation.deltas,
+            "operation-in-the-way",
+            f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}: wait for "
+            "it, or cancel it",
+        )
 
 
 def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:

@@ -21,13 +21,25 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
 )
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
+from epochlake.metastore.quorums import quorums_of
 from epochlake.metastore.snapshots import decode_snapshot, encode_snapshot
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.support.histories import INITIALISE, KINDS_OF_CHANGE, a_request_taken_further, keyspace, register
+from tests.support.histories import (
+    INITIALISE,
+    KINDS_OF_CHANGE,
+    a_request_taken_further,
+    keyspace,
+    register,
+    ring_keyspace,
+    ring_table,
+    start,
+)
 from tests.support.logs import put, sealed
+from tests.support.random_ring import RING_CHANGES, towards_rest
 
 ACCEPTED: Counter[str] = Counter()
 REJECTED: Counter[str] = Counter()
@@ -61,18 +73,23 @@ class History(RuleBasedStateMachine):
         self.position = Position()
         self.entries: list[Entry] = []
         self.snapshots: list[bytes] = []
+        self.versions: list[ClusterMetadata] = []
 
-    @initialize(nodes=st.integers(3, 6), number=SEEDS)
-    def begin(self, nodes: int, number: int) -> None:
+    @initialize(nodes=st.integers(3, 6), number=SEEDS, on_ring=st.booleans())
+    def begin(self, nodes: int, number: int, on_ring: bool) -> None:
         self.submit(INITIALISE)
-        for number in range(nodes):
-            event = register(self.metadata, f"m{number}", rack=f"r{number % 3 + 1}", volumes=1 + number % 2)
-            for step in (event, StartRequest(event.request_id), FinishRequest(event.request_id)):
-                self.submit(step)
+        for index in range(nodes):
+            event = register(self.metadata, f"m{index}", rack=f"r{index % 3 + 1}", volumes=1 + index % 2)
+            self.submit(event)
+            self.submit(start(self.metadata, event.request_id) if on_ring else StartRequest(event.request_id))
+            self.submit(FinishRequest(event.request_id))
         self.submit(CreateKeyspace(keyspace("air", dc1=2)))
+        if on_ring:
+            self.submit(CreateKeyspace(ring_keyspace("sky", dc1=number % 3 + 1)))
+            self.submit(ring_table("stars"))
         self.submit(KINDS_OF_CHANGE["table"](self.metadata, random.Random(number)))
 
-    @rule(kinds=st.lists(st.sampled_from(sorted(KINDS_OF_CHANGE)), min_size=1, max_size=6), number=SEEDS)
+    @rule(kinds=st.lists(st.sampled_from(sorted(KINDS_OF_CHANGE)), min_size=3, max_size=12), number=SEEDS)
     def change(self, kinds: list[str], number: int) -> None:
         dice = random.Random(number)
         for kind in kinds:
@@ -89,19 +106,49 @@ class History(RuleBasedStateMachine):
         self.submit(KINDS_OF_CHANGE["end"](self.metadata, dice))
 
     @rule(number=SEEDS)
+    def resize_tables(self, number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(4):
+            self.submit(KINDS_OF_CHANGE["resize"](self.metadata, dice))
+
+    @rule(number=SEEDS)
     def go_on_with_requests(self, number: int) -> None:
         dice = random.Random(number)
         for _ in range(3):
             self.submit(a_request_taken_further(self.metadata, dice))
 
-    def submit(self, event: Event) -> None:
+    @rule(kinds=st.lists(st.sampled_from(sorted(RING_CHANGES)), min_size=1, max_size=8), number=SEEDS)
+    def change_the_ring(self, kinds: list[str], number: int) -> None:
+        dice = random.Random(number)
+        for kind in kinds:
+            self.submit(RING_CHANGES[kind](self.metadata, dice))
+
+    @rule(rounds=st.integers(6, 16), number=SEEDS)
+    def go_on_with_operations(self, rounds: int, number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(rounds):
+            self.submit(RING_CHANGES[dice.choice(["begun", "step", "step", "step"])](self.metadata, dice))
+
+    @rule(number=SEEDS)
+    def come_to_rest(self, number: int) -> None:
+        """Everything on the ring ends, some way or other."""
+        dice = random.Random(number)
+        self.submit(ResumeChanges())
+        for _ in range(200):
+            event = towards_rest(self.metadata, dice)
+            if event is None or not self.submit(event):
+                break
+        assert not self.metadata.rings.operations
+        assert not self.metadata.open_sessions() - {t.session for t in self.metadata.tablets.transitions.values()}
+
+    def submit(self, event: Event) -> bool:
         before = self.metadata
         try:
             before.check(event)
         except Rejected as rejected:
             REJECTED[f"{event.kind()} {rejected.code}"] += 1
             assert encode_snapshot(before, self.position) == self.snapshots[-1], "rejecting changed something"
-            return
+            return False
         ACCEPTED[event.kind()] += 1
         entry = sealed(event, self.position)
         after = before.apply(event, entry.state_id)
@@ -113,6 +160,8 @@ class History(RuleBasedStateMachine):
         self.metadata, self.position = after, position_of(entry)
         self.entries.append(entry)
         self.snapshots.append(encode_snapshot(after, self.position))
+        self.versions.append(after)
+        return True
 
     @invariant()
     def replay_equals_incremental_apply(self) -> None:
@@ -150,7 +199,49 @@ class History(RuleBasedStateMachine):
                     for request in self.metadata.requests.values()
                 )
 
+    @invariant()
+    def ranges_end_where_the_strategies_say_whatever_is_in_flight(self) -> None:
+        state = ring_state(self.metadata)
+        assert settles(state)
+        assert set(state.placements) == set(state.keyspaces.values())
+        assert bool(state.operations) or not self.metadata.rings.changing
+
+    @invariant()
+    def operations_in_flight_are_those_of_open_requests(self) -> None:
+        rings, requests = self.metadata.rings, self.metadata.requests
+        assert list(rings.running) == list(rings.operations)
+        for running in rings.running.values():
+            operation, request = rings.operations[running.operation_id], requests[running.request_id]
+            assert request.state in (RequestState.RUNNING, RequestState.CANCELLING)
+            assert operation.cancelling == (request.state is RequestState.CANCELLING)
+            assert request.node_id in (operation.node_id, 0)
+            assert (running.session is not None) <= (operation.next_step == 2)
+        assert len({running.request_id for running in rings.running.values()}) == len(rings.running)
+
+    @invariant()
+    def the_cover_of_a_ring_keyspace_places_every_token_on_volumes_of_different_nodes(self) -> None:
+        node_of = self.metadata.directory.node_of_volume
+        for name in ring_keyspaces(self.metadata):
+            cover = self.metadata.ring_placements(name)
+            reads, writes = cover.read_volumes.tolist(), cover.write_volumes.tolist()
+            assert (cover.lows[0], len(set(cover.lows.tolist()))) == (-(2**63), len(cover.lows))
+            for index in range(len(cover.lows)):
+                placed = cover.placement(index)
+                assert list(placed.reads) == [volume for volume in reads[index] if volume >= 0]
+                assert set(placed.writes) == {volume for volume in writes[index] if volume >= 0}
+                assert set(placed.writes) == {volume for replicas in placed.write_sets for volume in replicas}
+                assert set(placed.reads) <= set(placed.writes)
+                for replicas in (placed.reads, *placed.write_sets):
+                    assert len({node_of[volume].node_id for volume in replicas}) == len(replicas)
+
+    @invariant()
+    def a_node_that_has_left_owns_tokens_only_while_its_replacement_takes_them_over(self) -> None:
+        handing = {operation.replaced for operation in self.metadata.rings.operations.values()}
+        for node in self.metadata.directory.nodes.values():
+            assert node.state is not NodeState.LEFT or not node.tokens or node.node_id in handing
+
     def teardown(self) -> None:
+        assert quorums_of(self.versions) == ()
         log = InMemoryLog()
         put(log, self.entries)
         assert Follower(log).catch_up() == self.metadata
@@ -174,7 +265,8 @@ def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterM
     """What differs carries the new epoch; what does not is the same as before, epoch included."""
     assert after.epoch == before.epoch + 1
     assert after.state_id > before.state_id
-    wholes = [(getattr(before, name), getattr(after, name)) for name in ("directory", "schema", "tablets")]
+    names = ("directory", "schema", "tablets", "rings")
+    wholes = [(getattr(before, name), getattr(after, name)) for name in names]
     wholes += [(before.switches, after.switches), (before.identity, after.identity)]
     for old, new in wholes:
         assert new == old or new.epoch == after.epoch
@@ -186,6 +278,7 @@ def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterM
         (before.tablets.maps, after.tablets.maps),
         (before.tablets.transitions, after.tablets.transitions),
         (before.requests, after.requests),
+        (before.rings.running, after.rings.running),
     ):
         for key, part in new_parts.items():
             assert part == old_parts.get(key) or part.epoch == after.epoch, f"{key} changed silently"
@@ -202,7 +295,7 @@ def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
 
 
 HISTORIES = settings(
-    max_examples=60,
+    max_examples=70,
     stateful_step_count=30,
     derandomize=True,
     deadline=None,
