@@ -72,8 +72,8 @@ def verify(log: EpochLog, snapshots: Snapshots | None = None) -> VerificationRep
 
     Every entry continues the one before it, has an own request id and state id, and holds an event that was valid on
     the metadata before it; no tablet is in two transitions (INV-TABL-2); the ranges of the ring are on their way to
-    where the strategies want them; every snapshot is byte for byte the one that a replay gives. Raises NotInitialised or
-    StorageUnavailable when there is nothing to look at.
+    where the strategies want them; every snapshot is byte for byte the one that a replay gives. Raises NotInitialised
+    or StorageUnavailable when there is nothing to look at.
     """
     return _Walk(log, snapshots).report()
 

@@ -222,8 +222,8 @@ def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None
         require(
             setting not in operation.deltas,
             "operation-in-the-way",
-            f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}: wait for "
-            "it, or cancel it",
+            f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}: wait "
+            "for it, or cancel it",
         )
 
 
