@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 import msgspec
@@ -111,6 +111,7 @@ class Ledger:
         self.uri = uri
         self._lock = threading.Lock()
         self._known: dict[TableId, dict[str, Merge]] = {}
+        self._stands_for: dict[str, dict[str, list[Interval]]] = {}
 
     def lineage(self, table_id: TableId, files: Iterable[DataFile]) -> Lineage:
         """For the merged files among `files` those others among them that they stand for.
@@ -122,8 +123,15 @@ class Ledger:
         merged = [origin for origin in origins if origin.startswith(MERGED)]
         if not merged or len(origins) == 1:
             return NO_LINEAGE
-        merges = self._merges_with(table_id, merged)
-        return {origin: found for origin in merged if (found := _stands_for(origin, merges, origins))}
+        for origin in merged:
+            if origin not in self._stands_for:
+                self._stands_for[origin] = _stands_for(origin, self._merges_with(table_id, merged))
+        lineage = {
+            origin: [(older, *interval) for older in among for interval in stands_for[older]]
+            for origin in merged
+            if (among := (stands_for := self._stands_for[origin]).keys() & origins)
+        }
+        return lineage or NO_LINEAGE
 
     def merges(self, table_id: TableId) -> dict[str, Merge]:
         """Every entry of a table that is not void, read now: file id -> entry. Raises StorageUnavailable."""
@@ -259,20 +267,19 @@ def _standing(entries: Iterable[Merge]) -> dict[str, Merge]:
     return {merge.file_id: merge for merge in entries if merge.file_id not in void}
 
 
-def _stands_for(root: str, merges: dict[str, Merge], among: Collection[str]) -> list[tuple[str, int, int]]:
-    """Which of the origins `among` a merged file replaces, all the way down."""
-    found: list[tuple[str, int, int]] = []
-    waiting = [(root, merges[root].low, merges[root].high)]
+def _stands_for(root: str, merges: Mapping[str, Merge]) -> dict[str, list[Interval]]:
+    """What a merged file replaces, all the way down: origin -> tokens."""
+    found: dict[str, list[Interval]] = defaultdict(list)
+    waiting = [(root, (merges[root].low, merges[root].high))]
     while waiting:
-        origin, low, high = waiting.pop()
+        origin, window = waiting.pop()
         for one in merges[origin].replaced if origin in merges else ():
-            if meet((low, high), (one.low, one.high)):
-                part = (one.origin, *overlap((low, high), (one.low, one.high)))
-                if one.origin in among:
-                    found.append(part)
+            part = overlap(window, (one.low, one.high))
+            if meet(window, (one.low, one.high)):
+                found[one.origin].append(part)
                 if one.origin.startswith(MERGED):
-                    waiting.append(part)
-    return found
+                    waiting.append((one.origin, part))
+    return dict(found)
 
 
 def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:

@@ -27,6 +27,7 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.compactions import Released, reaching
 from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, write_versions
 
 TABLE = "air.flights"
@@ -41,9 +42,6 @@ class Killed(BaseException):
 def leases(monkeypatch: pytest.MonkeyPatch) -> list[Lease]:
     """The live pipelines, as compaction sees them; none at first."""
     live: list[Lease] = []
-
-    class Released:
-        def release(self) -> None: ...
 
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
@@ -99,17 +97,6 @@ def next_epoch(table: SmallCluster) -> None:
         administration.pause_balancing(table.cluster)
     else:
         administration.resume_balancing(table.cluster)
-
-
-def reaching(volumes: Sequence[int]) -> Callable[..., CommitOutcome]:
-    """`commit_files` in a process that dies after it has committed to these volumes."""
-
-    def commit(address: object, *arguments: object, **options: object) -> CommitOutcome:
-        if address.volume_id in volumes:  # type: ignore[attr-defined]
-            return commit_files(address, *arguments, **options)  # type: ignore[arg-type]
-        return Unreachable("killed before this commit")
-
-    return commit
 
 
 def compact_reaching(table: SmallCluster, nodes: str, **options: object) -> None:

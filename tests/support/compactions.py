@@ -1,0 +1,29 @@
+"""Compactions that stop half-way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.outcomes import CommitOutcome, Unreachable
+from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.metastore.metadata.model import VolumeId
+
+
+class Released:
+    """The announcement of a lease where there is no ZooKeeper."""
+
+    def release(self) -> None: ...
+
+    def update(self, epoch: int, tables: tuple[str, ...]) -> None: ...
+
+
+def reaching(volumes: Collection[VolumeId]) -> Callable[..., CommitOutcome]:
+    """`commit_files` in a process that dies when it has committed to these volumes."""
+
+    def commit(address: ReplicaAddress, *arguments: object, **options: object) -> CommitOutcome:
+        if address.volume_id in volumes:
+            return commit_files(address, *arguments, **options)  # type: ignore[arg-type]
+        return Unreachable("killed before this commit")
+
+    return commit
