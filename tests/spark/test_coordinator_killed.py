@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
@@ -18,10 +19,13 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, ZooKeeperSettings
+from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.transitions import Kind
 
+from tests.support import rings
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.killing import run_coordinator, steps_of
+from tests.support.rings import RingCluster, assert_settled, ringed
 from tests.support.zookeeper import Ensemble
 
 KILLS = 6
@@ -99,6 +103,44 @@ def test_of_two_coordinators_one_leads_and_the_other_takes_over_when_it_is_kille
             assert cluster.metadata.node("A").state.value == "left"
         finally:
             cluster.cluster.close()
+
+
+def test_coordinators_that_are_killed_at_random_carry_out_operations_on_the_ring(tmp_path: Path, seed: int) -> None:
+    """Each of them is a process that ZooKeeper elects; rows are written all the time."""
+    chance = random.Random(seed)
+    with Ensemble(tmp_path / "zookeeper", size=1) as server:
+        settings = ZooKeeperSettings(connect=server.connect_string, session_timeout_seconds=1.0)
+        configuration = msgspec.structs.replace(QUICK, zookeeper=settings)
+        ring = ringed(tmp_path, rings.FOUR, configuration=configuration)
+        try:
+            acknowledged = set(rings.SPREAD)
+            for begin in (rings.join, rings.move, rings.leave):
+                request = begin(ring)
+                for _ in range(2):
+                    doomed = run_coordinator(ring.cluster.configuration, die_at=chance.randint(1, 60), zookeeper=True)
+                    acknowledged |= write_until_it_ends(ring, doomed, max(acknowledged) + 1)
+                    assert doomed.exitcode in (-signal.SIGKILL, 0)
+                last = run_coordinator(ring.cluster.configuration, zookeeper=True)
+                acknowledged |= write_until_it_ends(ring, last, max(acknowledged) + 1)
+                assert last.exitcode == 0
+                assert ring.request(request).state is RequestState.DONE
+                assert_settled(ring, acknowledged)
+        finally:
+            ring.cluster.close()
+
+
+def write_until_it_ends(ring: RingCluster, process: BaseProcess, first: int) -> set[int]:
+    """Write a row after the other, through one pipeline, while a process runs; those that were acknowledged."""
+    pipeline = ring.pipeline("writer")
+    acknowledged: set[int] = set()
+    deadline = time.monotonic() + 60
+    while process.is_alive():
+        assert time.monotonic() < deadline
+        row = first + len(acknowledged)
+        acknowledged |= ring.write_rows(pipeline, {row: (row % 16 - 8) * rings.TURN + row})
+        time.sleep(0.05)
+    process.join()
+    return acknowledged
 
 
 def take_over(cluster: SmallCluster, how: signal.Signals, die_at: int) -> None:

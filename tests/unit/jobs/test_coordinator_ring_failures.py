@@ -14,7 +14,9 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator import ring_effects
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.operations import if_unmoved
+from epochlake.jobs.coordinator.sources import Sources
 from epochlake.jobs.dataplane import streaming
 from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.copying import PieceCopy
@@ -165,6 +167,16 @@ def test_a_barrier_holds_while_a_quorum_of_before_is_free_of_fences(tmp_path: Pa
     acknowledged = ring.write_rows(held, {100: -TURN})
     ring.settle()
     assert_settled(ring, acknowledged | set(SPREAD))
+
+
+def test_a_replica_that_is_fenced_below_the_epoch_is_no_source(tmp_path: Path) -> None:
+    """A pipeline of before might still write to it, and to nobody who streams from it."""
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    metadata, volume = ring.metadata, ring.volume("A")
+    fence = open_snapshot(ring.address("A")).fence
+    assert Sources(metadata, ring.table.table_id, fence).answers(volume)
+    with pytest.raises(SideEffectFailed, match=f"fenced at {fence} only"):
+        Sources(metadata, ring.table.table_id, fence + 1).of(volume)
 
 
 def test_what_was_left_behind_in_a_range_is_dropped_before_it_is_gained(tmp_path: Path) -> None:
