@@ -47,6 +47,7 @@ class Cause(IntEnum):
     COUNTS = 2
     TABLE = 3
     VOLUMES = 4
+    RULE = 5
 
 
 class Obstacle(IntEnum):
@@ -59,6 +60,7 @@ class Obstacle(IntEnum):
     NODE_MAINTENANCE = 4
     NODE_NO_STATISTICS = 5
     NOTHING_FITS = 6
+    PLACEMENT_RULE = 7
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
     `volume_capacity` (any unit, the same for all). Tablets (T,): `tablet_table` (small ints), `tablet_hold` (`Hold`).
     Replicas (R,), sorted by tablet: `replica_tablet`, `replica_volume` (rows), `replica_size` (bytes). A tablet in
     transition is listed with the replicas that it will have. `busy_out`, `busy_in` (V,): streams in flight.
+    `table_nodes` (tables, N): the nodes that may hold replicas of each table, where placement rules say so; None: all.
     """
 
     node_datacenter: NDArray[Any]
@@ -98,6 +101,7 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
     replica_size: Floats
     busy_out: Ints
     busy_in: Ints
+    table_nodes: Bools | None = None
 
     @classmethod
     def of(
@@ -116,6 +120,7 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
         tablet_hold: ArrayLike | None = None,
         busy_out: ArrayLike | None = None,
         busy_in: ArrayLike | None = None,
+        table_nodes: ArrayLike | None = None,
     ) -> ClusterLoad:
         """A cluster from any sequences, checked; without more it is one datacenter, all active, nothing held."""
         rack = np.asarray(node_rack)
@@ -135,6 +140,7 @@ class ClusterLoad(msgspec.Struct, frozen=True, eq=False):
             replica_size=np.asarray(replica_size, np.float64),
             busy_out=np.zeros(len(volume), np.int64) if busy_out is None else np.asarray(busy_out, np.int64),
             busy_in=np.zeros(len(volume), np.int64) if busy_in is None else np.asarray(busy_in, np.int64),
+            table_nodes=None if table_nodes is None else np.asarray(table_nodes, np.bool_),
         )
         _check(load)
         return load
@@ -185,5 +191,9 @@ def _check(load: ClusterLoad) -> None:
             raise InvalidRequest(f"{column} names rows from {values.min()} to {values.max()}, there are {limit}")
     if (load.replica_tablet[1:] < load.replica_tablet[:-1]).any():
         raise InvalidRequest("the replicas of a cluster have to be sorted by tablet")
+    if load.table_nodes is not None:
+        needed = (int(load.tablet_table.max(initial=-1)) + 1, len(load.node_rack))
+        if load.table_nodes.shape[0] < needed[0] or load.table_nodes.shape[1:] != needed[1:]:
+            raise InvalidRequest(f"table_nodes has the shape {load.table_nodes.shape}, {needed} is needed")
     if (load.volume_capacity <= 0).any() or (load.node_weight <= 0).any():
         raise InvalidRequest("capacities and weights have to be above zero; exclude a node instead of weighing it 0")

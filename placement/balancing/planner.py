@@ -7,11 +7,13 @@ plan.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from epochlake.placement.balancing.model import (
     Bools,
     Cause,
     ClusterLoad,
+    Floats,
     Hold,
     Ints,
     Obstacle,
@@ -21,6 +23,7 @@ from epochlake.placement.balancing.model import (
 )
 from epochlake.placement.balancing.placing import place
 from epochlake.placement.balancing.refining import STARVED, allowed, refine
+from epochlake.placement.balancing.rules import parts
 from epochlake.placement.balancing.shedding import leaving
 from epochlake.placement.balancing.spreading import spread_tables
 from epochlake.placement.balancing.state import Shares, State, cut, shares
@@ -40,6 +43,22 @@ def plan_moves(load: ClusterLoad, policy: Policy | None = None) -> Plan:
     never loosened. Source: seed 000, "Load balancing".
     """
     policy = policy or Policy()
+    if load.table_nodes is None or load.table_nodes.all():
+        return _assemble(load, _decided(load, policy), policy)
+    return _assemble(load, _decided_by_rules(load, policy), policy)
+
+
+class _Decision(msgspec.Struct, frozen=True, eq=False):
+    """Where replicas are to be (R,) and why; what stays, (replica or -1, node, `Obstacle`); shares (N,)."""
+
+    final: Ints
+    cause: Ints
+    stays: tuple[Ints, Ints, Ints]
+    share_bytes: Floats
+    share_count: Floats
+
+
+def _decided(load: ClusterLoad, policy: Policy) -> _Decision:
     final = load.replica_volume.astype(np.int64)
     cause = np.zeros(len(final), np.int8)
     share_bytes, share_count = np.zeros(len(load.node_rack)), np.zeros(len(load.node_rack))
@@ -49,7 +68,37 @@ def plan_moves(load: ClusterLoad, policy: Policy | None = None) -> Plan:
         share = _even_datacenter(load, state, final, cause, policy)
         share_bytes[state.nodes], share_count[state.nodes] = share.bytes, share.count
         stays.append(_what_stays(load, state, share, policy))
-    return _assemble(load, final, cause, stays, share_bytes, share_count, policy)
+    return _Decision(final, cause, _joined(stays), share_bytes, share_count)
+
+
+def _decided_by_rules(load: ClusterLoad, policy: Policy) -> _Decision:
+    """Part by part. Shares are those of the last one, which knows where all the others are."""
+    final = load.replica_volume.astype(np.int64)
+    cause = np.zeros(len(final), np.int8)
+    stays: list[tuple[Ints, Ints, Ints]] = []
+    decision = None
+    for part in parts(load, final):
+        decision = _decided(part.load, policy)
+        moved = np.flatnonzero(decision.final != part.load.replica_volume)
+        by_rule = part.forbidden[load.volume_node[part.load.replica_volume[moved]]]
+        final[part.rows[moved]] = decision.final[moved]
+        cause[part.rows[moved]] = np.where(by_rule, Cause.RULE, decision.cause[moved])
+        replica, node, why = decision.stays
+        kept = (replica >= 0) & part.own[replica]
+        why = np.where(part.forbidden[node] & (why == Obstacle.NO_TARGET), Obstacle.PLACEMENT_RULE, why)
+        stays.append((part.rows[replica[kept]], node[kept], why[kept]))
+    if decision is None:
+        return _decided(msgspec.structs.replace(load, table_nodes=None), policy)
+    about_nodes = decision.stays[0] < 0
+    stays.append((decision.stays[0][about_nodes], decision.stays[1][about_nodes], decision.stays[2][about_nodes]))
+    return _Decision(final, cause, _joined(stays), decision.share_bytes, decision.share_count)
+
+
+def _joined(stays: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
+    if not stays:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+    replica, node, why = (np.concatenate([part[k] for part in stays]).astype(np.int64) for k in range(3))
+    return replica, node, why
 
 
 def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.ndarray, policy: Policy) -> Shares:
@@ -292,15 +341,8 @@ def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) 
     return replica, state.nodes[node], why
 
 
-def _assemble(
-    load: ClusterLoad,
-    final: Ints,
-    cause: np.ndarray,
-    stays: list[tuple[Ints, Ints, Ints]],
-    share_bytes: np.ndarray,
-    share_count: np.ndarray,
-    policy: Policy,
-) -> Plan:
+def _assemble(load: ClusterLoad, decision: _Decision, policy: Policy) -> Plan:
+    final, cause = decision.final, decision.cause
     moved = np.flatnonzero(final != load.replica_volume)
     # Draining first; then by a fixed shuffle, so that waves use many volumes from the start.
     mixed = (moved.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
@@ -311,16 +353,16 @@ def _assemble(
     )
     order = np.argsort(wave, kind="stable")
     moved, source, wave = moved[order], source[order], wave[order]
-    stay = [np.concatenate([part[k] for part in stays]) if stays else np.zeros(0, np.int64) for k in range(3)]
+    stay_replica, stay_node, stay_why = decision.stays
     return Plan(
         replica=moved,
         source=source,
         target=final[moved],
         wave=wave,
         cause=cause[moved],
-        stay_replica=stay[0],
-        stay_node=stay[1],
-        stay_why=stay[2].astype(np.int8),
-        share_bytes=share_bytes,
-        share_count=share_count,
+        stay_replica=stay_replica,
+        stay_node=stay_node,
+        stay_why=stay_why.astype(np.int8),
+        share_bytes=decision.share_bytes,
+        share_count=decision.share_count,
     )

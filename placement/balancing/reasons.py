@@ -20,6 +20,10 @@ _STAYS = {
     Obstacle.NODE_EXCLUDED: "node {node} is excluded: it neither gives nor takes replicas",
     Obstacle.NODE_MAINTENANCE: "node {node} is in maintenance: it keeps its replicas and takes none",
     Obstacle.NODE_NO_STATISTICS: "node {node} has no statistics: its load is not known, so it is no target",
+    Obstacle.PLACEMENT_RULE: (
+        "stays on node {node}, which the placement rules of its table exclude: no node that they allow may take it; "
+        "add one, or alter the rules"
+    ),
     Obstacle.NOTHING_FITS: (
         "node {node} stays at {bytes:.1f} % of its share of bytes: no replica that may leave it would make it better"
     ),
@@ -67,6 +71,8 @@ def _move_reason(cause: Cause, source: int, target: int, standing: Standing, nam
             return (
                 f"its table sits on few nodes: from node {names[source]} to node {names[target]}, which has less of it"
             )
+        case Cause.RULE:
+            return f"placement rules: node {names[source]} may not hold its table; {by_bytes}"
         case Cause.VOLUMES:
             return f"volumes of node {names[source]}: evens out their replicas and bytes"
 
