@@ -290,13 +290,14 @@ class RingPlacements:
         if self._slices:
             flat, placed = nodes.reshape(-1), volumes.reshape(-1)
             order = np.argsort(flat, kind="stable")
-            lows = np.repeat(self.lows, nodes.shape[1])
-            for key, slices in self._slices.items():
-                begin, end = np.searchsorted(flat[order], [key, key + 1])
+            keys = np.array(sorted(self._slices), dtype=flat.dtype)
+            begins, ends = (np.searchsorted(flat[order], keys, side=side) for side in ("left", "right"))
+            for key, begin, end in zip(keys.tolist(), begins.tolist(), ends.tolist(), strict=True):
                 places = order[begin:end]
-                starts = np.array([start for start, _ in slices], dtype=np.int64)
-                ids = np.array([volume for _, volume in slices], dtype=np.int32)
-                placed[places] = ids[np.searchsorted(starts, lows[places], side="right") - 1]
+                starts = np.array([start for start, _ in self._slices[key]], dtype=np.int64)
+                ids = np.array([volume for _, volume in self._slices[key]], dtype=np.int32)
+                at = np.searchsorted(starts, self.lows[places // nodes.shape[1]], side="right") - 1
+                placed[places] = ids[at]
         return volumes
 
 

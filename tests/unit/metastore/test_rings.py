@@ -173,8 +173,6 @@ def test_the_placements_of_the_whole_ring_are_those_of_its_ranges_one_by_one() -
         writes = np.array(cover.placement(row).writes)
         marked = [set(writes[marks[: len(writes)]]) for marks in (is_old, is_new)]
         assert marked == [set(replicas) for replicas in cover.placement(row).write_sets]
-            *map(set, sets)
-        ]
 
 
 # What operations do
