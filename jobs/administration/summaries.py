@@ -22,9 +22,15 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import RequestKind, TableId, TopologyRequest
+from epochlake.metastore.metadata.model import RequestKind, RequestState, TableId, TopologyRequest
 
-_ENDINGS = {StartRequest: "begins", FinishRequest: "is done", PauseRequest: "is paused", ResumeRequest: "goes on"}
+_ENDINGS = {
+    StartRequest: "begins",
+    FinishRequest: "is done",
+    CancelRequest: "is cancelled",
+    PauseRequest: "is paused",
+    ResumeRequest: "goes on",
+}
 
 
 def summary(event: Event, metadata: ClusterMetadata | None) -> str:
@@ -35,7 +41,7 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
         case StartRequest() | FinishRequest() | PauseRequest() | ResumeRequest() | CancelRequest():
             request = metadata.requests.get(event.request_id)
             if request is not None:
-                return f"{_named(metadata, request)} {_ENDINGS.get(type(event), 'is to be taken back')}"
+                return f"{_named(metadata, request)} {_ending(event, request)}"
         case RegisterNode() if event.replaces is not None:
             lost = metadata.directory.nodes[event.replaces].name
             return f"node {event.name} ({event.datacenter}/{event.rack}) asks to replace node {lost}{_to(event.tokens)}"
@@ -56,6 +62,12 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
         case FinishTransitions():
             return f"{_tables(metadata, [key[0] for key in event.tablets])}: the transition ends"
     return event.summary()
+
+
+def _ending(event: Event, request: TopologyRequest) -> str:
+    if isinstance(event, FinishRequest) and request.state is RequestState.CANCELLED:
+        return "is taken back"
+    return _ENDINGS[type(event)]
 
 
 def _asked(event: RequestTopology) -> str:

@@ -293,7 +293,10 @@ def test_an_operation_that_is_cancelled_after_its_reads_moved_is_told_on_its_way
     assert "is being taken back" in line.text("status").out
     ring.settle()
     assert ring.request(request).state is RequestState.CANCELLED
-    assert "MID of leave of node D, taken back" in [row["summary"] for row in line.done("log", "list")]
+    summaries = [row["summary"] for row in line.done("log", "list")]
+    assert "MID of leave of node D, taken back" in summaries
+    assert "leave of node D is cancelled" in summaries
+    assert summaries[-1] == "leave of node D is taken back"
     assert line.done("log", "verify", "--tablets", "--quorums")["holds"]
 
 
