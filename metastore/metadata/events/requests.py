@@ -181,8 +181,10 @@ class StartRequest(Event, frozen=True):
         if not self.attachment:
             return
         plan = plan_of(self.attachment)
+        # A node that once replaced another may do anything else later.
+        replaced = node.replaces if request.kind is RequestKind.REPLACE else None
         require(
-            _outline(plan) == (self.request_id, request.kind.value, node.node_id, node.replaces, ""),
+            _outline(plan) == (self.request_id, request.kind.value, node.node_id, replaced, ""),
             "invalid-event",
             f"{plan} is not what request {self.request_id} asks for: a {request.kind} of node {node.node_id}",
         )
