@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.dataplane.copying import file_copy, link_data_file
-from epochlake.jobs.dataplane.streaming import Copied, SparkCopier
+from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file
+from epochlake.jobs.dataplane.pieces import Part
+from epochlake.jobs.dataplane.streaming import Copied, SparkCopier, ThreadCopier
 
 from tests.support.replicas import make_replica, store
 
@@ -35,3 +37,14 @@ def test_executors_link_where_volumes_share_a_file_system(spark: SparkSession, t
     assert SparkCopier(spark, how=link_data_file).copy([file_copy(file, source, target)]) == Copied((file,), {})
     assert (Path(target.uri) / file.path).samefile(Path(source.uri) / file.path)
     assert SparkCopier(spark).copy([]) == Copied((), {})
+
+
+def test_executors_cut_what_is_not_wanted_whole_and_keep_to_a_pace(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    files = [store(source, ids=range(20)) for _ in range(4)]
+    copies = [PieceCopy(Part(file, file.min_token, file.min_token + 4), source, target) for file in files]
+    began = time.monotonic()
+    copied = SparkCopier(spark, 2, bytes_per_second=sum(copy.size for copy in copies)).copy(copies)
+    assert time.monotonic() - began >= 0.4, "each of the two tasks waits for its first copy's time to be over"
+    assert copied == ThreadCopier().copy(copies)
+    assert [(file.rows, file.window) for file in copied.arrived] == [(5, (c.part.low, c.part.high)) for c in copies]

@@ -41,7 +41,8 @@ def run(
         from epochlake.jobs.dataplane.streaming import SparkCopier
         from epochlake.jobs.spark_session import session as spark_session
 
-        copier = SparkCopier(spark_session("epochlake-coordinator"))
+        rate = session.configuration.coordinator.bytes_per_second
+        copier = SparkCopier(spark_session("epochlake-coordinator"), bytes_per_second=rate)
     look = partial(operations_in_flight, session.cluster)
     with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
         done = Coordinator(session.cluster, copier, on_progress).run(until_idle, should_stop=asked.is_set)

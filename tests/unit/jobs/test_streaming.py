@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import copying
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
-from epochlake.jobs.dataplane.copying import file_copy, link_data_file, require_whole
+from epochlake.jobs.dataplane import copying, streaming
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file, require_whole
 from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.files import DataFile, cut_id, new_file_id
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, SessionClosed
+from epochlake.jobs.dataplane.pieces import Part, select
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier, plan_streaming
 from epochlake.metastore import storage
@@ -190,3 +193,78 @@ def test_streaming_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> 
     assert open_snapshot(target).all_files == open_snapshot(source).all_files
     outcome = commit_files(target, files, epoch=2, app_id="s1", app_version=3, session="s1")
     assert isinstance(outcome, AlreadyApplied)
+
+
+def test_only_the_piece_that_the_target_is_to_have_is_brought(tmp_path: Path) -> None:
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    first, last = RANGE
+    straddling, inside, outside = (
+        store(source, ids=range(3), tokens=[first + at for at in tokens])
+        for tokens in ((10, 20, 30), (21, 22, 25), (1, 2, 3))
+    )
+    load(source, straddling, inside, outside)
+    copies = plan_streaming([open_snapshot(source)], open_snapshot(target), first + 15, first + 25)
+    assert {(copy.file, copy.part.whole) for copy in copies} == {(straddling, False), (inside, True)}
+    assert {copy.part.low for copy in copies} == {first + 15}
+    told: list[tuple[int, int]] = []
+    copied = ThreadCopier().copy(copies, lambda size, rows: told.append((size, rows)))
+    assert sorted(file.rows for file in copied.arrived) == [1, 3]
+    assert sorted(told) == sorted((file.size, file.rows) for file in copied.arrived)
+    load(target, *copied.arrived)
+    assert plan_streaming([open_snapshot(source)], open_snapshot(target), first + 15, first + 25) == []
+    rest = plan_streaming([open_snapshot(source)], open_snapshot(target), first, last)
+    assert {(copy.part.low - first, min(copy.part.high - first, 100)) for copy in rest if copy.file == straddling} == {
+        (0, 14),
+        (26, 100),
+    }
+
+
+def test_replicas_that_were_cut_differently_stream_to_each_other_what_they_lack(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    replicas = [make_replica(tmp_path, volume) for volume in (1, 2, 3)]
+    first, _ = RANGE
+    offsets = sorted(chance.sample(range(1000), 40))
+    spread(store(replicas[0], ids=range(40), tokens=[first + n for n in offsets]), *replicas)
+    for replica in replicas:
+        segregate(replica, [first + chance.randrange(1000) for _ in range(3)], 1)
+    for _ in range(6):
+        target, *sources = chance.sample(replicas, 3)
+        low = first + chance.randrange(1000)
+        drop_ranges(target, [(low, low + 300)], 1)
+        copies = plan_streaming([open_snapshot(source) for source in sources], open_snapshot(target), *RANGE)
+        copied = ThreadCopier().copy(copies)
+        assert copied.failed == {}
+        if copied.arrived:
+            commit_files(target, copied.arrived, epoch=1, app_id=new_file_id(), app_version=1)
+        parts = select(open_snapshot(target).all_files.values(), *RANGE)
+        tokens = [
+            token
+            for part in parts
+            for token in pq.read_table(Path(target.uri) / part.file.path, partitioning=None)["_token"].to_pylist()
+            if part.low <= token <= part.high
+        ]
+        assert sorted(tokens) == [first + n for n in offsets]
+
+
+def test_a_copy_of_every_kind_that_fails_is_told_by_the_name_that_it_would_have(tmp_path: Path) -> None:
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    file = store(source, ids=range(100))
+    (Path(source.uri) / file.path).unlink()
+    piece = PieceCopy(Part(file, file.min_token, file.min_token + 9), source, target)
+    copied = ThreadCopier().copy([piece])
+    assert list(copied.failed) == [cut_id(file.file_id, file.min_token, file.min_token + 9)]
+
+
+def test_all_copies_of_a_copier_share_its_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(streaming.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(streaming.time, "sleep", slept.append)
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    files = [store(source) for _ in range(4)]
+    copier = ThreadCopier(bytes_per_second=files[0].size * 2)
+    copier.copy([file_copy(file, source, target) for file in files[:3]])
+    copier.copy([file_copy(files[3], source, target)])
+    assert [round(seconds, 6) for seconds in sorted(slept)] == [0, 0.5, 1, 1.5]
+    slept.clear()
+    ThreadCopier().copy([file_copy(file, source, target) for file in files])
+    assert slept == [], "no limit, no waiting"
