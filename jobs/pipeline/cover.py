@@ -57,7 +57,8 @@ def grouped(placements: TablePlacements) -> Grouped:
     group = np.empty(len(placements.lows), dtype=np.int32)
     for index in range(len(group)):
         placement = placements.placement(index)
-        key = (placement.reads, placement.write_sets)
+        # In which order replicas are named is of no account.
+        key = (frozenset(placement.reads), tuple(frozenset(replicas) for replicas in placement.write_sets))
         if key not in known:
             known[key] = len(distinct)
             distinct.append(placement)

@@ -113,6 +113,8 @@ class Landing:
         self._ledger = ledger
         self._files = [staged.file for staged in batch.files]
         self._stored = {staged.file: set(staged.stored) for staged in (*batch.files, *batch.pieces)}
+        # A piece may have been cut on several replicas, each by itself: a replica's own is the one that counts there.
+        self._there = {(volume, file.file_id): file for file, volumes in self._stored.items() for volume in volumes}
         self._sources: dict[str, list[DataFile]] = defaultdict(list)
         for file in self._stored:
             for origin in {file.origin, *(older for older, _, _ in batch.lineage.get(file.origin, ()))}:
@@ -163,7 +165,7 @@ class Landing:
         due: dict[VolumeId, list[Due]] = {}
         placements = self._placements(self._metadata)
         for file, index, window in self._ranges(placements):
-            since = placements.since(index)
+            since = self._since(self._metadata, index)
             for volume in placements.placement(index).writes:
                 if not self._has(volume, file, window):
                     due.setdefault(volume, []).append(Due(file, window, since))
@@ -224,8 +226,9 @@ class Landing:
     def _bring_part(self, part: Part, target: ReplicaAddress) -> DataFile:
         """A file of the part's rows on `target`: the part's own where it is whole, else a piece that is cut for it."""
         holders = self._stored[part.file]
-        if part.whole and target.volume_id in holders:
-            return part.file
+        there = self._there.get((target.volume_id, part.file.file_id))
+        if part.whole and there is not None:
+            return there
         failure: StorageUnavailable | WrongCluster | None = None
         for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
             try:
@@ -235,9 +238,16 @@ class Landing:
                 continue
             if part.whole:
                 holders.add(target.volume_id)
+                self._there[target.volume_id, file.file_id] = file
             return file
         assert failure is not None  # whoever asks has seen holders
         raise failure
+
+    def _since(self, metadata: ClusterMetadata, index: int) -> Since:
+        """Since when a range is where it is; never before its keyspace had the replication that it has."""
+        since = self._placements(metadata).since(index)
+        keyspace = metadata.schema.keyspaces[self._batch.table.keyspace]
+        return msgspec.structs.replace(since, placed_epoch=max(since.placed_epoch, keyspace.epoch))
 
     def _placements(self, metadata: ClusterMetadata) -> TablePlacements:
         return metadata.placements(self._batch.table.table_id)
@@ -261,12 +271,12 @@ class Landing:
         So an acknowledgement stands within one change, and for a replica that has been named all the time. What is
         forgotten is only asked for again: a replica that still has the rows says so.
         """
-        placements = self._placements(newest)
+        lows = self._placements(newest).lows
         for volume, by_file in self._acknowledged.items():
             for known in by_file.values():
                 for file_id, one in list(known.items()):
-                    ranges = ranges_within(placements.lows, *(one.file.extent if one.file.rows else one.file.window))
-                    if not all(_stands(volume, one.since, placements.since(index)) for index in ranges):
+                    ranges = ranges_within(lows, *(one.file.extent if one.file.rows else one.file.window))
+                    if not all(_stands(volume, one.since, self._since(newest, index)) for index in ranges):
                         del known[file_id]
 
     def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
