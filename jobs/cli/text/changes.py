@@ -57,7 +57,8 @@ def _change(change: Change) -> Text:
 def _compact(value: Any) -> str:
     if not isinstance(value, dict):
         return _value(value)
-    return ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items() if inner not in (None, [], "", {}))
+    said = {key: inner for key, inner in value.items() if inner not in (None, [], "", {}) and inner is not False}
+    return ", ".join(f"{key}: {_value(inner)}" for key, inner in said.items())
 
 
 def _value(value: Any) -> str:
