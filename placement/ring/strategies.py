@@ -70,11 +70,15 @@ def natural_replicas(ring: Ring, replication: Replication) -> NodeIds:
     """
     if len(ring.tokens) == 0:
         return np.empty((0, 0), dtype=np.int32)
+    return _by_range(ring, walked_positions(ring, replication))
+
+
+def walked_positions(ring: Ring, replication: Replication) -> Offsets:
+    """Where a walk from each token meets its replicas: positions (tokens, widest), which count on beyond the end of the
+    ring, turn after turn."""
     if replication.strategy == SIMPLE:
-        walked = _simple(ring, replication.factor(""))
-    else:
-        walked = _network_topology(ring, replication)
-    return _by_range(ring, walked)
+        return _simple(ring, replication.factor(""))
+    return _network_topology(ring, replication)
 
 
 def first_distinct(keys: NDArray[np.int32], count: int) -> Offsets:

@@ -8,6 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from epochlake.placement.ring.strategies import Replication, replication_of
+from epochlake.placement.ring.tokens import Place, Ring, ring_of
+
 DIRECTORY = Path(__file__).parents[2] / "data" / "oracles"
 PLACEMENT_FILES = ("placements_edge", "placements_random")
 TRANSITION_FILES = (
@@ -37,3 +40,20 @@ def stripped(case: dict[str, Any]) -> dict[str, Any]:
     if "steps" in question:
         question["steps"] = [{"op": step["op"], "step": step["step"]} for step in question["steps"]]
     return question
+
+
+def ring_of_case(case: dict[str, Any]) -> Ring:
+    """The ring of the nodes that have joined."""
+    joined = [node for node in case["nodes"] if node["state"] == "JOINED"]
+    return ring_of(
+        {node["id"]: node["tokens"] for node in joined},
+        {node["id"]: Place(node["dc"], node["rack"]) for node in joined},
+    )
+
+
+def settings_of_case(case: dict[str, Any]) -> list[Replication]:
+    """The replication of each keyspace."""
+    return [
+        replication_of(keyspace["strategy"], {name: int(n) for name, n in keyspace["replication"].items()})
+        for keyspace in case["keyspaces"]
+    ]
