@@ -233,14 +233,17 @@ class RingPlacements:
     @cached_property
     def volumes(self) -> tuple[VolumeId, ...]:
         """Every volume that is read or written anywhere, ascending."""
-        named = np.union1d(self.read_volumes, self.write_volumes)
-        return tuple(named[named != NO_REPLICA].tolist())
+        highest = max(self.read_volumes.max(initial=0), self.write_volumes.max(initial=0))
+        used = np.zeros(int(highest) + 2, dtype=np.bool_)  # padding is the last one
+        used[self.read_volumes] = used[self.write_volumes] = True
+        return tuple(np.flatnonzero(used[:-1]).tolist())
 
     @cached_property
     def _slices(self) -> dict[NodeId, list[tuple[int, VolumeId]]]:
         """The slices of those replicas that have several volumes."""
-        named = np.union1d(self._now.reads.replicas, self._now.writes.replicas)
-        several = (self._nodes[key] for key in named.tolist() if key >= 0 and len(self._nodes[key].volumes) > 1)
+        used = np.zeros(max(self._nodes, default=0) + 2, dtype=np.bool_)  # padding is the last one
+        used[self._now.reads.replicas] = used[self._now.writes.replicas] = True
+        several = (self._nodes[key] for key in np.flatnonzero(used[:-1]).tolist() if len(self._nodes[key].volumes) > 1)
         return {node.node_id: volume_slices(node.volumes) for node in several}
 
     def _on_volumes(self, nodes: Sequence[NodeId], low: int) -> tuple[VolumeId, ...]:

@@ -47,6 +47,10 @@ from epochlake.metastore.metadata.model import (
 )
 from epochlake.placement.transitions import BACKWARD, FORWARD, OUTCOME_NEW, OUTCOME_OLD, SESSION_STAGES, Kind
 
+from tests.support.histories import register as ring_register
+from tests.support.histories import ring_keyspace, ring_table, start
+from tests.support.random_ring import RING_CHANGES, a_ring_node, towards_rest
+
 RACKS = ("r1", "r2", "r3")
 
 
@@ -111,6 +115,67 @@ def small_cluster(nodes: int = 4, tablets: int = 4) -> History:
     history.add(CreateKeyspace(keyspace("air")))
     history.add(create_table(history.metadata, "air", "flights", tablets, random.Random(tablets)))
     return history
+
+
+def random_ring_history(seed: int, epochs: int) -> History:
+    """Six nodes, a table on the ring and one with tablets, and then operations, several at a time, going on and back.
+
+    Epochs 1 to about `epochs`, at least; nothing is at rest at the end.
+    """
+    dice = random.Random(seed)
+    history = History(_events_of_ring_cluster(dice))
+    changes = [change for name, weight in _RING_WEIGHTS.items() for change in [RING_CHANGES[name]] * weight]
+    while history.metadata.epoch < epochs:
+        try:
+            history.add(dice.choice(changes)(history.metadata, dice))
+        except Rejected:
+            continue
+    return history
+
+
+def come_to_rest(history: History, seed: int) -> None:
+    """Add what ends every operation and every request, steps in a random order; the table with tablets goes first."""
+    dice = random.Random(seed)
+    tablets = history.metadata.schema.by_name.get("air.flights")
+    if tablets is not None:  # nothing here moves tablets away from nodes that leave
+        history.add(DropTable(tablets.table_id, tablets.full_name))
+    for _ in range(200):
+        event = towards_rest(history.metadata, dice)
+        if event is None:
+            return
+        try:
+            history.add(event)
+        except Rejected:  # a request whose next step cannot be
+            history.add(CancelRequest(next(history.metadata.open_requests()).request_id))
+
+
+_RING_WEIGHTS = {
+    "begun": 8,
+    "step": 16,
+    "ring node": 3,
+    "ring request": 3,
+    "replication": 2,
+    "ring table": 1,
+    "pause": 1,
+}
+
+
+def _events_of_ring_cluster(dice: random.Random) -> list[Event]:
+    """The events of a cluster of six nodes in three racks, with some tokens and some volumes each."""
+    events: list[Event] = [Initialise("test", "cluster-1", "0")]
+    history = History(events)
+    for number in range(6):
+        node = a_ring_node(ClusterMetadata.empty(), dice)
+        asked = ring_register(
+            history.metadata, f"n{number + 1}", rack=RACKS[number % 3], volumes=len(node.volumes), tokens=node.tokens
+        )
+        history.add(asked)
+        for event in (start(history.metadata, asked.request_id), FinishRequest(asked.request_id)):
+            history.add(event)
+    for event in (CreateKeyspace(ring_keyspace()), ring_table(), CreateKeyspace(keyspace("air"))):
+        history.add(event)
+    history.add(create_table(history.metadata, "air", "flights", 4, dice))
+    return [entry.decode() for entry in history.entries]
 
 
 def random_history(seed: int, epochs: int) -> History:

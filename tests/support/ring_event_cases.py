@@ -110,11 +110,19 @@ def scenes() -> dict[str, ClusterMetadata]:
     single = then(joined_ring(applied([INITIALISE]), "m1"), CreateKeyspace(ring_keyspace(dc1=1)))
     no_table = then(ring, DropTable("id-stars", "sky.stars"))
     far_apart = sparse()
+    elsewhere = joined_ring(ring, "m7", rack="r1", datacenter="dc2")
+    elsewhere = then(elsewhere, register(elsewhere, "m8", rack="r1", datacenter="dc2", replaces=7))
     return {
         "ring": ring,
         "ring, no table": no_table,
         "ring prepared, no table": then(no_table, register(no_table, "m7", rack="r1"), started("join-m7")),
         "replication asked, no table": then(no_table, fewer()),
+        # m7 is in another datacenter and takes the tokens of m8: no range of `sky` changes, none is locked.
+        "a replace elsewhere": elsewhere,
+        "a replace elsewhere beside a change": then(
+            elsewhere, fewer(), StartRequest("fewer"), lambda metadata: replication_step(metadata, "fewer")
+        ),
+        "a change beside a replace elsewhere": then(elsewhere, started("join-m8"), fewer(), StartRequest("fewer")),
         "two sessions": then(far_apart, *steps("join-m7", START), started("join-m8")),
         "replication beside a join": then(changing, register(changing, "m7", rack="r1"), started("join-m7")),
         "ring pending": joining,
@@ -281,6 +289,12 @@ REJECTED: list[tuple[str, object, str]] = [
     ("replication changing", lambda: step_of("ring", keyspace="air"), "invalid-event"),
     ("replication half-way", lambda: step_of("ring", operation_id="fewer/2"), "stale-plan"),
     ("replication beside a join", lambda: step_of("ring"), "ranges-locked"),
+    (
+        "a replace elsewhere beside a change",
+        lambda: from_start("a replace elsewhere beside a change", "join-m8"),
+        "ranges-locked",
+    ),
+    ("a change beside a replace elsewhere", lambda: step_of("a replace elsewhere"), "ranges-locked"),
     # The schema
     ("no tokens", on_ring(dc1=3), "no-tokens"),
     ("ring prepared", on_ring(dc1=3), "operation-in-the-way"),
@@ -300,6 +314,7 @@ VALID: list[tuple[str, object]] = [
     ("ring", lambda: register(scenes()["ring"], "m7", tokens=(5, 9))),
     ("ring to replace", CancelRequest("join-m7")),
     ("ring to replace", lambda: from_start("ring to replace", "join-m7")),
+    ("a replace elsewhere", lambda: from_start("a replace elsewhere", "join-m8")),
     ("three", asked(LEAVE, 1, force=True)),
     ("one replica", asked(REMOVE, 1, force=True)),
     ("ring", asked(REBUILD, 1, source_datacenter="dc1")),
