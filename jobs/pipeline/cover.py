@@ -142,10 +142,12 @@ def ranges_of(placements: TablePlacements, windows: Iterable[Interval]) -> list[
     return sorted({index for low, high in windows for index in ranges_within(lows, low, high)})
 
 
-def shared(placements: TablePlacements, file: DataFile) -> Iterator[tuple[int, Interval]]:
-    """The ranges that a file may have rows in, each with the tokens that range and file share."""
-    if not file.rows:
-        return
-    lows, last = placements.lows, highs(placements.lows)
-    for index in ranges_within(lows, *file.extent):
-        yield index, overlap(file.window, (int(lows[index]), int(last[index])))
+def shared(placements: TablePlacements, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, int, Interval]]:
+    """Each file with every range that it may have rows in, and the tokens that range and file share."""
+    known = [file for file in files if file.rows]
+    lows, ends = placements.lows, highs(placements.lows)
+    extents = np.array([file.extent for file in known], dtype=np.int64).reshape(len(known), 2)
+    for file, (first, last) in zip(known, index_of(lows, extents).tolist(), strict=True):
+        window = file.window
+        for index in range(first, last + 1):
+            yield file, index, overlap(window, (int(lows[index]), int(ends[index])))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -164,7 +164,7 @@ class Landing:
         """Commit to every replica what it should have and does not; the highest fence met above the plan's epoch."""
         due: dict[VolumeId, list[Due]] = {}
         placements = self._placements(self._metadata)
-        for file, index, window in self._ranges(placements):
+        for file, index, window in shared(placements, self._files):
             since = self._since(self._metadata, index)
             for volume in placements.placement(index).writes:
                 if not self._has(volume, file, window):
@@ -217,6 +217,8 @@ class Landing:
     def _bring(self, due: Due, target: ReplicaAddress) -> list[DataFile]:
         """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""
         lineage = self._batch.lineage
+        if self._stored[due.file] and not lineage:
+            return [self._bring_part(Part(due.file, *due.window), target)]
         sources = [file for file in self._sources[due.file.origin] if self._stored[file]]
         brought = [self._bring_part(part, target) for part in missing(sources, (), *due.window, lineage)]
         if missing((due.file,), brought, *due.window, lineage):
@@ -252,17 +254,12 @@ class Landing:
     def _placements(self, metadata: ClusterMetadata) -> TablePlacements:
         return metadata.placements(self._batch.table.table_id)
 
-    def _ranges(self, placements: TablePlacements) -> Iterator[tuple[DataFile, int, Interval]]:
-        """Every file with each range that it may have rows in, and the tokens that they share."""
-        for file in self._files:
-            for index, window in shared(placements, file):
-                yield file, index, window
-
     def _has(self, volume: VolumeId, file: DataFile, window: Interval) -> bool:
         """Whether a replica has acknowledged every row that a file has in `window`."""
         known = self._acknowledged.get(volume, {}).get(file, {})
-        files = (one.file for one in known.values())
-        return file.file_id in known or not missing((file,), files, *window, self._batch.lineage)
+        if not known or file.file_id in known:
+            return bool(known)
+        return not missing((file,), (one.file for one in known.values()), *window, self._batch.lineage)
 
     def _forget_what_may_be_gone(self, newest: ClusterMetadata) -> None:
         """Forget acknowledgements of replicas that may have dropped the rows since, and got the range again without.
@@ -283,7 +280,7 @@ class Landing:
         """Ranges whose acknowledgements do not reach the level in the placement of `metadata`."""
         placements = self._placements(metadata)
         short = set()
-        for file, index, window in self._ranges(placements):
+        for file, index, window in shared(placements, self._files):
             placement = placements.placement(index)
             have = {volume for volume in placement.writes if self._has(volume, file, window)}
             level, local = self._batch.level, self._batch.local

@@ -291,9 +291,8 @@ class Pipeline:
         among, placements = self._placements(table), self._metadata.placements(table.table_id)
         live = batches.Live(opened, located.lineage)
         return all(
-            self._is_satisfied(level, among, int(among.group[index]), live.volumes_with(staged.file, window))
-            for staged in located.files
-            for index, window in shared(placements, staged.file)
+            self._is_satisfied(level, among, int(among.group[index]), live.volumes_with(file, window))
+            for file, index, window in shared(placements, [staged.file for staged in located.files])
         )
 
     def _require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
