@@ -1,0 +1,130 @@
+"""The ledger of compactions, and what a merged file stands for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.dataplane import ledger as module
+from epochlake.jobs.dataplane.files import DataFile, cut_id, directory_of
+from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced
+from epochlake.jobs.dataplane.pieces import holds, missing, select, superseded
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.tokens import range_label
+
+
+def merge(file_id: str, low: int, high: int, *replaced: tuple[str, int, int], epoch: int = 1) -> Merge:
+    return Merge("t", file_id, low, high, epoch, 1_700_000_000_000_000, tuple(Replaced(*one) for one in replaced))
+
+
+def file(file_id: str, low: int, high: int, rows: int = 10, extent: tuple[int, int] | None = None) -> DataFile:
+    """A file with a window, and rows all over it or between the tokens of `extent`."""
+    name = file_id if "." not in file_id else cut_id(file_id.partition(".")[0], low, high)
+    first, last = extent or (low, high)
+    path = f"{directory_of(range_label(low, high))}/{name}.parquet"
+    return DataFile(name, "0-0", path, 100, rows, first, last, 1, 2, False)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "compactions"))
+
+
+def test_there_is_none_until_something_was_compacted(ledger: Ledger) -> None:
+    assert ledger.merges("t") == {}
+    assert ledger.lineage("t", [file("a", 0, 9)]) == {}
+    assert not Path(ledger.uri).exists()
+
+
+def test_entries_come_back_as_they_were_written(ledger: Ledger) -> None:
+    one, other = merge("c-1", 0, 9, ("a", 0, 9), ("b", 3, 4)), merge("c-2", 10, 19)
+    assert ledger.record([[one], [other]]) == (one, other)
+    assert Ledger(ledger.uri).merges("t") == {"c-1": one, "c-2": other}
+    assert Ledger(ledger.uri).merges("another") == {}
+
+
+def test_a_row_is_replaced_by_one_merge_only_and_a_group_is_taken_whole_or_not_at_all(ledger: Ledger) -> None:
+    ledger.record([[merge("c-1", 0, 9, ("a", 0, 9))]])
+    apart = merge("c-2", 10, 19, ("a", 10, 19))
+    groups = [[merge("c-3", 20, 29, ("x", 20, 29)), merge("c-4", 5, 12, ("a", 9, 9))], [apart]]
+    assert ledger.record(groups) == (apart,)
+    assert sorted(ledger.merges("t")) == ["c-1", "c-2"]
+
+
+def test_of_many_that_replace_the_same_at_the_same_time_one_is_taken(ledger: Ledger) -> None:
+    def attempt(number: int) -> int:
+        return len(Ledger(ledger.uri).record([[merge(f"c-{number}", 0, 9, ("a", 0, 9))]]))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(attempt, range(6))) == [0] * 5 + [1]
+
+
+def test_what_was_voided_may_be_replaced_again_and_is_still_understood(ledger: Ledger) -> None:
+    first, second = merge("c-1", 0, 9, ("a", 0, 9)), merge("c-2", 0, 9, ("a", 0, 9))
+    ledger.record([[first]])
+    ledger.void([first])
+    ledger.void([first])
+    assert ledger.record([[second]]) == (second,)
+    assert list(Ledger(ledger.uri).merges("t")) == ["c-2"]
+    files = [file("c-1", 0, 9), file("a", 0, 9)]
+    assert Ledger(ledger.uri).lineage("t", files) == {"c-1": [("a", 0, 9)]}
+
+
+def test_a_merged_file_without_an_entry_is_an_error(ledger: Ledger) -> None:
+    with pytest.raises(StorageUnavailable, match="no entry for the merged file c-9"):
+        ledger.lineage("t", [file("c-9", 0, 9), file("a", 0, 9)])
+
+
+def test_lineage_goes_all_the_way_down_within_the_windows_on_the_way(ledger: Ledger) -> None:
+    ledger.record([[merge("c-1", 0, 99, ("a", 0, 99), ("b", 0, 49))]])
+    ledger.record([[merge("c-2", 40, 59, ("c-1", 40, 59), ("d", 40, 59))]])
+    files = [file("c-2", 40, 59), file("a", 0, 99), file("b", 0, 99), file("d", 0, 99)]
+    lineage = Ledger(ledger.uri).lineage("t", files)
+    assert sorted(lineage["c-2"]) == [("a", 40, 59), ("b", 40, 49), ("d", 40, 59)]
+
+
+def test_small_files_of_entries_are_put_together_and_nothing_is_lost(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPACT_EVERY", 4)
+    for number in range(10):
+        ledger.record([[merge(f"c-{number}", 0, 9, (f"a{number}", 0, 9))]])
+    again = Ledger(ledger.uri)
+    assert len(again.merges("t")) == 10
+    opened = again._open()
+    assert opened is not None
+    assert len(opened.file_uris()) < 4
+
+
+LINEAGE = {"c-1": [("a", 0, 99), ("b", 0, 49)]}
+MERGED, A, B = file("c-1", 0, 99), file("a", 0, 99), file("b", 0, 99)
+
+
+def test_what_a_merged_file_stands_for_is_neither_missing_nor_read_beside_it() -> None:
+    assert missing([A], [MERGED], 0, 99, LINEAGE) == []
+    assert [(part.file.file_id, part.low, part.high) for part in missing([B], [MERGED], 0, 99, LINEAGE)] == [
+        ("b", 50, 99)
+    ]
+    assert [(part.file.file_id, part.low) for part in select([A, MERGED, B], 0, 99, LINEAGE)] == [("b", 50), ("c-1", 0)]
+    assert [part.file.file_id for part in missing([MERGED], [A, B], 0, 99, LINEAGE)] == ["c-1"]
+    assert holds([MERGED], A, LINEAGE)
+    assert not holds([MERGED], B, LINEAGE)
+
+
+def test_a_piece_of_a_merged_file_stands_for_what_is_in_its_window() -> None:
+    piece = file("c-1.", 0, 39)
+    assert [(part.low, part.high) for part in missing([A], [piece], 0, 99, LINEAGE)] == [(40, 99)]
+
+
+def test_a_merged_file_without_a_row_hides_what_it_replaced() -> None:
+    empty = file("c-1", 0, 99, rows=0)
+    assert select([empty, A], 0, 99, LINEAGE) == []
+    assert [part.file.file_id for part in missing([empty], [A], 0, 99, LINEAGE)] == ["c-1"]
+
+
+def test_superseded_is_what_has_all_of_its_rows_in_merged_files() -> None:
+    inside = file("b", 0, 99, extent=(10, 40))
+    assert superseded([MERGED, A, B], LINEAGE) == [A]
+    assert superseded([MERGED, inside], LINEAGE) == [inside]
+    assert superseded([A, B], LINEAGE) == []
