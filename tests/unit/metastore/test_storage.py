@@ -34,6 +34,34 @@ def test_any_other_file_system_of_arrow_works_alike() -> None:
     assert storage.space("mock://root/dir") is None
 
 
+def test_a_new_file_appears_when_it_is_whole_and_in_place_of_the_old_one(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/x"
+    (tmp_path / "x").write_bytes(b"old")
+    with pytest.raises(TypeError), storage.new_file(uri) as stream:
+        stream.writelines([b"half", None])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"old"}
+    with storage.new_file(uri) as stream:
+        stream.write(b"new")
+        assert storage.read_bytes(uri) == b"old"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"new"}
+    with pytest.raises(StorageUnavailable, match="cannot write"), storage.new_file(f"{uri}/y"):
+        raise AssertionError("there is no directory to write into")
+    storage.create_directory("mock://streamed", parents=True)
+    with storage.new_file("mock://streamed/x") as stream:
+        stream.write(b"data")
+    assert storage.read_bytes("mock://streamed/x") == b"data"
+
+
+def test_a_file_that_is_touched_counts_as_just_written(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    os.utime(tmp_path / "x", (7, 7))
+    assert storage.modified_ms(f"{tmp_path}/x") == 7000
+    assert storage.touch(f"{tmp_path}/x")
+    assert (storage.modified_ms(f"{tmp_path}/x") or 0) > 10**12
+    assert (storage.touch(f"{tmp_path}/y"), storage.modified_ms(f"{tmp_path}/y")) == (False, None)
+    assert not storage.touch("mock://streamed/x"), "where it cannot be said, it has to be written again"
+
+
 def test_files_are_copied_between_different_file_systems(tmp_path: Path) -> None:
     data = os.urandom(20_000_000)
     (tmp_path / "x").write_bytes(data)
