@@ -1,6 +1,7 @@
 """What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs."""
 
 from epochlake.jobs.administration.nodes import add_node, replace_node
+from epochlake.jobs.administration.operators import alter_node, alter_table, set_maintenance
 from epochlake.jobs.administration.requests import (
     cancel_request,
     change_replication,
@@ -23,6 +24,8 @@ from epochlake.jobs.administration.unused_files import sweep
 
 __all__ = [
     "add_node",
+    "alter_node",
+    "alter_table",
     "cancel_request",
     "change_replication",
     "create_keyspace",
@@ -40,6 +43,7 @@ __all__ = [
     "resume_balancing",
     "resume_changes",
     "resume_request",
+    "set_maintenance",
     "sweep",
     "take_snapshot",
 ]

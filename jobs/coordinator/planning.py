@@ -8,7 +8,7 @@ when there is room, on the metadata of then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,17 +17,22 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition
 from epochlake.metastore.metadata.events.nodes import volumes_given_up
 from epochlake.metastore.metadata.model import (
+    Node,
     NodeState,
     RequestKind,
     RequestState,
+    Table,
     TableId,
     TopologyRequest,
     VolumeId,
 )
+from epochlake.metastore.metadata.rules import has_tags, kept_apart
 from epochlake.placement.balancing.model import ClusterLoad, Hold, Obstacle, Plan, Policy, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
+from epochlake.placement.balancing.rules import parted
 from epochlake.placement.transitions import Kind, Stage
+from numpy.typing import NDArray
 
 BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
 """Stages in which a transition still counts as a stream of its volumes."""
@@ -111,6 +116,8 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
             roles.append(Role.DRAINING)
         elif node.state is not NodeState.NORMAL:
             roles.append(Role.EXCLUDED)
+        elif node.maintenance:
+            roles.append(Role.MAINTENANCE)
         elif any(volume.volume_id in loads.no_targets for volume in node.volumes):
             roles.append(Role.NO_STATISTICS)
         else:
@@ -119,6 +126,7 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
         node_datacenter=np.array([node.datacenter for node in nodes]),
         node_rack=np.array([node.rack for node in nodes]),
         node_role=roles,
+        node_weight=[node.weight for node in nodes],
         volume_node=owner,
         volume_capacity=[volume.capacity for volume in volumes],
         tablet_table=table_rows,
@@ -129,7 +137,25 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
         busy_out=[busy_out[row] for row in range(len(volumes))],
         busy_in=[busy_in[row] for row in range(len(volumes))],
     )
+    rules = _rules(metadata, load, [metadata.schema.tables[table_id] for table_id in tables], nodes)
+    load = msgspec.structs.replace(load, table_nodes=rules)
     return load, _Rows(keys, [volume.volume_id for volume in volumes], [node.node_id for node in nodes])
+
+
+def _rules(
+    metadata: ClusterMetadata, load: ClusterLoad, tables: Sequence[Table], nodes: Sequence[Node]
+) -> NDArray[np.bool_] | None:
+    """The nodes that each table may use, (tables, N); None when there are no rules."""
+    row = {table.table_id: number for number, table in enumerate(tables)}
+    pairs = [(row[table.table_id], [row[other] for other in kept_apart(metadata, table)]) for table in tables]
+    pairs = [(table, others) for table, others in pairs if others]
+    if not pairs and not any(table.options.tags for table in tables):
+        return None
+    cell = load.tablet_table[load.replica_tablet] * len(nodes) + load.volume_node[load.replica_volume]
+    held = np.bincount(cell, minlength=len(tables) * len(nodes)).reshape(len(tables), len(nodes))
+    _, rack = np.unique([f"{node.datacenter}\n{node.rack}" for node in nodes], return_inverse=True)
+    tagged = np.array([[has_tags(table, node) for node in nodes] for table in tables])
+    return parted(held, rack, load.node_role == Role.ACTIVE, pairs) & tagged
 
 
 class _Rows(msgspec.Struct, frozen=True):

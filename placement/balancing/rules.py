@@ -8,11 +8,36 @@ and a second plan finds nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 from epochlake.placement.balancing.model import Bools, ClusterLoad, Hold, Ints, Role
+
+
+def parted(held: Ints, rack: Ints, usable: Bools, pairs: Sequence[tuple[int, Sequence[int]]]) -> Bools:
+    """The nodes that tables which are kept apart may use, (tables, N).
+
+    `held` (tables, N): replicas now; `rack` (N,): a number for each rack; `usable` (N,): nodes that may get replicas.
+    `pairs`: a table, and those that it shares no node with. In each rack the nodes are shared out in proportion to the
+    replicas of both sides, at least one for each, and go to the side that has most there already; so the answer stays
+    the same while replicas move to it. A rack with a single node cannot part them, and does not.
+    """
+    allowed = np.ones(held.shape, np.bool_)
+    for table, others in pairs:
+        mine, theirs = held[table], held[list(others)].sum(axis=0)
+        for number in np.unique(rack[usable]).tolist():
+            nodes = np.flatnonzero(usable & (rack == number) & allowed[table])
+            if len(nodes) < 2:
+                continue
+            here, there = int(mine[nodes].sum()), int(theirs[nodes].sum())
+            part = round(len(nodes) * here / (here + there)) if here + there else len(nodes) // 2
+            order = nodes[np.argsort(theirs[nodes] - mine[nodes], kind="stable")]
+            split = min(max(part, 1), len(nodes) - 1)
+            allowed[table, order[split:]] = False
+            for other in others:
+                allowed[other, order[:split]] = False
+    return allowed
 
 
 class Part(msgspec.Struct, frozen=True, eq=False):

@@ -11,6 +11,8 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceOperation,
     AdvanceTransitions,
+    AlterNode,
+    AlterTable,
     CancelRequest,
     CreateKeyspace,
     CreateTable,
@@ -28,6 +30,7 @@ from epochlake.metastore.metadata.events import (
     RegisterNode,
     RequestTopology,
     ResumeChanges,
+    SetMaintenance,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -44,6 +47,7 @@ from epochlake.metastore.metadata.model import (
     RequestKind,
     RequestState,
     Table,
+    TabletOptions,
     Volume,
 )
 from epochlake.metastore.metadata.rings import ring_state
@@ -359,6 +363,23 @@ def a_resize(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return DecideResize(table_id, dice.choice(list(Resize)), number + dice.choice([1, 1, 1, 1, 1, 2]), "random")
 
 
+def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    node_id = dice.choice(list(metadata.directory.nodes) or [1])
+    tables = list(metadata.schema.tables.values())
+    chosen = dice.choice(["maintenance", "weight", "tags", *(["table"] if tables else [])])
+    if chosen == "table":
+        table = dice.choice(tables)
+        tags = ("ssd",) if dice.random() < 0.3 else ()
+        apart = (dice.choice(list(metadata.schema.tables)),) if dice.random() < 0.3 else ()
+        options = TabletOptions(dice.choice([None, 1 << 20]), dice.choice([1, 2, 4]), None, tags, apart)
+        return AlterTable(table.table_id, table.full_name, options)
+    if chosen == "maintenance":
+        return SetMaintenance(node_id, on=dice.random() < 0.5)
+    if chosen == "weight":
+        return AlterNode(node_id, weight=dice.choice([0.5, 1.0, 2.0]))
+    return AlterNode(node_id, tags=dice.choice([(), ("ssd",), ("hdd", "ssd")]))
+
+
 def a_switch(metadata: ClusterMetadata, dice: random.Random) -> Event:
     if not metadata.switches.changes:
         return ResumeChanges() if dice.random() < 0.8 else SwitchBalancing(on=False)
@@ -384,6 +405,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "end": an_end,
     "resize": a_resize,
     "switch": a_switch,
+    "word of an operator": a_word_of_an_operator,
     "snapshot": a_snapshot,
     "beginning": a_beginning,
 }

@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.events.operations import (
     ResumeRequest,
     RetreatOperation,
 )
+from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
 from epochlake.metastore.metadata.events.requests import (
     CancelRequest,
     FinishRequest,
@@ -63,6 +64,9 @@ KINDS: dict[str, type[Event]] = {
         ResumeRequest,
         DecideResize,
         FinishResize,
+        SetMaintenance,
+        AlterNode,
+        AlterTable,
     )
 }
 
@@ -70,6 +74,8 @@ __all__ = [
     "KINDS",
     "AdvanceOperation",
     "AdvanceTransitions",
+    "AlterNode",
+    "AlterTable",
     "CancelRequest",
     "CreateKeyspace",
     "CreateTable",
@@ -91,6 +97,7 @@ __all__ = [
     "ResumeChanges",
     "ResumeRequest",
     "RetreatOperation",
+    "SetMaintenance",
     "StageChange",
     "StartRequest",
     "StartTransitions",

@@ -105,6 +105,7 @@ class RegisterNode(Event, frozen=True):
         )
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        replaced = metadata.directory.nodes.get(self.replaces or 0)
         node = Node(
             node_id=self.node_id,
             name=self.name,
@@ -113,6 +114,9 @@ class RegisterNode(Event, frozen=True):
             rack=self.rack,
             volumes=self.volumes,
             replaces=self.replaces,
+            # What rules and the balancer counted on goes on with the node that takes the place.
+            weight=replaced.weight if replaced else 1.0,
+            tags=replaced.tags if replaced else (),
         )
         kind = RequestKind.JOIN if self.replaces is None else RequestKind.REPLACE
         request = TopologyRequest(

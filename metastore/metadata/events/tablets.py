@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
-from epochlake.metastore.metadata.model import NodeState, TableId, TabletKey, Transition, VolumeId
+from epochlake.metastore.metadata.model import Node, NodeState, TableId, TabletKey, Transition, VolumeId
+from epochlake.metastore.metadata.rules import has_tags
 from epochlake.placement.transitions import (
     OUTCOME_NEW,
     OUTCOME_OLD,
@@ -73,6 +74,8 @@ class StartTransitions(Event, frozen=True):
             f"{name} cannot go to node {target.name!r}, which is {target.state}",
         )
         source = directory.node_of_volume[new.leaving]
+        if target.node_id != source.node_id:
+            _require_may_get(metadata, new, target, name)
         staying = {directory.node_of_volume[r].node_id for r in replicas if r != new.leaving}
         require(
             target.node_id not in staying,
@@ -206,6 +209,22 @@ class FinishTransitions(Event, frozen=True):
 
     def summary(self) -> str:
         return f"{len(self.tablets)} tablet(s) end their transition"
+
+
+def _require_may_get(metadata: ClusterMetadata, new: NewTransition, target: Node, name: str) -> None:
+    """That a node may get a replica: it is not in maintenance, and has the tags that the table asks for."""
+    require(
+        not target.maintenance,
+        "in-maintenance",
+        f"{name} cannot go to node {target.name!r}, which is in maintenance: it gets no new replicas",
+    )
+    table = metadata.schema.tables[new.table_id]
+    require(
+        has_tags(table, target),
+        "placement-rule",
+        f"{name} cannot go to node {target.name!r}: its table asks for nodes with the tags "
+        f"{', '.join(table.options.tags)}",
+    )
 
 
 def _stage_of(metadata: ClusterMetadata, key: TabletKey) -> Stage:
