@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from tests.support.replicas import TABLE
 
 VOLUMES = range(1, 8)
-RUNS = 100
+RUNS = 60
 
 Sets = tuple[tuple[int, ...], ...]
 
