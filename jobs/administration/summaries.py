@@ -9,9 +9,13 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceOperation,
     AdvanceTransitions,
+    AlterNode,
+    AlterTable,
     CancelRequest,
+    DecideResize,
     Event,
     FinishRequest,
+    FinishResize,
     FinishTransitions,
     PauseRequest,
     PrepareOperation,
@@ -19,10 +23,11 @@ from epochlake.metastore.metadata.events import (
     RequestTopology,
     ResumeRequest,
     RetreatOperation,
+    SetMaintenance,
     StartRequest,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import RequestKind, RequestState, TableId, TopologyRequest
+from epochlake.metastore.metadata.model import RequestKind, RequestState, TableId, TabletOptions, TopologyRequest
 
 _ENDINGS = {
     StartRequest: "begins",
@@ -49,6 +54,14 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
             return f"{event.summary()}{_to(event.tokens)}"
         case RequestTopology():
             return f"node {metadata.directory.nodes[event.node_id].name} {_asked(event)}"
+        case SetMaintenance() | AlterNode():
+            # Their own line begins with the node's number.
+            name = metadata.directory.nodes[event.node_id].name
+            return f"node {name}{event.summary().removeprefix(f'node {event.node_id}')}"
+        case AlterTable():
+            return f"table {event.name}: {_options(event.options, metadata)}"
+        case DecideResize() | FinishResize() if event.table_id in metadata.schema.tables:
+            return event.summary().replace(event.table_id, metadata.schema.tables[event.table_id].full_name)
         case PrepareOperation() | AdvanceOperation() | RetreatOperation():
             return _step(event, metadata) or event.summary()
         case StartTransitions():
@@ -68,6 +81,19 @@ def _ending(event: Event, request: TopologyRequest) -> str:
     if isinstance(event, FinishRequest) and request.state is RequestState.CANCELLED:
         return "is taken back"
     return _ENDINGS[type(event)]
+
+
+def _options(options: TabletOptions, metadata: ClusterMetadata) -> str:
+    tables = metadata.schema.tables
+    apart = (tables[key].full_name if key in tables else key for key in options.apart_from)
+    said = {
+        "tablets of": None if options.target_bytes is None else f"{options.target_bytes:,} B",
+        "at least": None if options.min_count == 1 else f"{options.min_count} tablets",
+        "at most": None if options.max_count is None else f"{options.max_count} tablets",
+        "only on nodes tagged": ", ".join(options.tags) or None,
+        "apart from": ", ".join(apart) or None,
+    }
+    return "; ".join(f"{name} {value}" for name, value in said.items() if value) or "sized and placed as usual"
 
 
 def _asked(event: RequestTopology) -> str:

@@ -107,3 +107,11 @@ def parse_key(texts: Iterable[str]) -> dict[str, str]:
 def parse_names(texts: Iterable[str]) -> list[str]:
     """Names, parted by commas or given one by one."""
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+def whole_list(texts: Iterable[str] | None, *, none: bool, option: str) -> tuple[str, ...] | None:
+    """Names that replace those that are there; None when neither these nor `none` was given. Raises InvalidRequest."""
+    names = parse_names(texts or ())
+    if names and none:
+        raise InvalidRequest(f"--{option} says which, and the option for none says none: give one of the two")
+    return tuple(names) if names or none else None

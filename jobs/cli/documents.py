@@ -82,6 +82,16 @@ class TableRow(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class TableOptions(msgspec.Struct, frozen=True):
+    """How tablets are sized and where they may go; null: what the configuration says, or no limit."""
+
+    target_bytes: int | None
+    min_tablets: int
+    max_tablets: int | None
+    tags: tuple[str, ...]
+    apart_from: tuple[str, ...]
+
+
 class TableShown(msgspec.Struct, frozen=True):
     """A table in full; `version` is the state id of the last change of its schema.
 
@@ -98,6 +108,7 @@ class TableShown(msgspec.Struct, frozen=True):
     tablets: int
     in_transition: int
     replicas_by_node: dict[str, int]
+    options: TableOptions
     epoch: int
 
 

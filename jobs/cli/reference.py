@@ -39,6 +39,8 @@ DOCUMENTS: dict[str, Any] = {
     "node replace": CHANGE,
     "node rebuild": CHANGE,
     "node cancel": CHANGE,
+    "node maintenance": CHANGE,
+    "node set": CHANGE,
     "request list": list[d.RequestRow],
     "request pause": CHANGE,
     "request resume": CHANGE,
@@ -48,6 +50,7 @@ DOCUMENTS: dict[str, Any] = {
     "keyspace list": list[d.KeyspaceRow],
     "keyspace drop": CHANGE,
     "table create": CHANGE,
+    "table alter": CHANGE,
     "table list": list[d.TableRow],
     "table show": d.TableShown,
     "table drop": CHANGE,
@@ -98,8 +101,8 @@ a terminal. With `--output json` an error is a document too ([ErrorDocument](#er
 | 130 | interrupted |
 
 Every job can also be run by `spark-submit` (`jobs/run_coordinator.py`, `verify_log.py`, `compact_log.py`,
-`take_snapshot.py`, `vacuum_replicas.py`: the options of their commands) and as a wheel task
-(`epochlake.jobs.wheel_tasks`, where another exit code than 0 is an exception).
+`take_snapshot.py`, `vacuum_replicas.py`, `repair.py`, `compaction.py`: the options of their commands) and as a wheel
+task (`epochlake.jobs.wheel_tasks`, where another exit code than 0 is an exception).
 """
 
 

@@ -27,7 +27,9 @@ def run(
     ] = False,
     streaming: Annotated[
         Streaming | None,
-        typer.Option("--streaming", help="Who copies files: threads here, or executors; else the configuration's."),
+        typer.Option(
+            "--streaming", help="Who copies and cuts files: threads here, or executors; else the configuration's."
+        ),
     ] = None,
 ) -> None:
     """Coordinate: carry out requests, move tablets. Stops cleanly on Ctrl-C and SIGTERM."""
@@ -36,16 +38,17 @@ def run(
 
     session = of(context)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
-    copier = None
+    copier = segregator = None
     if where is Streaming.SPARK:
         from epochlake.jobs.dataplane.streaming import SparkCopier
+        from epochlake.jobs.segregation import SparkSegregator
         from epochlake.jobs.spark_session import session as spark_session
 
-        rate = session.configuration.coordinator.bytes_per_second
-        copier = SparkCopier(spark_session("epochlake-coordinator"), bytes_per_second=rate)
+        rate, spark = session.configuration.coordinator.bytes_per_second, spark_session("epochlake-coordinator")
+        copier, segregator = SparkCopier(spark, bytes_per_second=rate), SparkSegregator(spark, rate)
     look = partial(operations_in_flight, session.cluster)
     with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
-        done = Coordinator(session.cluster, copier, on_progress).run(until_idle, should_stop=asked.is_set)
+        done = Coordinator(session.cluster, copier, on_progress, segregator).run(until_idle, should_stop=asked.is_set)
     session.show(done, report)
     if until_idle and not done.idle and not asked.is_set():
         raise WaitTimeout(

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.nodes import measured, plan_add_node
+from epochlake.jobs.administration.operators import plan_alter_node, plan_set_maintenance
 from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request
 from epochlake.jobs.administration.status import node_statuses
 from epochlake.jobs.administration.what_if import parse_tokens
-from epochlake.jobs.cli.arguments import At, ForceOption, RequestName, TokenOption, TokensOption, of, parse_volumes
+from epochlake.jobs.cli.arguments import (
+    At,
+    ForceOption,
+    RequestName,
+    TokenOption,
+    TokensOption,
+    of,
+    parse_volumes,
+    whole_list,
+)
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.requests import cancel_request
 from epochlake.jobs.cli.text.status import node_list
@@ -191,3 +202,49 @@ def rebuild(
 def cancel(context: typer.Context, request: RequestName, how: How) -> None:
     """Take an open topology request back; the same as `request cancel`."""
     cancel_request(of(context), request, how)
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+@change_command(app, "maintenance")
+def maintenance(
+    context: typer.Context,
+    name: Name,
+    switch: Annotated[Switch, typer.Argument(metavar="on|off", show_default=False)],
+    how: How,
+) -> None:
+    """Let a node keep its replicas and get no new ones, or get them again."""
+    session, on = of(context), switch is Switch.ON
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_set_maintenance(metadata, name, on, how.reason),
+        lambda options: administration.set_maintenance(session.cluster, name, on, **options),
+    )
+
+
+@change_command(app, "set")
+def set_(
+    context: typer.Context,
+    name: Name,
+    how: How,
+    weight: Annotated[
+        float | None, typer.Option("--weight", metavar="W", help="What its capacity is multiplied by for the balancer.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG[,TAG]", help="All tags that it has from now on, for rules of tables."),
+    ] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="It has no tags from now on.")] = False,
+) -> None:
+    """Change what the balancer and the placement rules of tables make of a node."""
+    session, tags = of(context), whole_list(tag, none=no_tags, option="tag")
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_alter_node(metadata, name, weight, tags),
+        lambda options: administration.alter_node(session.cluster, name, weight=weight, tags=tags, **options),
+    )

@@ -9,16 +9,17 @@ import numpy as np
 import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.columns import parse_columns
+from epochlake.jobs.administration.operators import Wanted, plan_alter_table
 from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.schema import plan_create_table, plan_drop_table
-from epochlake.jobs.cli.arguments import At, TableName, of, parse_names
+from epochlake.jobs.cli.arguments import At, TableName, of, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.documents import TableRow, TableShown
+from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
 from epochlake.jobs.cli.text.schema import table_list, table_shown
 from epochlake.metastore.commit import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.metadata.model import Table, TabletOptions
 from epochlake.placement.tablet_map import NO_REPLICA
 
 app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=True)
@@ -81,6 +82,49 @@ def create(
     carry_out(session, how, plan, commit, lambda: {"no_tablets_on": unreachable} if unreachable else {})
 
 
+@change_command(app, "alter")
+def alter(
+    context: typer.Context,
+    table: TableName,
+    how: How,
+    target_size: Annotated[
+        str | None,
+        typer.Option("--target-size", metavar="SIZE", help="Size of a tablet that is aimed at (1GiB); 0: the usual."),
+    ] = None,
+    min_tablets: Annotated[
+        int | None, typer.Option("--min-tablets", metavar="N", help="Never fewer; a power of two.", min=1)
+    ] = None,
+    max_tablets: Annotated[
+        int | None, typer.Option("--max-tablets", metavar="N", help="Never more; a power of two, 0: no limit.", min=0)
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG[,TAG]", help="Its replicas go only to nodes with all of these tags."),
+    ] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Its replicas may go to any node.")] = False,
+    apart_from: Annotated[
+        list[str] | None,
+        typer.Option("--apart-from", metavar="TABLE[,TABLE]", help="Tables that it should share no node with."),
+    ] = None,
+    no_apart_from: Annotated[bool, typer.Option("--no-apart-from", help="It may share nodes with any table.")] = False,
+) -> None:
+    """Change how the tablets of a table are sized, and where they may go."""
+    session = of(context)
+    wanted = Wanted(
+        target_bytes=None if target_size is None else parse_size(target_size),
+        min_count=min_tablets,
+        max_count=max_tablets,
+        tags=whole_list(tag, none=no_tags, option="tag"),
+        apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
+    )
+    carry_out(
+        session,
+        how,
+        lambda metadata, _: plan_alter_table(metadata, table, wanted),
+        lambda options: administration.alter_table(session.cluster, table, wanted, **options),
+    )
+
+
 @app.command("list")
 def list_(context: typer.Context, at: At = None) -> None:
     """List the tables."""
@@ -136,6 +180,7 @@ def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:
         tablets=_tablets(metadata, table),
         in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
         replicas_by_node=_replicas_by_node(metadata, table),
+        options=_options(metadata, table.options),
         epoch=table.epoch,
     )
 
@@ -145,6 +190,17 @@ def _tablets(metadata: ClusterMetadata, table: Table) -> int:
     if metadata.is_on_ring(table.table_id):
         return len(metadata.ring_placements(table.keyspace).lows)
     return metadata.tablets.maps[table.table_id].count
+
+
+def _options(metadata: ClusterMetadata, options: TabletOptions) -> TableOptions:
+    tables = metadata.schema.tables
+    return TableOptions(
+        target_bytes=options.target_bytes,
+        min_tablets=options.min_count,
+        max_tablets=options.max_count,
+        tags=options.tags,
+        apart_from=tuple(tables[key].full_name if key in tables else key for key in options.apart_from),
+    )
 
 
 def _replicas_by_node(metadata: ClusterMetadata, table: Table) -> dict[str, int]:

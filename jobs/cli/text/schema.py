@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import KeyspaceRow, TableRow, TableShown
-from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from epochlake.jobs.cli.documents import KeyspaceRow, TableOptions, TableRow, TableShown
+from epochlake.jobs.cli.text.parts import bold, filled, plural, size, table
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text
@@ -73,7 +73,20 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
-    return [line, facts, Text(), columns, Text(), bold("Replicas"), by_node]
+    return [line, facts, *_options(shown.options), Text(), columns, Text(), bold("Replicas"), by_node]
+
+
+def _options(options: TableOptions) -> list[RenderableType]:
+    """What is said of its tablets, where anything is."""
+    said = {
+        "tablets of": size(options.target_bytes),
+        "at least": None if options.min_tablets == 1 else plural(options.min_tablets, "tablet"),
+        "at most": None if options.max_tablets is None else plural(options.max_tablets, "tablet"),
+        "only on nodes tagged": ", ".join(options.tags) or None,
+        "apart from": ", ".join(options.apart_from) or None,
+    }
+    lines = [f"{name} {value}" for name, value in said.items() if value is not None]
+    return [Text("; ".join(lines))] if lines else []
 
 
 def _kind(append_only: bool) -> str:

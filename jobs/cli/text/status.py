@@ -145,7 +145,14 @@ def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
     if node.state == "none":
         asks = f"asks to replace {node.replaces}" if node.replaces else "asks to join"
         return Text(asks, style="cyan")
-    return Text()
+    return Text(said_of(node), style="yellow" if node.maintenance else "bright_black")
+
+
+def said_of(node: NodeStatus) -> str:
+    """What operators have said of a node, where it is anything."""
+    words = ["maintenance"] if node.maintenance else []
+    words += [f"weight {node.weight:g}"] if node.weight != 1 else []
+    return ", ".join([*words, *node.tags])
 
 
 def _ring(nodes: Sequence[NodeStatus]) -> list[RenderableType]:

@@ -173,3 +173,69 @@ def test_global_options_are_taken_wherever_they_stand(grown: CommandLine) -> Non
     first: Any = grown.text("status", "--output", "json")
     last: Any = grown.text("status", "-o", "json", "--verbose")
     assert json.loads(first.out) == json.loads(last.out)
+
+
+def test_a_node_in_maintenance_keeps_its_replicas_and_is_told_so(grown: CommandLine) -> None:
+    changed = grown.done("node", "maintenance", "n1", "on", "--reason", "new disks")
+    assert changed["what"].startswith("node n1 goes into maintenance")
+    nodes = {node["name"]: node["maintenance"] for node in grown.done("node", "list")}
+    assert nodes == {"n1": True, "n2": False, "n3": False}
+    assert "maintenance" in grown.text("status").out
+    assert grown.json("node", "maintenance", "n1", "on").error["code"] == "nothing-to-do"
+    grown.done("node", "maintenance", "n1", "off")
+    assert not any(node["maintenance"] for node in grown.done("node", "list"))
+
+
+def test_weights_and_tags_of_nodes_are_set_as_a_whole(grown: CommandLine) -> None:
+    grown.done("node", "set", "n1", "--weight", "0.5", "--tag", "ssd,new")
+    grown.done("node", "set", "n1", "--tag", "ssd")
+    node = next(node for node in grown.done("node", "list") if node["name"] == "n1")
+    assert (node["weight"], node["tags"]) == (0.5, ["ssd"])
+    assert "weight 0.5, ssd" in grown.text("status").out
+    grown.done("node", "set", "n1", "--no-tags")
+    node = next(node for node in grown.done("node", "list") if node["name"] == "n1")
+    assert (node["weight"], node["tags"]) == (0.5, [])
+
+
+def test_a_table_says_how_its_tablets_are_sized_and_where_they_may_go(grown: CommandLine) -> None:
+    grown.done(*CHANGES["CreateTable"])
+    usual = grown.done("table", "show", "air.t")["options"]
+    for node in ("n1", "n2", "n3"):
+        grown.done("node", "set", node, "--tag", "ssd")
+    changed = grown.done("table", "alter", "air.t", "--target-size", "1GiB", "--max-tablets", "8", "--tag", "ssd")
+    assert "ssd" in changed["what"]
+    shown = grown.done("table", "show", "air.t")["options"]
+    assert shown == usual | {"target_bytes": 1 << 30, "max_tablets": 8, "tags": ["ssd"]}
+    assert "only on nodes tagged ssd" in " ".join(grown.text("table", "show", "air.t").out.split())
+    grown.done("table", "alter", "air.t", "--target-size", "0", "--max-tablets", "0", "--no-tags")
+    assert grown.done("table", "show", "air.t")["options"] == usual
+
+
+OPERATORS: dict[str, tuple[list[str], int, list[str]]] = {
+    "maintenance of nobody": (["node", "maintenance", "n9", "on"], 3, ["'n9'"]),
+    "maintenance, perhaps": (["node", "maintenance", "n1", "perhaps"], 2, ["perhaps"]),
+    "maintenance that is off": (["node", "maintenance", "n1", "off"], 3, ["not in maintenance"]),
+    "nothing to set": (["node", "set", "n1"], 2, ["weight", "tags"]),
+    "no weight": (["node", "set", "n1", "--weight", "0"], 3, ["'n1'", "maintenance"]),
+    "weight that is no number": (["node", "set", "n1", "--weight", "heavy"], 2, ["--weight"]),
+    "tags and no tags": (["node", "set", "n1", "--tag", "a", "--no-tags"], 2, ["one of the two"]),
+    "nothing to alter": (["table", "alter", "air.flights"], 2, ["air.flights", "size"]),
+    "alter nothing": (["table", "alter", "air.no", "--min-tablets", "2"], 3, ["air.no"]),
+    "three tablets": (["table", "alter", "air.flights", "--min-tablets", "3"], 3, ["power of two"]),
+    "more than most": (["table", "alter", "air.flights", "--min-tablets", "8", "--max-tablets", "4"], 3, ["8", "4"]),
+    "no size": (["table", "alter", "air.flights", "--target-size", "big"], 2, ["'big'"]),
+    "tags of nobody": (["table", "alter", "air.flights", "--tag", "gpu"], 3, ["gpu", "tag more nodes"]),
+    "apart from nothing": (["table", "alter", "air.flights", "--apart-from", "air.no"], 3, ["air.no"]),
+    "apart from itself": (["table", "alter", "air.flights", "--apart-from", "air.flights"], 3, ["air.flights"]),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), OPERATORS.values(), ids=OPERATORS)
+def test_what_operators_cannot_mean_is_one_clear_error(
+    unchanged: CommandLine, words: list[str], code: int, said: list[str]
+) -> None:
+    before = unchanged.log()
+    result = unchanged.text(*words)
+    assert result.code == code, result.err
+    assert [word for word in said if word not in result.error_line] == [], result.err
+    assert unchanged.log() == before

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from epochlake.jobs import administration
+from epochlake.jobs import administration, compaction, spark_session
 from epochlake.jobs.administration import status as status_module
 from epochlake.jobs.administration.open_requests import CoordinatorStatus
 from epochlake.jobs.administration.status import operations_in_flight, status
 from epochlake.jobs.cli.reference import DOCUMENTS
 from epochlake.jobs.cli.text.coordinator import live
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import Progress
+from epochlake.jobs.dataplane.compacting import EVERYTHING
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
@@ -400,3 +403,38 @@ def test_a_coordinator_on_a_terminal_shows_a_bar_for_each_operation(ring: RingCl
     assert "START done" in drawn
     with live(Console(file=io.StringIO()), tuple) as nobody:
         assert nobody is None
+
+
+def test_a_repair_that_could_not_reach_a_replica_tells_what_it_did_and_is_worth_retrying(
+    line: CommandLine, ring: RingCluster
+) -> None:
+    ring.lose("B")
+    result = line.json("repair", "air.flights")
+    assert result.code == 75
+    assert list(result.json["unreachable"]) == ["B/d1"]
+    assert "run it again" in result.err.lower()
+    ring.bring_back("B")
+    assert line.json("repair", "air.flights").code == 0
+
+
+def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = CompactionReport("air.flights", 1, False, 5, (), (), None, None, 0, 0)
+    asked: dict[str, object] = {}
+
+    def compact(cluster: Cluster, table: str, spark: object, **options: object) -> CompactionReport:
+        asked.update(options, table=table, spark=spark)
+        return report
+
+    monkeypatch.setattr(compaction, "compact", compact)
+    monkeypatch.setattr(spark_session, "session", lambda name: name)
+    words = ["compact", "air.flights", "--all", "--tombstone-grace", "2h", "--target-size", "1MiB"]
+    assert kept.done(*words)["ranges"] == 5
+    assert asked == {
+        "table": "air.flights",
+        "spark": "epochlake-compaction",
+        "dry_run": False,
+        "policy": EVERYTHING,
+        "tombstone_grace_seconds": 7200.0,
+        "target_file_bytes": 1 << 20,
+    }
+    assert "none of 5 ranges is worth compacting" in kept.text(*words).out
