@@ -25,7 +25,8 @@ from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
 
 QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
 THREE = {name: FOUR[name] for name in "ABC"}
-SEED = random.SystemRandom().randrange(1 << 32)
+
+Grow = Callable[..., Resizable]
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +38,14 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resizing, "RETRY_SECONDS", 0.0)
 
 
-def resizable(root: Path, replicas: str | dict[int, str] = "ABC", nodes: dict = THREE) -> Resizable:
-    print(f"seed {SEED}")
-    return Resizable(placed(root, nodes, replicas, append_only=True, configuration=QUICK), random.Random(SEED))
+@pytest.fixture
+def resizable(tmp_path: Path, seed: int) -> Grow:
+    """Makes the cluster of a test: `replicas` of its table on `nodes`."""
+
+    def grow(replicas: str | dict[int, str] = "ABC", nodes: dict[str, tuple[str, str]] = THREE) -> Resizable:
+        return Resizable(placed(tmp_path, nodes, replicas, append_only=True, configuration=QUICK), random.Random(seed))
+
+    return grow
 
 
 def split_to(story: Resizable, count: int, **options: bool) -> None:
@@ -48,8 +54,8 @@ def split_to(story: Resizable, count: int, **options: bool) -> None:
     story.stay()
 
 
-def test_one_tablet_becomes_eight_and_one_again_while_pipelines_write(tmp_path: Path) -> None:
-    story = resizable(tmp_path)
+def test_one_tablet_becomes_eight_and_one_again_while_pipelines_write(resizable: Grow) -> None:
+    story = resizable()
     story.write(count=40)
     split_to(story, 8)
     story.cluster.settle()
@@ -64,8 +70,8 @@ def test_one_tablet_becomes_eight_and_one_again_while_pipelines_write(tmp_path: 
     assert story.tablets.resize_seq_number == 6
 
 
-def test_what_was_staged_before_two_splits_and_lands_after_them_is_cut_on_the_way(tmp_path: Path) -> None:
-    story = resizable(tmp_path)
+def test_what_was_staged_before_two_splits_and_lands_after_them_is_cut_on_the_way(resizable: Grow) -> None:
+    story = resizable()
     story.write(count=20)
     story.stage()
     split_to(story, 4, write=False)
@@ -77,8 +83,8 @@ def test_what_was_staged_before_two_splits_and_lands_after_them_is_cut_on_the_wa
         assert straddling(snapshot, tablet_ranges(4)[1].tolist()[:-1]) == []
 
 
-def test_a_split_ends_while_a_node_is_away_and_what_it_has_is_cut_when_it_is_back(tmp_path: Path) -> None:
-    story = resizable(tmp_path)
+def test_a_split_ends_while_a_node_is_away_and_what_it_has_is_cut_when_it_is_back(resizable: Grow) -> None:
+    story = resizable()
     story.write(count=40)
     story.cluster.lose("C")
     split_to(story, 8, write=False)
@@ -88,8 +94,8 @@ def test_a_split_ends_while_a_node_is_away_and_what_it_has_is_cut_when_it_is_bac
     story.assert_settled()
 
 
-def test_a_split_waits_when_too_few_replicas_answer_and_says_for_whom(tmp_path: Path) -> None:
-    story = resizable(tmp_path)
+def test_a_split_waits_when_too_few_replicas_answer_and_says_for_whom(resizable: Grow) -> None:
+    story = resizable()
     story.write(count=40)
     story.aim(ALWAYS_SPLIT)
     story.decide(Resize.SPLIT)
@@ -108,8 +114,8 @@ def test_a_split_waits_when_too_few_replicas_answer_and_says_for_whom(tmp_path: 
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
-def test_a_node_is_lost_on_the_way_to_eight_tablets_and_back(tmp_path: Path, way: str) -> None:
-    story = resizable(tmp_path, nodes=FOUR if way == "removed" else THREE)
+def test_a_node_is_lost_on_the_way_to_eight_tablets_and_back(resizable: Grow, way: str) -> None:
+    story = resizable(nodes=FOUR if way == "removed" else THREE)
     story.write(count=40)
     split_to(story, 2)
     story.aim(ALWAYS_SPLIT)
@@ -133,8 +139,8 @@ def test_a_node_is_lost_on_the_way_to_eight_tablets_and_back(tmp_path: Path, way
 # --- a topology request, a pause, a revoked decision ---------------------------------------------------------------
 
 
-def test_a_topology_request_comes_before_a_split_that_is_due(tmp_path: Path) -> None:
-    story = resizable(tmp_path, nodes=FOUR)
+def test_a_topology_request_comes_before_a_split_that_is_due(resizable: Grow) -> None:
+    story = resizable(nodes=FOUR)
     story.write(count=40)
     story.aim(ALWAYS_SPLIT)
     story.decide(Resize.SPLIT)
@@ -150,8 +156,8 @@ def test_a_topology_request_comes_before_a_split_that_is_due(tmp_path: Path) -> 
     story.assert_settled()
 
 
-def test_nothing_is_decided_or_ended_while_balancing_is_paused(tmp_path: Path) -> None:
-    story = resizable(tmp_path)
+def test_nothing_is_decided_or_ended_while_balancing_is_paused(resizable: Grow) -> None:
+    story = resizable()
     story.write(count=40)
     story.aim(ALWAYS_SPLIT)
     story.decide(Resize.SPLIT)
@@ -165,10 +171,10 @@ def test_nothing_is_decided_or_ended_while_balancing_is_paused(tmp_path: Path) -
 
 
 def test_a_decision_is_revoked_when_the_size_crosses_back_and_late_work_for_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resizable: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizing, "SLICE_BYTES", 1)
-    story = resizable(tmp_path, {0: "ABC", 1: "ABC"})
+    story = resizable({0: "ABC", 1: "ABC"})
     for _ in range(3):
         story.write(count=20)
     story.aim(ALWAYS_SPLIT)
@@ -184,8 +190,8 @@ def test_a_decision_is_revoked_when_the_size_crosses_back_and_late_work_for_it_i
     story.assert_settled()
 
 
-def test_a_split_that_is_ready_waits_for_the_transitions_of_its_table_and_no_longer(tmp_path: Path) -> None:
-    story = resizable(tmp_path, {0: "ABC", 1: "ABC"}, FOUR)
+def test_a_split_that_is_ready_waits_for_the_transitions_of_its_table_and_no_longer(resizable: Grow) -> None:
+    story = resizable({0: "ABC", 1: "ABC"}, FOUR)
     story.write(count=40)
     story.aim(ALWAYS_SPLIT)
     story.decide(Resize.SPLIT)
@@ -205,8 +211,8 @@ def test_a_split_that_is_ready_waits_for_the_transitions_of_its_table_and_no_lon
 # --- merging -------------------------------------------------------------------------------------------------------
 
 
-def test_siblings_are_brought_together_before_they_are_merged(tmp_path: Path) -> None:
-    story = resizable(tmp_path, {0: "ABC", 1: "XBC", 2: "ABC", 3: "XCB"}, FOUR)
+def test_siblings_are_brought_together_before_they_are_merged(resizable: Grow) -> None:
+    story = resizable({0: "ABC", 1: "XBC", 2: "ABC", 3: "XCB"}, FOUR)
     story.write(count=40)
     story.aim(NEVER_SPLIT)
     story.until(lambda tablets: tablets.resize_type == "merge")
@@ -216,8 +222,8 @@ def test_siblings_are_brought_together_before_they_are_merged(tmp_path: Path) ->
     story.assert_sound()
 
 
-def test_a_merge_waits_for_a_volume_that_does_not_answer_and_says_so(tmp_path: Path) -> None:
-    story = resizable(tmp_path, {0: "ABC", 1: "XBC"}, FOUR)
+def test_a_merge_waits_for_a_volume_that_does_not_answer_and_says_so(resizable: Grow) -> None:
+    story = resizable({0: "ABC", 1: "XBC"}, FOUR)
     story.write(count=40)
     story.aim(NEVER_SPLIT)
     with story.cluster.without("A"):
@@ -248,9 +254,9 @@ PLACES = ["segregate", "raise_fence", "relabel", "DecideResize", "FinishResize",
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_coordinator_that_is_killed_at_any_side_effect_is_followed_by_one_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
+    resizable: Grow, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
 ) -> None:
-    story = resizable(tmp_path, {0: "ABC", 1: "XBC"}, FOUR)
+    story = resizable({0: "ABC", 1: "XBC"}, FOUR)
     story.write(count=40)
     kills = 0
 

@@ -26,7 +26,6 @@ from tests.support.replicas import make_replica, store
 COUNT = 8
 ENDS = tablet_ranges(COUNT)[1].tolist()
 NO_LIMIT = 1 << 40
-SEED = random.SystemRandom().randrange(1 << 32)
 
 
 @pytest.fixture
@@ -34,10 +33,9 @@ def address(tmp_path: Path) -> ReplicaAddress:
     return make_replica(tmp_path, 1, fence=5)
 
 
-def fill(address: ReplicaAddress, files: int = 6, rows: int = 40) -> set[int]:
+def fill(address: ReplicaAddress, seed: int, files: int = 6, rows: int = 40) -> set[int]:
     """Files of two tablets whose rows lie anywhere in them; the ids of all rows."""
-    print(f"seed {SEED}")
-    dice = random.Random(SEED)
+    dice = random.Random(seed)
     stored = []
     for number in range(files):
         label = f"1-{number % 2}"
@@ -57,8 +55,10 @@ def rows_of(address: ReplicaAddress) -> list[int]:
     return sorted(row for f in files for row in pq.read_table(f"{address.uri}/{f.path}")["id"].to_pylist())
 
 
-def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(address: ReplicaAddress) -> None:
-    rows = fill(address)
+def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(
+    address: ReplicaAddress, seed: int
+) -> None:
+    rows = fill(address, seed)
     result = segregate_replica(asked(address), Pace(0))
     assert result.ready
     assert result.cut > 0
@@ -71,8 +71,8 @@ def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(add
     assert open_snapshot(address).fence == 9  # high enough already: pipelines are not disturbed again
 
 
-def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address: ReplicaAddress) -> None:
-    rows = fill(address)
+def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address: ReplicaAddress, seed: int) -> None:
+    rows = fill(address, seed)
     sizes = [file.size for file in open_snapshot(address).all_files.values()]
     steps = 0
     while not (result := segregate_replica(asked(address, limit=max(sizes)), Pace(0))).ready:
@@ -84,8 +84,8 @@ def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address:
     assert rows_of(address) == sorted(rows)
 
 
-def test_what_was_planned_before_the_fence_changes_nothing(address: ReplicaAddress) -> None:
-    fill(address)
+def test_what_was_planned_before_the_fence_changes_nothing(address: ReplicaAddress, seed: int) -> None:
+    fill(address, seed)
     raise_fence(address, 12)
     before = open_snapshot(address).version
     result = segregate_replica(asked(address, epoch=11), Pace(0))
@@ -96,10 +96,10 @@ def test_what_was_planned_before_the_fence_changes_nothing(address: ReplicaAddre
 
 
 def test_a_fence_that_is_raised_while_it_cuts_stops_it(
-    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+    address: ReplicaAddress, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decision that is revoked fences its replicas: an executor that still works for it must not go on."""
-    rows = fill(address)
+    rows = fill(address, seed)
     cut = segregation.segregate
     done = []
 
@@ -117,8 +117,8 @@ def test_a_fence_that_is_raised_while_it_cuts_stops_it(
     assert rows_of(address) == sorted(rows)
 
 
-def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: ReplicaAddress) -> None:
-    fill(address)
+def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: ReplicaAddress, seed: int) -> None:
+    fill(address, seed)
     marker = tmp_path / "v1" / MARKER_FILE
     os.rename(marker, tmp_path / "away")
     [result] = ThreadSegregator().segregate([asked(address)])
@@ -126,8 +126,8 @@ def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: Replica
     assert not result.ready
 
 
-def test_a_limit_of_bytes_a_second_is_kept(address: ReplicaAddress) -> None:
-    fill(address)
+def test_a_limit_of_bytes_a_second_is_kept(address: ReplicaAddress, seed: int) -> None:
+    fill(address, seed)
     size = sum(file.size for file in open_snapshot(address).all_files.values())
     started = time.monotonic()
     [result] = ThreadSegregator(bytes_per_second=size).segregate([asked(address, limit=size)])

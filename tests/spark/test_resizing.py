@@ -1,0 +1,193 @@
+"""Splitting and merging with real rows, written and read through Spark throughout; and the same decisions by Spark."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.coordinator import resizing
+from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.segregation import SparkSegregator
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.resizing import Goal
+from epochlake.placement.resizing_frames import resizes
+
+from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = Configuration(
+    pipeline=PipelineSettings(attempts=20), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=8)
+)
+ROWS = 400
+PAUSE_SECONDS = 0.5
+"""Between two writes, and between two reads: each leaves a file for every tablet to be cut."""
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
+    monkeypatch.setattr(resizing, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(resizing, "RETRY_SECONDS", 0.0)
+
+
+class Load:
+    """Pipelines that write and read at QUORUM, one after the other, until they are told to stop.
+
+    A read must show every row that was acknowledged before it began, and none twice.
+    """
+
+    def __init__(self, story: Resizable, spark: SparkSession) -> None:
+        self._story, self._spark = story, spark
+        self._stop = threading.Event()
+        self.written = self.reads = 0
+        self.failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._repeat, args=(work,)) for work in (self.write, self.read)]
+
+    def __enter__(self) -> Load:
+        self.write()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        if self.failures:
+            raise self.failures[0]
+
+    def _repeat(self, work: object) -> None:
+        while not (self._stop.is_set() or self.failures):
+            try:
+                work()  # type: ignore[operator]
+            except BaseException as failure:
+                self.failures.append(failure)
+            self._stop.wait(PAUSE_SECONDS)
+
+    def write(self) -> None:
+        rows = self._spark.range(self.written, self.written + ROWS, 1, 1).selectExpr("id", "'x' as note")
+        with self._pipeline("writer") as pipeline:
+            pipeline.write(rows, "air.flights", consistency="QUORUM")
+        self.written += ROWS
+
+    def read(self) -> None:
+        acknowledged = self.written
+        with self._pipeline("reader") as pipeline:
+            seen = [row.id for row in pipeline.read("air.flights", consistency="QUORUM").select("id").collect()]
+        assert len(seen) == len(set(seen))
+        assert set(range(acknowledged)) <= set(seen)
+        self.reads += 1
+
+    def _pipeline(self, name: str) -> Pipeline:
+        return self._story.cluster.pipeline(name, self._spark)
+
+
+def test_eight_tablets_become_sixty_four_and_eight_again_under_load_with_a_node_lost_and_replaced(
+    tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
+    three = {name: FOUR[name] for name in "ABC"}
+    replicas = dict.fromkeys(range(8), "ABC")
+    story = Resizable(placed(tmp_path, three, replicas, append_only=True, configuration=QUICK), random.Random(seed))
+    with Load(story, spark) as load:
+        story.aim(ALWAYS_SPLIT)
+        story.until_count(16, write=False)
+        story.cluster.lose("A")
+        story.until_count(64, write=False)
+        administration.pause_balancing(story.cluster.cluster)
+        volumes = [("d1", str(story.cluster.directory / "W"), 1 << 30)]
+        administration.replace_node(story.cluster.cluster, "A", "W", volumes)
+        story.cluster.settle()
+        assert story.tablets.count == 64
+        administration.resume_balancing(story.cluster.cluster)
+        story.aim(NEVER_SPLIT)
+        story.until_count(8, write=False)
+        administration.pause_balancing(story.cluster.cluster)
+        story.cluster.settle()
+    load.read()
+    assert load.reads > 3
+    assert story.tablets.count == 8
+    assert story.cluster.metadata.node("A").state.value == "left"
+    story.assert_sound()
+
+
+def test_executors_cut_as_threads_do(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+    three = {name: FOUR[name] for name in "ABC"}
+    story = Resizable(placed(tmp_path, three, "ABC", append_only=True, configuration=QUICK), random.Random(seed))
+    story.write(count=100)
+    story.aim(ALWAYS_SPLIT)
+    story.cluster.coordinator = Coordinator(story.cluster.cluster, segregator=SparkSegregator(spark))
+    story.until_count(4, write=False)
+    story.stay()
+    story.cluster.settle()
+    story.assert_settled()
+
+
+# --- decisions as DataFrames ---------------------------------------------------------------------------------------
+
+TABLES = "table_id string, count int, replicas int, target_bytes bigint, max_count int, resize_type string"
+
+
+@pytest.mark.connect
+def test_decisions_of_frames_are_those_of_the_rule(spark: SparkSession) -> None:
+    tables = spark.createDataFrame(
+        [
+            ("large", 2, 2, 100, None, "none"),
+            ("large and bounded", 2, 2, 100, 2, "none"),
+            ("small", 4, 1, 100, None, "none"),
+            ("small by now", 4, 1, 100, None, "split"),
+            ("unmeasured", 4, 3, 100, None, "none"),
+        ],
+        TABLES,
+    )
+    sizes = spark.createDataFrame(
+        [
+            *[("large", size) for size in (500, 500, 300, 300)],
+            *[("large and bounded", 400)] * 4,
+            *[("small", size) for size in (0, 0, 0, 196)],
+            *[("small by now", 75)] * 4,
+        ],
+        "table_id string, bytes bigint",
+    )
+    rows = {row.table_id: row for row in resizes(tables, sizes).collect()}
+    found = {name: (row.resize_type, row.changes, row.wanted_count) for name, row in rows.items()}
+    assert found == {
+        "large": ("split", True, 8),
+        "large and bounded": ("none", False, 2),
+        "small": ("merge", True, 2),
+        "small by now": ("none", True, 4),
+        "unmeasured": ("none", False, 4),
+    }
+    assert rows["large"].bytes == 400
+    assert rows["unmeasured"].bytes is None
+    assert "may have 2 at most" in rows["large and bounded"].reason
+
+
+@pytest.mark.connect
+def test_a_goal_of_replicas_on_each_volume_splits_the_largest_tablets_first(spark: SparkSession) -> None:
+    tables = spark.createDataFrame(
+        [("a", 2, 3, 100), ("b", 2, 3, 100)], "table_id string, count int, replicas int, target_bytes int"
+    )
+    sizes = spark.createDataFrame([("a", 60), ("b", 80)], "table_id string, bytes int")
+    rows = resizes(tables, sizes, Goal(per_volume=6, volumes=3)).collect()
+    assert [(row.table_id, row.wanted_count) for row in rows] == [("a", 2), ("b", 4)]
+
+
+@pytest.mark.connect
+def test_frames_without_tables_have_no_decisions_and_wrong_ones_are_refused(spark: SparkSession) -> None:
+    sizes = spark.createDataFrame([], "table_id string, bytes bigint")
+    none = resizes(spark.createDataFrame([], TABLES), sizes)
+    assert none.count() == 0
+    assert none.columns == ["table_id", "count", "wanted_count", "bytes", "resize_type", "changes", "reason"]
+    with pytest.raises(InvalidRequest, match="target_bytes missing"):
+        resizes(spark.createDataFrame([("a", 1, 1)], "table_id string, count int, replicas int"), sizes)
