@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Annotated
+
 import typer
 from epochlake.jobs.administration.balancing import plan_balance
 from epochlake.jobs.administration.resizing import plan_resize
@@ -12,11 +15,23 @@ app = typer.Typer(help="Plans, without carrying them out.", no_args_is_help=True
 
 
 @app.command("balance")
-def balance(context: typer.Context) -> None:
-    """Show every move that balancing would make now, in waves, each with its reason, and what stays and why."""
+def balance(
+    context: typer.Context,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Each move by itself with its reason, not only between which volumes.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", help="At most so many rows of moves; 0: all.", min=0)
+    ] = 50,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Nothing more: a plan is never carried out by this command.")
+    ] = False,
+) -> None:
+    """Show what balancing would move now, in waves, and what stays and why. JSON has each move with its reason."""
     session = of(context)
     streams = session.configuration.coordinator.streams_per_volume
-    session.show(plan_balance(session.cluster.catch_up(), streams), balance_plan)
+    plan = plan_balance(session.cluster.catch_up(), streams)
+    session.show(plan, partial(balance_plan, explain=explain, limit=limit))
 
 
 @app.command("resize")

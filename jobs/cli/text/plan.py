@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.administration.balancing import BalancePlan
+from collections import defaultdict
+
+from epochlake.jobs.administration.balancing import BalancePlan, MovePlanned
 from epochlake.jobs.administration.resizing import ResizePlan
 from epochlake.jobs.cli.text.parts import bold, filled, plural, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
 
 
-def balance_plan(plan: BalancePlan) -> list[RenderableType]:
+def balance_plan(plan: BalancePlan, *, explain: bool = True, limit: int = 0) -> list[RenderableType]:
     waves = max((move.wave for move in plan.moves), default=0)
     moved = sum(move.bytes for move in plan.moves)
     head = bold(f"{plural(len(plan.moves), 'move')}")
@@ -23,12 +25,15 @@ def balance_plan(plan: BalancePlan) -> list[RenderableType]:
     if not plan.balancing:
         parts.append(Text("balancing is paused: the coordinator begins none of this", style="yellow"))
     if plan.moves:
-        made = table("wave", "tablet", "from", "to", "size", "why", right=["wave", "size"], wide=["why"])
-        rows = (
-            (move.wave, f"{move.table}/{move.tablet}", move.source, move.target, size(move.bytes), move.reason)
-            for move in plan.moves
+        rows = _each_move(plan) if explain else _moves_between_volumes(plan)
+        made = (
+            table("wave", "tablet", "from", "to", "size", "why", right=["wave", "size"], wide=["why"])
+            if explain
+            else table("from", "to", "moves", "size", "waves", right=["moves", "size"])
         )
-        parts += [Text(), filled(made, rows)]
+        parts += [Text(), filled(made, rows[: limit or None])]
+        if limit and len(rows) > limit:
+            parts.append(Text(f"{len(rows) - limit:,} more: raise --limit", style="bright_black"))
     if plan.nodes:
         made = table(
             "node",
@@ -57,6 +62,26 @@ def balance_plan(plan: BalancePlan) -> list[RenderableType]:
         made = table("node", "replicas", "stays because", right=["replicas"], wide=["stays because"])
         parts += [Text(), filled(made, ((s.node, s.replicas or None, s.reason) for s in plan.stays))]
     return parts
+
+
+def _each_move(plan: BalancePlan) -> list[tuple[object, ...]]:
+    return [
+        (move.wave, f"{move.table}/{move.tablet}", move.source, move.target, size(move.bytes), move.reason)
+        for move in plan.moves
+    ]
+
+
+def _moves_between_volumes(plan: BalancePlan) -> list[tuple[object, ...]]:
+    """Moves from one volume to another taken together, the most bytes first."""
+    found: dict[tuple[str, str], list[MovePlanned]] = defaultdict(list)
+    for move in plan.moves:
+        found[(move.source, move.target)].append(move)
+    rows: list[tuple[object, ...]] = []
+    for (source, target), moves in sorted(found.items(), key=lambda pair: -sum(move.bytes for move in pair[1])):
+        waves = sorted({move.wave for move in moves})
+        span = str(waves[0]) if len(waves) == 1 else f"{waves[0]} to {waves[-1]}"
+        rows.append((source, target, f"{len(moves):,}", size(sum(move.bytes for move in moves)), span))
+    return rows
 
 
 def resize_plan(plan: ResizePlan) -> list[RenderableType]:

@@ -239,7 +239,11 @@ def test_a_plan_names_each_move_with_its_reason(grown: CommandLine, cluster: Clu
     after = {node["node"]: node["replicas_after"] for node in plan["nodes"]}
     assert after == {"n1": 4, "n2": 8, "n3": 8, "n4": 4}
     assert cluster.catch_up().epoch == epoch
-    assert "n4/d1" in grown.text("plan", "balance").out
+    short, long = (" ".join(grown.text("plan", "balance", *more).out.split()) for more in ([], ["--explain"]))
+    assert "n1/d1 n4/d1" in short
+    assert plan["moves"][0]["reason"][:20] not in short
+    assert plan["moves"][0]["reason"][:20] in long
+    assert "more: raise --limit" in grown.text("plan", "balance", "--explain", "--dry-run", "--limit", "1").out
 
 
 def test_live_pipelines_are_listed(unchanged: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
