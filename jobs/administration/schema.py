@@ -139,12 +139,19 @@ def plan_create_keyspace(
     strategy: str | None = None,
 ) -> CreateKeyspace:
     """The event of `create_keyspace`; without a strategy it is the one whose options `replication` are."""
-    return CreateKeyspace(Keyspace(name, placement, strategy or strategy_of(replication), dict(replication)))
+    return CreateKeyspace(Keyspace(name, placement, strategy_of(replication, strategy), dict(replication)))
 
 
-def strategy_of(replication: Mapping[str, int]) -> str:
-    """The strategy whose options these are."""
-    return SIMPLE if set(replication) == {SIMPLE_OPTION} else NETWORK_TOPOLOGY
+def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str:
+    """The strategy whose options these are. Raises InvalidRequest when another one was `asked` for."""
+    fitting = SIMPLE if set(replication) == {SIMPLE_OPTION} else NETWORK_TOPOLOGY
+    if asked not in (None, fitting):
+        wanted = "one number, as in 3" if asked == SIMPLE else "a number for each datacenter, as in dc1=3"
+        given = ", ".join(f"{name}={count}" for name, count in replication.items())
+        raise InvalidRequest(
+            f"{asked} takes {wanted}, and not {given}: correct the replication, or leave out the strategy"
+        )
+    return fitting
 
 
 def plan_drop_keyspace(name: str) -> DropKeyspace:
@@ -211,7 +218,7 @@ def _allocated(metadata: ClusterMetadata, keyspace: Keyspace, count: int) -> tup
     nodes = [
         node
         for node in metadata.directory.nodes.values()
-        if node.state is NodeState.NORMAL and keyspace.replication.get(node.datacenter, 0) > 0
+        if node.state is NodeState.NORMAL and not node.maintenance and keyspace.replication.get(node.datacenter, 0) > 0
     ]
     probed = probe(metadata, (volume for node in nodes for volume in node.volumes))
     unreachable = {

@@ -23,6 +23,7 @@ NODE_COLUMNS = ("node_id", "datacenter", "rack")
 VOLUME_COLUMNS = ("volume_id", "node_id", "capacity")
 REPLICA_COLUMNS = ("table_id", "tablet", "volume_id", "bytes")
 FLIGHT_COLUMNS = ("table_id", "tablet", "leaving", "pending")
+EXCLUDED_COLUMNS = ("table_id", "node_id")
 
 
 def balance(
@@ -33,6 +34,7 @@ def balance(
     in_flight: DataFrame | None = None,
     pending: DataFrame | None = None,
     policy: Policy | None = None,
+    excluded: DataFrame | None = None,
 ) -> DataFrame:
     """The plan of a cluster: what moves in which wave and why, and what does not move and why.
 
@@ -43,13 +45,13 @@ def balance(
       too, unless `sizes` gives them.
     - `sizes`: table_id, tablet, volume_id, bytes. A replica without a row there counts as empty.
     - `in_flight`: table_id, tablet, leaving, pending (volume ids). `pending`: table_id, of tables with a pending
-      request.
+      request. `excluded`: table_id, node_id, of nodes that may not hold replicas of a table (placement rules).
 
     Out: wave, table_id, tablet, kind (migration, intranode_migration, stay), source_volume, target_volume, bytes,
     reason. The plan is computed on the driver.
     """
     replicas = _replicas(tablets, sizes)
-    catalog = _catalog(nodes, volumes, in_flight, pending)
+    catalog = _catalog(nodes, volumes, in_flight, pending, excluded)
     plan = plan_table(catalog, replicas.toArrow(), policy or Policy())
     return frame_of(tablets.sparkSession, plan)
 
@@ -62,6 +64,7 @@ def balance_in_parallel(
     in_flight: DataFrame | None = None,
     pending: DataFrame | None = None,
     policy: Policy | None = None,
+    excluded: DataFrame | None = None,
 ) -> DataFrame:
     """As `balance`, with one task for each part of the cluster that can be planned by itself.
 
@@ -69,7 +72,7 @@ def balance_in_parallel(
     one.
     """
     replicas = _replicas(tablets, sizes)
-    catalog = _catalog(nodes, volumes, in_flight, pending)
+    catalog = _catalog(nodes, volumes, in_flight, pending, excluded)
     part_of_volume = _parts(catalog, replicas)
     spark = tablets.sparkSession
     lookup = frame_of(spark, part_of_volume)
@@ -94,7 +97,10 @@ def _plan_part(catalog: Catalog, part_of_volume: pa.Table, policy: Policy) -> Ca
         replicas = replicas.drop_columns(["part"])
         if "\n" in part.as_py():
             _require_once(replicas, part.as_py())
-        return plan_table(Catalog(nodes, volumes, flight, catalog.pending), replicas, policy)
+        excluded = catalog.excluded
+        if excluded is not None:
+            excluded = excluded.filter(pc.is_in(excluded["node_id"], nodes["node_id"].combine_chunks()))
+        return plan_table(Catalog(nodes, volumes, flight, catalog.pending, excluded), replicas, policy)
 
     return plan
 
@@ -166,13 +172,21 @@ def _replicas(tablets: DataFrame, sizes: DataFrame | None) -> DataFrame:
     return tablets.select(*REPLICA_COLUMNS[:3], F.col("bytes").cast("bigint"))
 
 
-def _catalog(nodes: DataFrame, volumes: DataFrame, in_flight: DataFrame | None, pending: DataFrame | None) -> Catalog:
+def _catalog(
+    nodes: DataFrame,
+    volumes: DataFrame,
+    in_flight: DataFrame | None,
+    pending: DataFrame | None,
+    excluded: DataFrame | None,
+) -> Catalog:
     _require(nodes, NODE_COLUMNS, "nodes")
     _require(volumes, VOLUME_COLUMNS, "volumes")
     role = F.col("role") if "role" in nodes.columns else F.lit("active")
     weight = F.col("weight").cast("double") if "weight" in nodes.columns else F.lit(1.0)
     if in_flight is not None:
         _require(in_flight, FLIGHT_COLUMNS, "in_flight")
+    if excluded is not None:
+        _require(excluded, EXCLUDED_COLUMNS, "excluded")
     return Catalog(
         nodes.select(
             "node_id",
@@ -184,6 +198,7 @@ def _catalog(nodes: DataFrame, volumes: DataFrame, in_flight: DataFrame | None, 
         volumes.select("volume_id", "node_id", F.col("capacity").cast("double")).toArrow(),
         None if in_flight is None else in_flight.select(*FLIGHT_COLUMNS).toArrow(),
         None if pending is None else pending.select("table_id").toArrow(),
+        None if excluded is None else excluded.select(*EXCLUDED_COLUMNS).toArrow(),
     )
 
 

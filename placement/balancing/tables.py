@@ -21,13 +21,15 @@ STAY = "stay"
 
 class Catalog(msgspec.Struct, frozen=True, eq=False):
     """What is small: `nodes` (node_id, datacenter, rack, role, weight), `volumes` (volume_id, node_id, capacity),
-    `in_flight` (table_id, tablet, leaving, pending: volumes, null where nothing leaves or comes), `pending` (table_id).
+    `in_flight` (table_id, tablet, leaving, pending: volumes, null where nothing leaves or comes), `pending` (table_id),
+    `excluded` (table_id, node_id: nodes that may not hold replicas of a table).
     """
 
     nodes: pa.Table
     volumes: pa.Table
     in_flight: pa.Table | None = None
     pending: pa.Table | None = None
+    excluded: pa.Table | None = None
 
 
 def plan_schema(table_id: pa.DataType) -> pa.Schema:
@@ -76,6 +78,7 @@ def plan_table(catalog: Catalog, replicas: pa.Table, policy: Policy) -> pa.Table
         replica_volume=_rows_of(volume_ids, replicas["volume_id"].to_numpy()[order], "volume"),
         replica_size=replicas["bytes"].to_numpy()[order],
         **_busy(catalog, volume_ids),
+        table_nodes=_rules(catalog, names, node_ids),
     )
     plan = plan_moves(load, policy)
     return _as_table(load, plan, names, keys, span, volume_ids, node_ids.tolist(), replicas["table_id"].type)
@@ -138,6 +141,17 @@ def _holds(catalog: Catalog, names: pa.Array, keys: Ints, span: int) -> np.ndarr
         moving = table.astype(np.int64) * span + catalog.in_flight["tablet"].to_numpy()
         holds[np.isin(keys, moving[table >= 0])] = Hold.IN_TRANSITION
     return holds
+
+
+def _rules(catalog: Catalog, names: pa.Array, node_ids: np.ndarray) -> np.ndarray | None:
+    """The nodes that each table may use, (tables, N); None when there are no rules."""
+    if catalog.excluded is None or not catalog.excluded.num_rows:
+        return None
+    table = pc.index_in(catalog.excluded["table_id"].cast(names.type), names).fill_null(-1).to_numpy()
+    node = _rows_of(node_ids, catalog.excluded["node_id"].to_numpy(), "node")
+    allowed = np.ones((len(names), len(node_ids)), np.bool_)
+    allowed[table[table >= 0], node[table >= 0]] = False
+    return allowed
 
 
 def _busy(catalog: Catalog, volume_ids: np.ndarray) -> dict[str, Ints]:

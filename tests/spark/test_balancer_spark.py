@@ -101,6 +101,16 @@ def test_tablets_in_flight_and_of_tables_with_pending_requests_stay(spark: Spark
     assert 0 not in {row.tablet for row in moves}
 
 
+def test_a_table_leaves_the_nodes_that_it_is_excluded_from_and_the_reason_says_so(spark: SparkSession) -> None:
+    frames = Frames(spark)
+    excluded = spark.createDataFrame([(TABLES[0], 12)], "table_id string, node_id int")
+    rows = balance(frames.nodes, frames.volumes, frames.tablets(), frames.sizes(), excluded=excluded).collect()
+    ruled = [row for row in rows if row.table_id == TABLES[0] and row.kind == "migration"]
+    assert len(ruled) == 8
+    assert {row.target_volume for row in ruled} == {106, 107}
+    assert all(row.reason.startswith("placement rules: node 12 may not hold its table") for row in ruled)
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_planning_in_parallel_makes_the_same_balance(spark: SparkSession, closed: bool) -> None:
     racks = (0, 1, 2) * 4 if closed else (0, 1, 2, 3) * 3
