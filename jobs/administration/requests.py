@@ -151,7 +151,7 @@ def plan_change_replication(
     return RequestReplication(
         request_id=request_id,
         keyspace=keyspace,
-        strategy=strategy or strategy_of(replication),
+        strategy=strategy_of(replication, strategy),
         replication=dict(replication),
         force=force,
         why=why,

@@ -18,6 +18,8 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import Progress
 from epochlake.jobs.dataplane.compacting import EVERYTHING
+from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
@@ -195,8 +197,13 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "unreadable replication": (["keyspace", "alter", "air", "--replication", "many"], 2, ["'many'"]),
     "strategy of another replication": (
         ["keyspace", "alter", "air", "--replication", "dc1=2", "--strategy", "SimpleStrategy"],
-        3,
-        ["replication_factor"],
+        2,
+        ["SimpleStrategy takes one number", "dc1=2"],
+    ),
+    "replication of another strategy": (
+        ["keyspace", "create", "k", "--replication", "3", "--strategy", "NetworkTopologyStrategy"],
+        2,
+        ["dc1=3", "replication_factor=3"],
     ),
     "unknown strategy": (["keyspace", "alter", "air", "--replication", "dc1=2", "--strategy", "X"], 2, ["--strategy"]),
     "unknown keyspace": (["keyspace", "alter", "none", "--replication", "dc1=2"], 3, ["'none'"]),
@@ -226,6 +233,30 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(
     assert [word for word in said if word not in result.error_line] == [], result.err
     assert kept.json(*words).error["exit_code"] == code
     assert kept.log() == before
+
+
+@pytest.mark.parametrize("words", [words for words, _, _ in DRY.values()], ids=DRY)
+def test_a_request_is_rejected_when_the_cluster_is_not_at_the_expected_epoch(
+    kept: CommandLine, words: list[str]
+) -> None:
+    before = kept.log()
+    for more in ([], ["--dry-run"]):
+        result = kept.json(*words, "--expect-epoch", "3", *more)
+        assert (result.code, result.error["code"]) == (3, "epoch-moved")
+    assert kept.log() == before
+
+
+def test_requests_are_asked_for_once_and_not_beside_each_other(line: CommandLine) -> None:
+    first = line.done("node", "decommission", "D", "--request-id", "once", "--reason", "because")
+    again = line.json("node", "decommission", "D", "--request-id", "once")
+    assert (again.code, again.json["epoch"], again.json["already"]) == (0, first["epoch"], True)
+    assert line.done("log", "show", str(first["epoch"]))["reason"] == "because"
+    busy = line.json("node", "move", "D", "--token", "5")
+    assert (busy.code, busy.error["code"]) == (3, "request-in-the-way")
+    line.done(*ADD, "--token", "7")
+    second = [word.replace("X", "Y").replace("disk/x", "disk/y") for word in ADD]
+    taken = line.json(*second, "--token", "7")
+    assert (taken.code, taken.error["code"]) == (3, "tokens-taken")
 
 
 # --- requests, from asking to ending -------------------------------------------------------------------------------
@@ -438,3 +469,16 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
         "target_file_bytes": 1 << 20,
     }
     assert "none of 5 ranges is worth compacting" in kept.text(*words).out
+
+
+def test_a_repeated_request_finds_its_own_table_on_the_ring(ring: RingCluster) -> None:
+    first = administration.create_table(ring.cluster, "air.t", clusters.COLUMNS, ["id"], request_id="once")
+    again = administration.create_table(ring.cluster, "air.t", clusters.COLUMNS, ["id"], request_id="once")
+    assert (again.committed.epoch, again.committed.already) == (first.committed.epoch, True)
+    assert (again.table_id, again.tablets, first.tablets) == (first.table_id, 0, 0)
+    metadata = ring.metadata
+    replicas = [
+        address_of(metadata, metadata.table("air.t"), volume) for volume in metadata.ring_volumes(first.table_id)
+    ]
+    assert len(replicas) == len(FOUR)
+    assert all(open_snapshot(address).all_files == {} for address in replicas)
