@@ -278,7 +278,7 @@ REQUESTS_SCHEMA = pa.schema(
         _CHANGED,
         _field(TOKENS, _list(LONG), "tokens that were asked for; empty: to be allocated, or none are needed"),
         _maybe(STRATEGY, TEXT, "the strategy that the keyspace is to have"),
-        _maybe(REPLICATION, pa.map_(TEXT, INT), "the replication that the keyspace is to have"),
+        _maybe(REPLICATION, TEXT, "JSON of the replication that the keyspace is to have"),
         _maybe(SOURCE_DATACENTER, TEXT, "where a rebuild streams from; null: from anywhere"),
         _field(FORCE, pa.bool_(), "whether it may go below what replication asks for"),
     ]

@@ -194,7 +194,7 @@ def requests(metadata: ClusterMetadata) -> pa.Table:
                 request.epoch,
                 list(request.tokens),
                 request.strategy or None,
-                list(request.replication.items()) or None,
+                _json(request.replication or None),
                 request.source_datacenter or None,
                 request.force,
             )

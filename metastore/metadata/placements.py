@@ -175,14 +175,13 @@ class RingPlacements:
     def placement(self, index: int) -> Placement:
         low = int(self.lows[index])
         reads = self._on_volumes(_row(self._now.reads, low), low)
+        writes = reads
+        if self._now.writes is not self._now.reads:
+            writes = self._on_volumes(_row(self._now.writes, low), low)
         change = self._change_of(low)
         if change is None or not self._moving[change[0]].both:
-            writes = (
-                reads if self._now.writes is self._now.reads else self._on_volumes(_row(self._now.writes, low), low)
-            )
             return Placement(reads, writes, (writes,))
-        old, new = self._old_and_new(change, low)
-        return Placement(reads, tuple(dict.fromkeys((*old, *new))), (old, new))
+        return Placement(reads, writes, self._old_and_new(change, low))
 
     def since(self, index: int) -> Since:
         low = int(self.lows[index])

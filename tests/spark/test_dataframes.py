@@ -19,9 +19,12 @@ from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.support.random_histories import History, random_history
+from tests.support.random_histories import History, random_history, random_ring_history
 
-PARTS = ("nodes", "volumes", "keyspaces", "tables", "tablets", "transitions", "read_placements", "write_placements")
+PARTS = (
+    *("nodes", "volumes", "keyspaces", "tables", "tablets", "transitions", "read_placements", "write_placements"),
+    *("ring_ranges", "operations"),
+)
 
 
 class Root:
@@ -112,6 +115,24 @@ def test_write_sets_are_those_in_which_a_write_must_reach_its_level(
         for replicas in metadata.placement(table_id, tablet).write_sets
     ]
     assert_same(actual, spark.createDataFrame(expected, actual.schema))
+
+
+def test_the_ring_is_there_at_any_epoch(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    cluster = HistoryOnDisk(tmp_path, random_ring_history(seed, 60))
+    frames = MetadataFrames(spark, cluster)
+    metadata = max(cluster.history.versions, key=lambda version: len(version.rings.operations))
+    at = frames.at(metadata.epoch)
+    assert {row.operation_id for row in at.operations.collect()} == set(metadata.rings.operations)
+    cover = metadata.ring_placements("sky")
+    counts = at.read_placements.where(F.col("table") == "stars").groupBy("tablet").count().collect()
+    assert {row.tablet: row["count"] for row in counts} == {
+        index: len(cover.placement(index).reads) for index in range(len(cover.lows))
+    }
+    nodes = at.ring_ranges.where(F.col("keyspace") == "sky").select(F.explode("reads").alias("node_id")).distinct()
+    known = metadata.directory.node_of_volume
+    assert {row.node_id for row in nodes.collect()} == {
+        known[volume].node_id for index in range(len(cover.lows)) for volume in cover.placement(index).reads
+    }
 
 
 def test_time_travel_is_replay(spark: SparkSession, frames: MetadataFrames, cluster: HistoryOnDisk, seed: int) -> None:
