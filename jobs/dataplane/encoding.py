@@ -126,7 +126,8 @@ class RangeEncoder:
         self._label = plan.cover.labels[index]
         self._targets = plan.cover.replicas(index)
         if not self._targets:
-            raise RowsRefused(f"there are rows for range {self._label} of {plan.table.full_name}, and no replica for it")
+            named = f"range {self._label} of {plan.table.full_name}"
+            raise RowsRefused(f"there are rows for {named}, and no replica for it")
         self._replicas = replicas
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
