@@ -14,8 +14,9 @@ import numpy as np
 from epochlake.jobs.coordinator.planning import BEFORE_STREAMED, Loads
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.configuration import TabletSettings
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import NewTransition
+from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
 from epochlake.placement.resizing import Colocation, Decision, Goal, Resize, TableSizes, colocations, decide
 from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
@@ -103,7 +104,7 @@ def colocating_transitions(
         if {2 * pair, 2 * pair + 1} & moving:
             continue
         move = _next_move(metadata, tablet_map, pair)
-        obstacle = _obstacle(metadata, move, loads) if move else "their replicas are in different datacenters"
+        obstacle = _obstacle(metadata, table_id, move, loads) if move else "their replicas are in different datacenters"
         if obstacle:
             stuck[f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}"] = None
         elif move and move.source in room and move.target in room:
@@ -122,17 +123,16 @@ def _next_move(metadata: ClusterMetadata, tablet_map: TabletMap, pair: int) -> C
     return moves[0] if moves else None
 
 
-def _obstacle(metadata: ClusterMetadata, move: Colocation, loads: Loads) -> str:
-    """Why a move cannot begin: it could only fail, be taken back and begin again, for ever."""
+def _obstacle(metadata: ClusterMetadata, table_id: TableId, move: Colocation, loads: Loads) -> str:
+    """Why a move cannot begin now: it is not allowed, or could only fail, be taken back and begin again, for ever."""
     if move.source in loads.unmeasured:
         return f"{describe(metadata, move.source)} does not answer. Bring it back, or remove its node"
     if move.target in loads.no_targets:
         return f"{describe(metadata, move.target)} does not answer, or took a tablet back a moment ago"
-    node = metadata.directory.node_of_volume[move.target]
-    if node.state is not NodeState.NORMAL:
-        return f"node {node.name} is {node.state}"
-    if node.maintenance:
-        return f"node {node.name} is in maintenance"
+    try:
+        metadata.check(StartTransitions((_transition(metadata, table_id, move),)))
+    except Rejected as rejected:
+        return rejected.reason
     return ""
 
 

@@ -33,6 +33,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.jobs.segregation import Segregated, Segregation, Segregator, ThreadSegregator
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DecideResize, FinishResize, StartTransitions
 from epochlake.metastore.metadata.model import TableId, VolumeId
@@ -96,11 +97,16 @@ class ResizingTrack:
         if not self._may_go_on(metadata):
             return progressed
         self._forget_stale(metadata)
-        self.held = frozenset(_in_force(metadata, Resize.MERGE))
-        for table_id in _in_force(metadata, Resize.SPLIT):
-            progressed = self._split(metadata, table_id) or progressed
-        for table_id in _in_force(metadata, Resize.MERGE):
-            progressed = self._merge(metadata, table_id) or progressed
+        for resize, work in ((Resize.SPLIT, self._split), (Resize.MERGE, self._merge)):
+            for table_id in _in_force(metadata, resize):
+                newest = self._cluster.catch_up()
+                if newest.tablets.maps.get(table_id) is not metadata.tablets.maps[table_id]:
+                    continue
+                try:
+                    progressed = work(newest, table_id) or progressed
+                except Rejected as rejected:
+                    # Somebody else changed what this was planned on; other tables are not concerned.
+                    self.blocked.append(str(rejected))
         return progressed
 
     def idle(self, metadata: ClusterMetadata) -> bool:
@@ -208,10 +214,14 @@ class ResizingTrack:
             begun, stuck = colocating_transitions(metadata, table_id, self._measured(metadata), streams)
             name = metadata.schema.tables[table_id].full_name
             self.blocked += [f"{name}: {reason}" for reason in stuck]
+            if begun or not stuck:
+                # What is stuck may need the balancer to get on.
+                self.held |= {table_id}
             if begun:
                 self._cluster.commit(StartTransitions(tuple(begun)), reason=begun[0].reason)
             return bool(begun)
         if self._is_moving(metadata, table_id):
+            self.held |= {table_id}
             return False
         decided = (table_id, tablet_map.resize_seq_number)
         return self._end(metadata, decided, self._fence(metadata, table_id))
