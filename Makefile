@@ -42,7 +42,8 @@ format: venv ## Format the code and mend what ruff can mend
 types: venv links ## Check types, across the three packages
 	@$(BIN)/mypy
 
-simulate: java venv ## Run the placement simulator: 1,000 random histories of each of 18 configurations (ARGS="--runs 10")
+simulate: java venv ## Run both simulators of the ring: 1,000 histories of each kind (ARGS="--runs 10 --seed 7" for others)
+	@$(BIN)/python -m epochlake.jobs.simulate_quorums --runs 1000 $(ARGS)
 	@$(BIN)/python -m epochlake.jobs.simulate_placements --runs 1000 $(ARGS)
 
 bench: java venv ## Run the benchmarks, each beside its floor or peer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from epochlake.placement.ring.movement import Movement
 from epochlake.placement.ring.placements import NO_CHANGE, NO_DELTA, Assignment, Delta
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
+from epochlake.placement.ring.simulation.histories import STEPS, QuorumsDisjoint, simulate_quorums
 from epochlake.placement.ring.simulation.placements import (
     CONFIGURATIONS,
     Configuration,
@@ -33,6 +34,14 @@ from msgspec.structs import replace
 from tests.unit.placement.ring_rings import KS, cluster, in_a_row, member, network, simple
 
 SMALL = 18
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """What sound production has chosen must not hide what broken production chooses, nor the other way round."""
+    strategies.chosen_before.cache_clear()
+    yield
+    strategies.chosen_before.cache_clear()
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: f"{c.operations}-{c.factor}-{c.datacenters}")
@@ -132,6 +141,26 @@ def test_the_quorum_simulator_catches_steps_that_are_broken(
     state = cluster([*in_a_row(6), member(20)], simple(3))
     history = steps_of(state, operations.plan_join(state, "x", 20, [150]))
     assert list(disjoint_in_history(history))
+
+
+@pytest.mark.parametrize(
+    ("what", "module", "name", "broken", "message"), QUORUM_BREAKERS, ids=[row[0] for row in QUORUM_BREAKERS]
+)
+def test_random_histories_of_quorums_catch_steps_that_are_broken_and_can_be_run_again(
+    monkeypatch: pytest.MonkeyPatch, what: str, module: object, name: str, broken: Callable[..., object], message: str
+) -> None:
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(QuorumsDisjoint) as found:
+        list(map(simulate_quorums, range(20)))
+    with pytest.raises(QuorumsDisjoint) as again:
+        simulate_quorums(found.value.seed)
+    assert str(again.value) == str(found.value)
+
+
+def test_random_histories_keep_every_quorum_meeting_every_other() -> None:
+    reports = [simulate_quorums(seed) for seed in range(1, 9)]
+    assert all(report.steps == STEPS for report in reports)
+    assert min(report.pairs for report in reports) > 50
 
 
 def steps_of(state: RingState, operation: Operation) -> list[RingState]:

@@ -1,0 +1,79 @@
+"""Many runs of a simulator on the cores that Spark has: each a task of its own, known by its seed and its number.
+
+The one idea: a run is a function of its seed, so nothing has to be kept of the ones that went well. Runs are handed to
+Spark in rounds of whole seeds: what has ended is known round by round, and a range of seeds can be run by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from epochlake.placement.errors import InvariantViolated
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAILED = 4
+RUNS_IN_A_ROUND = 180
+_DDL = "seed bigint, number int, steps bigint, failure string"
+_SCHEMA = pa.schema([("seed", pa.int64()), ("number", pa.int32()), ("steps", pa.int64()), ("failure", pa.string())])
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One run, of what has this number: how many steps it made, or why it failed."""
+
+    seed: int
+    number: int
+    steps: int
+    failure: str | None
+
+
+def outcomes(
+    spark: SparkSession, run: Callable[[int, int], int], numbers: int, seeds: Sequence[int]
+) -> Iterator[Outcome]:
+    """`run(seed, number)` for each seed and each number below `numbers`, as rounds of them end.
+
+    It gives the steps that it made; an `InvariantViolated` of it is the run's failure.
+    """
+
+    def attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                try:
+                    row |= {"steps": run(row["seed"], row["number"]), "failure": None}
+                except InvariantViolated as error:
+                    row |= {"steps": 0, "failure": str(error)}
+                yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
+    together = max(1, RUNS_IN_A_ROUND // numbers)
+    for first in range(0, len(seeds), together):
+        runs = [(seed, number) for seed in seeds[first : first + together] for number in range(numbers)]
+        frame = spark.createDataFrame(runs, "seed bigint, number int").repartition(len(runs))
+        for row in sorted(frame.mapInArrow(attempt, _DDL).collect(), key=lambda row: (row.seed, row.number)):
+            yield Outcome(row.seed, row.number, row.steps, row.failure)
+
+
+def add_options(parser: argparse.ArgumentParser, runs: int) -> None:
+    parser.add_argument("--runs", type=int, default=runs, help=f"how many seeds ({runs})")
+    parser.add_argument("--seed", type=int, default=1, help="the first run's seed; each further run takes the next (1)")
+
+
+def report(ended: Iterable[Outcome], what: str, options: argparse.Namespace) -> int:
+    """Print failures as they come and a summary at the end; the exit code."""
+    started, runs, steps, failed = time.monotonic(), 0, 0, 0
+    for outcome in ended:
+        runs, steps = runs + 1, steps + outcome.steps
+        if outcome.failure is not None:
+            failed += 1
+            print(outcome.failure, flush=True)
+    seconds = time.monotonic() - started
+    print(
+        f"{runs} runs of {what}, seeds {options.seed} to {options.seed + options.runs - 1}: "
+        f"{steps} steps, {steps / seconds:.0f} a second, {failed} failed"
+    )
+    return FAILED if failed else 0
