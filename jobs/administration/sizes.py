@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -72,8 +71,7 @@ def _shares(metadata: ClusterMetadata, keyspace: str) -> dict[VolumeId, float]:
     """How much of all tokens each volume serves reads of: 1.0 is all of them."""
     cover = metadata.ring_placements(keyspace)
     lengths = (highs(cover.lows).astype(np.float64) - cover.lows.astype(np.float64) + 1) / _TURN
-    shares: defaultdict[VolumeId, float] = defaultdict(float)
-    for column in cover.read_volumes.T:
-        for volume in np.unique(column[column >= 0]).tolist():
-            shares[volume] += float(lengths[column == volume].sum())
-    return dict(shares)
+    held = cover.read_volumes >= 0  # a volume at most once in each row
+    volumes = cover.read_volumes[held]
+    totals = np.bincount(volumes, np.broadcast_to(lengths[:, None], held.shape)[held])
+    return {volume: float(totals[volume]) for volume in np.unique(volumes).tolist()}

@@ -44,11 +44,10 @@ def allocate_tokens(
 def ownership(assignment: Assignment) -> dict[int, float]:
     """How much of the ring each node holds: 1.0 is all of it."""
     share = lengths(assignment.starts, assignment.ends) / RING_SIZE
-    return {
-        int(node): float(share[(assignment.replicas == node).any(axis=1)].sum())
-        for node in np.unique(assignment.replicas)
-        if node >= 0
-    }
+    held = assignment.replicas >= 0  # a node at most once in each row
+    nodes = assignment.replicas[held]
+    totals = np.bincount(nodes, np.broadcast_to(share[:, None], held.shape)[held])
+    return {int(node): float(totals[node]) for node in np.unique(nodes)}
 
 
 def _rivals(
