@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from epochlake.metastore.metadata.model import Node, NodeId, TableId, TabletKey, Transition, Volume, VolumeId
 from epochlake.placement.ring.placements import Assignment, Change, Placements
+from epochlake.placement.ring.tokens import missing_from, with_starts
 from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN_BITS, range_label, tablet_label, tablet_ranges
 from epochlake.placement.transitions import read_replicas, write_replicas, write_sets
@@ -165,12 +166,13 @@ class RingPlacements:
 
     @cached_property
     def lows(self) -> NDArray[np.int64]:
-        starts = np.union1d(self._now.reads.starts, self._now.writes.starts)
-        # After MAX_TOKEN comes MIN_TOKEN only, which is in the first range.
-        after = starts[(starts != MIN_TOKEN) & (starts != MAX_TOKEN)] + 1
+        reads, writes = self._now.reads.starts, self._now.writes.starts
+        starts = reads if writes is reads else with_starts(reads, missing_from(writes, reads))
+        lows = starts[starts != MAX_TOKEN] + 1  # after that one comes MIN_TOKEN only, which is in the first range
+        lows[0] = MIN_TOKEN
         # As integers from the beginning: an empty list would make floats of all of them, which know no big tokens.
-        inner = np.array([MIN_TOKEN, *(low for slices in self._slices.values() for low, _ in slices)], dtype=np.int64)
-        return np.unique(np.concatenate([inner, after]))
+        inner = np.array(sorted({low for slices in self._slices.values() for low, _ in slices}), dtype=np.int64)
+        return with_starts(lows, missing_from(inner, lows))
 
     def placement(self, index: int) -> Placement:
         low = int(self.lows[index])

@@ -116,6 +116,17 @@ def test_ring_tokens_at_both_ends_of_the_token_space_make_no_empty_range() -> No
     assert [cover.placement(i).reads for i in range(4)] == [(1,), (2,), (3,), (2,)]
 
 
+def test_ranges_begin_exactly_after_tokens_that_no_float_can_hold() -> None:
+    metadata = applied([INITIALISE])
+    odd = ((2**62 + 1, -(2**61) - 3), (2**53 + 1, 2**62 + 3))
+    for name, tokens in zip(("m1", "m2"), odd, strict=True):
+        metadata = applied([register(metadata, name, rack="r1", tokens=tokens)], metadata)
+        metadata = applied([start(metadata, f"join-{name}"), FinishRequest(f"join-{name}")], metadata)
+    lows = applied([CreateKeyspace(ring_keyspace(dc1=1))], metadata).ring_placements("sky").lows
+    assert lows.dtype == np.int64
+    assert lows.tolist() == [MIN_TOKEN, *sorted(token + 1 for tokens in odd for token in tokens)]
+
+
 @pytest.mark.parametrize(("done", "sets"), [((), 1), ((START,), 2), ((START, MID), 2)])
 def test_writes_count_in_the_old_and_in_the_new_replicas_from_start_until_finish(done, sets) -> None:
     metadata = joining(*done)
@@ -343,6 +354,15 @@ def test_what_the_ring_refuses_is_told_with_the_names_of_nodes_and_of_the_operat
         metadata.check(plan)
     assert rejected.value.code == "ranges-locked"
     assert "locked by operation join-m7 (join of node 'm7')" in rejected.value.reason
+
+
+def test_a_node_that_once_replaced_another_can_leave() -> None:
+    metadata = applied([register(ring_cluster(), "m7", rack="r2", replaces=5)], ring_cluster())
+    metadata = applied([start(metadata, "join-m7")], metadata)
+    metadata = applied([*steps("join-m7"), FinishRequest("join-m7")], metadata)
+    metadata = asked(metadata, RequestKind.LEAVE, 7)
+    metadata = applied([*steps("r"), FinishRequest("r")], metadata)
+    assert metadata.directory.nodes[7].state is NodeState.LEFT
 
 
 def test_operations_on_disjoint_ranges_go_on_side_by_side_in_any_order() -> None:
