@@ -43,7 +43,9 @@ MOST_NODES = 9
 
 
 def some_tokens(dice: random.Random) -> tuple[int, ...]:
-    return tuple(sorted(MIN_TOKEN + dice.randrange(1, 2**12) * 2**52 for _ in range(dice.randint(1, 3))))
+    """Some that others may have as well, and some that no float can hold."""
+    low = dice.choice([0, dice.randrange(2**52)])
+    return tuple(sorted(MIN_TOKEN + dice.randrange(1, 2**12) * 2**52 + low for _ in range(dice.randint(1, 3))))
 
 
 def a_ring_node(metadata: ClusterMetadata, dice: random.Random) -> RegisterNode:
