@@ -64,6 +64,11 @@ class Work(msgspec.Struct, frozen=True):
         return STEPS[self.operation.next_step - 1]
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Tells the steps of operations apart, on the way and back."""
+        return (self.running.operation_id, self.running.epoch)
+
+    @property
     def going_back(self) -> bool:
         return self.request.state is RequestState.CANCELLING
 
@@ -107,6 +112,8 @@ class OperationTrack:
         self._patience = Patience(fences, self._settings)
         self._sweeper = sweeper
         self._tally = tally
+        self._changes: dict[tuple[str, int], RingChange] = {}
+        self._passed: set[tuple[str, int]] = set()
         self._turns: Counter[tuple[str | None, Place]] = Counter()
         self._streamed: set[tuple[str | None, Place]] = set()
         self.blocked: list[str] = []
@@ -117,6 +124,7 @@ class OperationTrack:
     def advance(self, metadata: ClusterMetadata) -> bool:
         works = self._works(metadata)
         due = [work for work in works if work.last is not Step.PREPARE and self._is_ready(metadata, work)]
+        # Also where the barrier is passed: a replica that was away is fenced when it is back, and is a source then.
         self._fences.raise_for(metadata, [work.barrier for work in due])
         acknowledged = [work for work in due if self._acknowledged(metadata, work)]
         streaming = [work for work in acknowledged if work.last is Step.START and not work.going_back]
@@ -140,8 +148,16 @@ class OperationTrack:
             request = metadata.requests[running.request_id]
             self._sweeper.see(metadata, request.request_id, operation)
             if not request.paused:
-                works.append(Work(operation, running, request, change_of(metadata, operation)))
+                works.append(Work(operation, running, request, self._change(metadata, operation, running)))
+        self._passed &= {work.key for work in works}
         return works
+
+    def _change(self, metadata: ClusterMetadata, operation: Operation, running: Running) -> RingChange:
+        """What an operation changes is the same from its beginning to its end, and takes a while in a big ring."""
+        key = (operation.operation_id, running.started_epoch)
+        if key not in self._changes:
+            self._changes[key] = change_of(metadata, operation)
+        return self._changes[key]
 
     def _after_prepare(self, metadata: ClusterMetadata, work: Work) -> Event | None:
         if work.going_back:
@@ -167,12 +183,14 @@ class OperationTrack:
     def _acknowledged(self, metadata: ClusterMetadata, work: Work) -> bool:
         """Whether the barrier of the last step is passed.
 
-        Back from MID there is none: before and after, all write to old and new replicas.
+        Back from MID there is none: before and after, all write to old and new replicas. Fences are never lowered, so
+        a barrier that is passed once need not be looked at again.
         """
+        if work.key in self._passed or (work.going_back and work.last is Step.MID):
+            return True
         barrier = work.barrier
-        step = (work.operation.operation_id, work.running.epoch)
-        back_from_mid = work.going_back and work.last is Step.MID
-        if back_from_mid or self._patience.passed(metadata, step, barrier, str(work.operation)):
+        if self._patience.passed(metadata, work.key, barrier, str(work.operation)):
+            self._passed.add(work.key)
             return True
         missing = self._fences.missing(metadata, barrier)
         if barrier.required <= self._fences.fenced(barrier):

@@ -7,16 +7,17 @@ Each changed range is cut where a volume of any node concerned ends, so that eve
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
+from epochlake.jobs.dataplane.pieces import Interval
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import NodeId, TableId, VolumeId
-from epochlake.metastore.metadata.placements import volume_slices
+from epochlake.metastore.metadata.model import Node, NodeId, TableId, VolumeId
+from epochlake.metastore.metadata.placements import highs, volume_slices
 from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
 from epochlake.placement.ring.placements import Change
-from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step
+from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.streaming import Streams, streams
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
@@ -89,22 +90,18 @@ class RingChange(msgspec.Struct, frozen=True):
 def change_of(metadata: ClusterMetadata, operation: Operation) -> RingChange:
     """What `operation` changes. Tables and volumes stay what they are while it is in flight."""
     tables = tables_by_setting(metadata)
+    volumes = _Volumes(metadata.directory.nodes)
     gained = streams(operation)
     return RingChange(
         tuple(
             SettingChange(
                 tables.get(setting, ()),
-                tuple(_gains(metadata, gained[setting], deltas[_MID].reads)),
-                _sides(metadata, deltas[_MID].reads),
+                tuple(_gains(volumes, gained[setting], deltas[_MID].reads)),
+                _sides(volumes, deltas[_MID].reads),
             )
             for setting, deltas in operation.deltas.items()
         )
     )
-
-
-def keeps_its_rows(operation: Operation) -> bool:
-    """Whether those that gain ranges go on holding them meanwhile: a rebuild takes nothing away before it refills."""
-    return operation.kind is OperationKind.REBUILD
 
 
 def tables_by_setting(metadata: ClusterMetadata) -> dict[Replication, tuple[TableId, ...]]:
@@ -118,70 +115,77 @@ def tables_by_setting(metadata: ClusterMetadata) -> dict[Replication, tuple[Tabl
     }
 
 
-def owned_by(metadata: ClusterMetadata, table_id: TableId) -> dict[VolumeId, list[tuple[int, int]]]:
+def owned_by(metadata: ClusterMetadata, table_id: TableId) -> dict[VolumeId, list[Interval]]:
     """The tokens, as intervals, that each volume may hold rows of now: those that it serves or must get writes of."""
     cover = metadata.ring_placements(metadata.schema.tables[table_id].keyspace)
-    lows = cover.lows.tolist()
-    highs = [low - 1 for low in lows[1:]] + [MAX_TOKEN]
-    volumes = np.concatenate([cover.read_volumes, cover.write_volumes], axis=1).tolist()
-    owned: dict[VolumeId, list[tuple[int, int]]] = {}
-    for low, high, row in zip(lows, highs, volumes, strict=True):
-        for volume in {volume for volume in row if volume >= 0}:
-            held = owned.setdefault(volume, [])
-            if held and held[-1][1] == low - 1:
-                held[-1] = (held[-1][0], high)
-            else:
-                held.append((low, high))
+    ends = highs(cover.lows)
+    volumes = np.concatenate([cover.read_volumes, cover.write_volumes], axis=1)
+    count = len(volumes)
+    rows = np.repeat(np.arange(count), volumes.shape[1])
+    flat = volumes.reshape(-1).astype(np.int64)
+    # Sorted by volume and range. (`np.unique` would hash millions of numbers, which takes many times as long.)
+    held = np.sort((flat * count + rows)[flat >= 0])
+    held = held[np.append(True, np.diff(held) != 0)]
+    # Neighbouring ranges of a volume are one: a run begins where the volume changes or a range is left out.
+    begins = np.flatnonzero(np.append(True, (np.diff(held) != 1) | (held[1:] % count == 0)))
+    last = np.append(begins[1:], len(held)) - 1
+    owned: dict[VolumeId, list[Interval]] = {}
+    runs = (held[begins] // count, cover.lows[held[begins] % count], ends[held[last] % count])
+    for volume, low, high in zip(*(column.tolist() for column in runs), strict=True):
+        owned.setdefault(volume, []).append((low, high))
     return owned
 
 
-def _sides(metadata: ClusterMetadata, change: Change) -> tuple[Sides, ...]:
+class _Volumes:
+    """Where tokens are on each node."""
+
+    def __init__(self, nodes: Mapping[NodeId, Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[NodeId, list[tuple[int, VolumeId]]] = {}
+
+    def slices(self, node: NodeId) -> list[tuple[int, VolumeId]]:
+        if node not in self._known:
+            self._known[node] = volume_slices(self._nodes[node].volumes)
+        return self._known[node]
+
+    def pieces(self, start: int, end: int, nodes: tuple[NodeId, ...]) -> Iterator[Interval]:
+        """The tokens of a range, cut where a volume of one of the nodes ends; -1 stands for no node."""
+        low = MIN_TOKEN if start == MIN_TOKEN else start + 1
+        high = MAX_TOKEN if end == MIN_TOKEN else end
+        cuts = {begin for node in set(nodes) if node >= 0 for begin, _ in self.slices(node) if low < begin <= high}
+        bounds = [low, *sorted(cuts), high + 1]
+        # After MAX_TOKEN nothing begins: what a range from there holds is in the first one.
+        return ((first, after - 1) for first, after in itertools.pairwise(bounds) if first < after)
+
+    def of(self, nodes: list[NodeId], token: int) -> tuple[VolumeId, ...]:
+        """The volumes of the nodes that hold a token."""
+        return tuple(
+            next(volume for begin, volume in reversed(self.slices(node)) if begin <= token)
+            for node in nodes
+            if node >= 0
+        )
+
+
+def _sides(volumes: _Volumes, change: Change) -> tuple[Sides, ...]:
     found: dict[Sides, None] = {}
     rows = zip(*(column.tolist() for column in (change.starts, change.ends, change.before, change.after)), strict=True)
     for start, end, before, after in rows:
-        for low, _ in _pieces(metadata, start, end, (*before, *after)):
-            found[_on_volumes(metadata, before, low), _on_volumes(metadata, after, low)] = None
+        for low, _ in volumes.pieces(start, end, (*before, *after)):
+            found[volumes.of(before, low), volumes.of(after, low)] = None
     return tuple(found)
 
 
-def _gains(metadata: ClusterMetadata, gained: Streams, change: Change) -> list[Gain]:
+def _gains(volumes: _Volumes, gained: Streams, change: Change) -> list[Gain]:
     after_of = dict(zip(change.starts.tolist(), change.after.tolist(), strict=True))
     columns = (gained.starts, gained.ends, gained.targets, gained.givers, gained.sources)
     gains = []
     for start, end, target, giver, sources in zip(*(column.tolist() for column in columns), strict=True):
         after = after_of[start]
-        for low, high in _pieces(metadata, start, end, (*sources, *after)):
-            [volume] = _on_volumes(metadata, [target], low)
-            [given] = _on_volumes(metadata, [giver], low) or (None,)
-            before = _on_volumes(metadata, sources, low)
-            gains.append(Gain(low, high, volume, given, before, _on_volumes(metadata, after, low)))
+        for low, high in volumes.pieces(start, end, (*sources, *after)):
+            [volume] = volumes.of([target], low)
+            [given] = volumes.of([giver], low) or (None,)
+            gains.append(Gain(low, high, volume, given, volumes.of(sources, low), volumes.of(after, low)))
     return _joined(gains)
-
-
-def _pieces(metadata: ClusterMetadata, start: int, end: int, nodes: tuple[NodeId, ...]) -> Iterator[tuple[int, int]]:
-    """The tokens of a range, cut where a volume of one of the nodes ends."""
-    low = MIN_TOKEN if start == MIN_TOKEN else start + 1
-    high = MAX_TOKEN if end == MIN_TOKEN else end
-    cuts = {
-        begin
-        for node in set(nodes)
-        if node >= 0
-        for begin, _ in volume_slices(metadata.directory.nodes[node].volumes)
-        if low < begin <= high
-    }
-    bounds = [low, *sorted(cuts), high + 1]
-    # After MAX_TOKEN nothing begins: what a range from there holds is in the first one.
-    return ((first, after - 1) for first, after in itertools.pairwise(bounds) if first < after)
-
-
-def _on_volumes(metadata: ClusterMetadata, nodes: list[NodeId], low: int) -> tuple[VolumeId, ...]:
-    """The volumes of the nodes that hold the token `low`; -1 stands for no node."""
-    return tuple(_volume_at(metadata, node, low) for node in nodes if node >= 0)
-
-
-def _volume_at(metadata: ClusterMetadata, node: NodeId, token: int) -> VolumeId:
-    slices = volume_slices(metadata.directory.nodes[node].volumes)
-    return next(volume for begin, volume in reversed(slices) if begin <= token)
 
 
 def _joined(gains: list[Gain]) -> list[Gain]:
