@@ -18,7 +18,9 @@ from collections.abc import Callable
 import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.operations import OperationTrack
+from epochlake.jobs.coordinator.planning import Loads
 from epochlake.jobs.coordinator.requests import RequestTrack
 from epochlake.jobs.coordinator.resizing import ResizingTrack
 from epochlake.jobs.coordinator.sweeping import Sweeper
@@ -71,8 +73,8 @@ class CoordinatorReport(msgspec.Struct, frozen=True):
 class Coordinator:
     """One coordinator of a cluster; `run` until it is idle, or as a service.
 
-    `copier` copies the files of a stream, and `segregator` cuts files for a split: threads of this process by default,
-    or executors of a Spark job.
+    `copier` copies the files of a stream, `segregator` cuts files for a split and `measure` measures what is decided
+    from: threads of this process by default, or executors of a Spark job.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Coordinator:
         copier: Copier | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         segregator: Segregator | None = None,
+        measure: Callable[[ClusterMetadata], Loads] = measure_loads,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
@@ -89,7 +92,7 @@ class Coordinator:
         self._tally = Tally()
         fences = Fences()
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
-        self.resizing = ResizingTrack(cluster, segregator, self.tablets.avoided)
+        self.resizing = ResizingTrack(cluster, segregator, self.tablets.avoided, measure)
         self.tablets.held = lambda: self.resizing.held
         sweeper = Sweeper()
         self.tracks: list[Track] = [

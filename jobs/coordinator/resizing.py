@@ -62,9 +62,9 @@ Decided = tuple[TableId, int]
 class ResizingTrack:
     """Splits and merges tablets.
 
-    `avoided` gives the volumes that a tablet was just taken back from. `held` are the tables that balancing leaves
-    alone until their merge, or their split that is ready, has ended: an end needs a moment without transitions of the
-    table.
+    `avoided` gives the volumes that a tablet was just taken back from, `measure` the sizes that are decided from.
+    `held` are the tables that balancing leaves alone until their merge, or their split that is ready, has ended: an end
+    needs a moment without transitions of the table.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class ResizingTrack:
         cluster: Cluster,
         segregator: Segregator | None = None,
         avoided: Callable[[], Collection[VolumeId]] = frozenset,
+        measure: Callable[[ClusterMetadata], Loads] = measure_loads,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
         self._segregator = segregator or ThreadSegregator(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
+        self._measure = measure
         self._loads: tuple[object, float, Loads] | None = None
         self._ready: dict[Decided, dict[VolumeId, int]] = {}
         self._away: dict[Decided, dict[VolumeId, str]] = {}
@@ -142,7 +144,7 @@ class ResizingTrack:
             for table_id, one in metadata.tablets.maps.items()
         }
         if self._loads is None or self._loads[0] != known or time.monotonic() - self._loads[1] > MEASURE_SECONDS:
-            self._loads = (known, time.monotonic(), measure_loads(metadata))
+            self._loads = (known, time.monotonic(), self._measure(metadata))
         return msgspec.structs.replace(self._loads[2], avoided=frozenset(self._avoided()))
 
     def _forget_stale(self, metadata: ClusterMetadata) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,11 @@ from epochlake.jobs import administration
 from epochlake.jobs.coordinator import resizing
 from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.segregation import SparkSegregator
-from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.jobs.tablet_sizes import measure_loads_by_spark, planned_resizes_frame
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, TabletSettings
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.resizing import Goal
 from epochlake.placement.resizing_frames import resizes
@@ -131,6 +134,26 @@ def test_executors_cut_as_threads_do(tmp_path: Path, spark: SparkSession, seed: 
     story.stay()
     story.cluster.settle()
     story.assert_settled()
+
+
+def test_spark_measures_what_the_coordinator_does_and_leaves_out_who_is_away(
+    tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
+    nodes = {name: FOUR[name] for name in "ABCX"}
+    cluster = placed(tmp_path, nodes, {0: "ABC", 1: "XBC"}, append_only=True, configuration=QUICK)
+    story = Resizable(cluster, random.Random(seed))
+    story.write(count=50)
+    metadata = cluster.metadata
+    with cluster.without("C"):
+        measured, known = measure_loads_by_spark(spark, metadata), measure_loads(metadata)
+    assert {key: size for key, size in measured.sizes.items() if size} == known.sizes
+    assert len(measured.sizes) == 4
+    assert measured.unmeasured == known.unmeasured == {cluster.volume("C")}
+    [row] = planned_resizes_frame(spark, metadata, TabletSettings(target_bytes=1)).collect()
+    assert (row.resize_type, row.changes, row["count"]) == ("split", True, 2)
+    story.aim(ALWAYS_SPLIT)
+    cluster.coordinator = Coordinator(cluster.cluster, measure=partial(measure_loads_by_spark, spark))
+    story.until_count(4, write=False)
 
 
 # --- decisions as DataFrames ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from epochlake.jobs.administration.status import operations_in_flight
@@ -38,17 +38,22 @@ def run(
 
     session = of(context)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
-    copier = segregator = None
+    spread: dict[str, Any] = {}
     if where is Streaming.SPARK:
         from epochlake.jobs.dataplane.streaming import SparkCopier
         from epochlake.jobs.segregation import SparkSegregator
         from epochlake.jobs.spark_session import session as spark_session
+        from epochlake.jobs.tablet_sizes import measure_loads_by_spark
 
         rate, spark = session.configuration.coordinator.bytes_per_second, spark_session("epochlake-coordinator")
-        copier, segregator = SparkCopier(spark, bytes_per_second=rate), SparkSegregator(spark, rate)
+        spread = {
+            "copier": SparkCopier(spark, bytes_per_second=rate),
+            "segregator": SparkSegregator(spark, rate),
+            "measure": partial(measure_loads_by_spark, spark),
+        }
     look = partial(operations_in_flight, session.cluster)
     with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
-        done = Coordinator(session.cluster, copier, on_progress, segregator).run(until_idle, should_stop=asked.is_set)
+        done = Coordinator(session.cluster, on_progress=on_progress, **spread).run(until_idle, should_stop=asked.is_set)
     session.show(done, report)
     if until_idle and not done.idle and not asked.is_set():
         raise WaitTimeout(
