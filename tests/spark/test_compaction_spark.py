@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +58,8 @@ def shown(table: SmallCluster, spark: SparkSession, level: str) -> dict[int, str
 
 @pytest.mark.usefixtures("no_leases")
 def test_any_history_of_writes_deletes_compactions_and_repairs_reads_like_a_dict(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    seed = int(os.environ.get("EPOCHLAKE_SEED", time.time_ns() % 1_000_000))
-    print(f"EPOCHLAKE_SEED={seed}")
     draw = random.Random(seed)
     table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=QUICK)
     model: dict[int, str] = {}
@@ -88,11 +84,11 @@ def test_any_history_of_writes_deletes_compactions_and_repairs_reads_like_a_dict
                 with monkeypatch.context() as patch:
                     patch.setattr(compaction, "commit_files", reaching(some))
                     compact(table.cluster, TABLE, spark, policy=EVERYTHING, tombstone_grace_seconds=0.0)
-            assert shown(table, spark, "QUORUM") == model, (seed, number, kind)
+            assert shown(table, spark, "QUORUM") == model, (number, kind)
     compact(table.cluster, TABLE, spark, policy=EVERYTHING, tombstone_grace_seconds=0.0)
     for lost in ("AB", "BC", "CA"):
         with table.without(lost):
-            assert shown(table, spark, "ONE") == model, seed
+            assert shown(table, spark, "ONE") == model
 
 
 @pytest.mark.usefixtures("no_leases")

@@ -17,14 +17,14 @@ from epochlake.jobs.dataplane.compacting import MergedFile, MergePlan, Policy
 from epochlake.jobs.dataplane.comparing import IN_TRANSITION
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger, Merge, is_merged
-from epochlake.jobs.dataplane.outcomes import CommitOutcome, Unreachable
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline import batches
 from epochlake.jobs.repair import repair
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.transitions import Stage
+from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
@@ -412,6 +412,30 @@ def test_a_tablet_moves_after_half_a_compaction(either: SmallCluster, leaving: s
     rest = [node for node in "ABC" if node != leaving]
     assert len({tuple(either.files_on(node, 0)) for node in [*rest, "X"]}) == 1
     assert read_versions(either, "ALL") == sorted(EXPECTED.items())
+
+
+def test_rebuilding_brings_merged_files_and_not_what_they_have_replaced(either: SmallCluster) -> None:
+    compact_reaching(either, "A")
+    either.start("C", "X", Kind.REBUILD, tablet=0)
+    either.until(None, tablet=0)
+    stored = {path.name for path in Path(either.address("X").uri).glob("*/*.parquet")}
+    assert stored == {f"{file_id}.parquet" for file_id in either.files_on("A", 0)}
+    assert read_versions(either, "QUORUM") == sorted(EXPECTED.items())
+
+
+def test_a_commit_that_is_repeated_after_its_files_were_compacted_finds_them_there(either: SmallCluster) -> None:
+    staged = stage_versions(either, either.pipeline(), dict.fromkeys(range(100, 110), "x"))
+    mark = {"epoch": either.metadata.epoch, "app_id": "job", "app_version": 1, "ledger": either.cluster.ledger}
+
+    def commit(node: str) -> CommitOutcome:
+        return commit_files(either.address(node), [one.file for one in staged], **mark)  # type: ignore[arg-type]
+
+    assert [type(commit(node)) for node in "ABC"] == [Acknowledged] * 3
+    compact_here(either)
+    for node in "ABC":
+        again = commit(node)
+        assert isinstance(again, AlreadyApplied)
+        assert again.absent == frozenset()
 
 
 def test_a_replica_that_could_not_store_the_merged_file_leaves_the_range_as_it_was(either: SmallCluster) -> None:

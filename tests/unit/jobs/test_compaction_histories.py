@@ -4,9 +4,7 @@ quorum reads what a dict would hold, for tablets and on the ring; append-only ro
 
 from __future__ import annotations
 
-import os
 import random
-import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -14,12 +12,16 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import announcing, compaction
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator import resizing
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.repair import repair
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
+from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
 from tests.support.rings import FOUR as RING
 from tests.support.rings import RingCluster, join, leave, move, ringed
 from tests.support.versions import compact_here, read_versions, write_versions
@@ -40,9 +42,7 @@ def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def draw() -> random.Random:
-    seed = int(os.environ.get("EPOCHLAKE_SEED", time.time_ns() % 1_000_000))
-    print(f"EPOCHLAKE_SEED={seed}")
+def draw(seed: int) -> random.Random:
     return random.Random(seed)
 
 
@@ -137,3 +137,58 @@ def test_ring_tables_with_operations_show_what_a_dict_would(
             history.nodes = {"join": "ABCDX", "leave": "ABC", "move": "ABCD"}[operation.__name__]
             history.check("operation done")
     settle_and_check_every_replica(history, history.nodes)
+
+
+@pytest.mark.parametrize("reached", ["A", "BC", "ABC"])
+def test_tablets_split_and_merge_after_half_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: random.Random, reached: str
+) -> None:
+    monkeypatch.setattr(resizing, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(resizing, "RETRY_SECONDS", 0.0)
+    table = placed(tmp_path, {name: FOUR[name] for name in "ABC"}, "ABC", append_only=True, configuration=QUICK)
+    story = Resizable(table, draw)
+    for target, count in ((ALWAYS_SPLIT, 4), (NEVER_SPLIT, 1)):
+        for _ in range(3):
+            story.write(count=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, "commit_files", reaching(table.volumes(reached)))
+            compact_here(table)
+        story.aim(target)
+        story.until_count(count)
+        story.stay()
+        story.assert_sound()
+    while story.staged:
+        story.land(table.pipeline())
+    table.settle()
+    compact_here(table)
+    assert repair(table.cluster, TABLE, check_bytes=True).complete
+    story.assert_settled()
+
+
+def test_an_append_that_races_with_the_commit_of_a_merged_file_shows_nothing_twice_and_is_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, append_only=True, configuration=QUICK)
+    files = write_versions(table, dict.fromkeys(range(20), "old"))
+    write_versions(table, dict.fromkeys(range(20, 40), "new"))
+    expected = [(row, "old" if row < 20 else "new") for row in range(40)]
+    compact_here(table)
+    with monkeypatch.context() as patch:
+        # Its snapshot is from before the merged file came: it does not know of it.
+        patch.setattr(Ledger, "lineage", lambda ledger, table_id, files: {})
+        for node in "AC":
+            commit_files(
+                table.address(node),
+                files,
+                epoch=table.metadata.epoch,
+                app_id="x",
+                app_version=1,
+                ledger=table.cluster.ledger,
+            )
+    assert {file.file_id for file in files} <= table.files_on("A", 0) | table.files_on("A", 1)
+    for level in ("ONE", "QUORUM", "ALL"):
+        assert read_versions(table, level) == expected
+    report = repair(table.cluster, TABLE)
+    assert [(one.replica, one.removed) for one in report.replicas] == [("A/d1", 2), ("C/d1", 2)]
+    assert all(len(table.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
+    assert read_versions(table, "ALL") == expected
