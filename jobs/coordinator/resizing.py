@@ -86,7 +86,6 @@ class ResizingTrack:
         self._labelled: dict[tuple[TableId, VolumeId], int] = {}
         self._retry_at: dict[tuple[TableId, VolumeId], float] = {}
         self.held: frozenset[TableId] = frozenset()
-        self.resized = 0
         self.blocked: list[str] = []
 
     def advance(self, metadata: ClusterMetadata) -> bool:
@@ -235,7 +234,6 @@ class ResizingTrack:
         if not self._acknowledged(metadata, decided, fenced):
             return False
         self._cluster.commit(FinishResize(*decided))
-        self.resized += 1
         self._waiting_since.pop(decided, None)
         self._label(self._cluster.catch_up())
         return True
