@@ -149,8 +149,16 @@ class OperationTrack:
             self._sweeper.see(metadata, request.request_id, operation)
             if not request.paused:
                 works.append(Work(operation, running, request, self._change(metadata, operation, running)))
-        self._passed &= {work.key for work in works}
+        self._forget_others(metadata, works)
         return works
+
+    def _forget_others(self, metadata: ClusterMetadata, works: Iterable[Work]) -> None:
+        """Keep only what is about operations in flight."""
+        running, sessions = metadata.rings.running, metadata.open_sessions()
+        self._passed &= {work.key for work in works}
+        self._changes = {key: change for key, change in self._changes.items() if key[0] in running}
+        self._streamed = {key for key in self._streamed if key[0] in sessions}
+        self._turns = Counter({key: turns for key, turns in self._turns.items() if key[0] in sessions})
 
     def _change(self, metadata: ClusterMetadata, operation: Operation, running: Running) -> RingChange:
         """What an operation changes is the same from its beginning to its end, and takes a while in a big ring."""

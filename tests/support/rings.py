@@ -10,10 +10,9 @@ from pathlib import Path
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.ring_changes import owned_by
-from epochlake.jobs.dataplane.pieces import meet, without
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, TopologyRequest, VolumeId
 from epochlake.placement.consistency import majority
@@ -169,8 +168,11 @@ def scaled(tokens: Iterable[int]) -> list[int]:
     return [token * TURN for token in tokens]
 
 
-def assert_settled(ring: RingCluster, acknowledged: Collection[int]) -> None:
-    """Nothing is in flight, asked for or locked; volumes hold what they own and no more; every quorum has all rows."""
+def assert_settled(ring: RingCluster, acknowledged: Collection[int], datacenter: str | None = None) -> None:
+    """Nothing is in flight, asked for or locked; volumes hold what they own and no more; every quorum has all rows.
+
+    With a datacenter, every LOCAL_QUORUM there has them.
+    """
     metadata = ring.metadata
     assert not metadata.rings.operations
     assert not metadata.rings.running
@@ -180,19 +182,26 @@ def assert_settled(ring: RingCluster, acknowledged: Collection[int]) -> None:
     assert not list(metadata.open_requests())
     for table in metadata.schema.tables.values():
         if metadata.is_on_ring(table.table_id):
-            _holds_what_it_owns(ring, table.table_id)
-    assert set(acknowledged) <= read_at_every_quorum(ring)
-    assert ring.read_rows(ring.pipeline()) == sorted(set(ring.read_rows(ring.pipeline())))
+            _assert_no_session_is_open(ring, table.table_id)
+    report = verify_replicas(metadata)
+    assert (report.violations, report.unswept) == ((), ())
+    assert set(acknowledged) <= read_at_every_quorum(ring, datacenter)
+    rows = ring.read_rows(ring.pipeline())
+    assert len(rows) == len(set(rows))
 
 
-def read_at_every_quorum(ring: RingCluster) -> set[int]:
-    """The rows that each quorum of replicas has."""
+def read_at_every_quorum(ring: RingCluster, datacenter: str | None = None) -> set[int]:
+    """The rows that each quorum of replicas has, or of those in one datacenter."""
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
     found: set[int] = set()
     bounds = [*placements.lows.tolist(), MAX_TOKEN + 1]
     for index, (low, after) in enumerate(pairwise(bounds)):
-        reads = placements.placement(index).reads
+        reads = [
+            volume
+            for volume in placements.placement(index).reads
+            if datacenter in (None, metadata.directory.datacenter_of(volume))
+        ]
         held = {volume: rows_on_volume(ring, volume, low, after - 1) for volume in reads}
         quorums = [set().union(*quorum) for quorum in combinations(held.values(), majority(len(reads)))]
         found |= set.intersection(*quorums)
@@ -205,20 +214,13 @@ def rows_on_volume(ring: RingCluster, volume: VolumeId, low: int = MIN_TOKEN, hi
     return set(ring.rows_on(node.name, low, high))
 
 
-def _holds_what_it_owns(ring: RingCluster, table_id: str) -> None:
+def _assert_no_session_is_open(ring: RingCluster, table_id: str) -> None:
     metadata = ring.metadata
-    table = metadata.schema.tables[table_id]
-    owned = owned_by(metadata, table_id)
     for node in metadata.directory.nodes.values():
         if node.state is NodeState.LEFT:
             continue
         assert node.state is NodeState.NORMAL
         for volume in node.volumes:
-            address = address_of(metadata, table, volume.volume_id)
-            if volume.volume_id not in owned and not Path(address.uri).exists():
-                continue
-            snapshot = open_snapshot(address)
-            assert snapshot.sessions == frozenset()
-            strange = without((MIN_TOKEN, MAX_TOKEN), owned.get(volume.volume_id, ()))
-            misplaced = [f for f in snapshot.all_files.values() if f.rows and any(meet(f.extent, s) for s in strange)]
-            assert not misplaced, f"{node.name} holds {misplaced}"
+            address = address_of(metadata, metadata.schema.tables[table_id], volume.volume_id)
+            if Path(address.uri).exists():
+                assert open_snapshot(address).sessions == frozenset()

@@ -140,6 +140,28 @@ def test_a_merge_waits_for_a_replica_that_may_have_rows_alone(tmp_path: Path) ->
     assert_settled(ring, acknowledged | set(SPREAD))
 
 
+def test_a_merge_does_not_lose_what_only_a_local_quorum_has(tmp_path: Path) -> None:
+    nodes = {name: ("dc1", "r0", (index - 6,)) for index, name in enumerate("ABCZ")}
+    nodes |= {name: ("dc2", f"r{index}", (index + 1,)) for index, name in enumerate("DEF")}
+    ring = ringed(tmp_path, nodes, {"dc1": 3, "dc2": 3}, configuration=QUICK)
+    token = -5 * TURN - 7  # of B, C and Z
+    with ring.without("CDEF"):
+        acknowledged = ring.write_rows(ring.pipeline(dc="dc1"), {100: token}, "LOCAL_QUORUM")
+    holders = [name for name in "ABCZ" if 100 in ring.rows_on(name)]
+    assert len(holders) == 2
+    gone, only = holders
+    ring.lose(gone)
+    administration.remove_node(ring.cluster, gone)
+    ring.until(Step.START)
+    ring.round()
+    ring.lose(only)
+    some_rounds(ring, 10)
+    assert ring.step()[0] is Step.START
+    ring.bring_back(only)
+    ring.settle()
+    assert_settled(ring, acknowledged | set(SPREAD), datacenter="dc1")
+
+
 def test_a_member_that_cannot_be_cleaned_up_holds_the_request_until_it_is_back(tmp_path: Path) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
     request = join(ring)
