@@ -6,6 +6,7 @@ ARGS   ?=
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.installed-for-bench
 LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
@@ -46,12 +47,16 @@ simulate: java venv ## Run both simulators of the ring: 1,000 histories of each 
 	@$(BIN)/python -m epochlake.jobs.simulate_quorums --runs 1000 $(ARGS)
 	@$(BIN)/python -m epochlake.jobs.simulate_placements --runs 1000 $(ARGS)
 
-bench: java venv ## Run the benchmarks, each beside its floor or peer
+bench: java venv $(PEERS) ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove what was made here; clusters (.epochlake) stay
 	@rm -rf $(VENV) build dist epochlake.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PEERS): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
 
 $(STAMP): setup.cfg pyproject.toml | python
 	@echo "Installing into $(VENV); the first time takes some minutes."

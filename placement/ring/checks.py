@@ -127,6 +127,23 @@ def ranges_free(state: RingState, asked: Operation) -> None:
                 raise PlanRejected("ranges-locked", reason, operation.operation_id)
 
 
+def settings_free(state: RingState, asked: Operation) -> None:
+    """No operation does away with a replication setting that another was planned for.
+
+    A change of replication locks the whole ring for its keyspace. Where another operation changes no range of that
+    keyspace it locks none, and locks alone would let both go on: its plan would be left for a setting that is gone.
+    """
+    for operation in state.operations.values():
+        changing, planned = (asked, operation) if asked.previous is not None else (operation, asked)
+        if changing.previous is not None and planned.deltas.keys() & {changing.previous, *changing.deltas}:
+            raise PlanRejected(
+                "ranges-locked",
+                f"{asked} needs the ring of keyspace {changing.keyspace}, which is locked by {operation}. Wait for it "
+                "or cancel it.",
+                operation.operation_id,
+            )
+
+
 def hands_nothing_to_departing(state: RingState, asked: Operation) -> None:
     """No plan gives ranges to a node that another one takes out.
 

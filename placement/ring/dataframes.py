@@ -91,18 +91,17 @@ def _ring(nodes: DataFrame, tokens: DataFrame) -> Ring:
                 f"placements need the columns {', '.join(columns)} of {name}: {', '.join(missing)} missing, there are "
                 f"{', '.join(frame.columns)}."
             )
-    places = {row["node_id"]: Place(row["datacenter"], row["rack"]) for row in _collected(nodes, NODE_COLUMNS)}
-    owned: dict[int, list[int]] = {}
-    for row in _collected(tokens, TOKEN_COLUMNS):
-        owned.setdefault(row["node_id"], []).append(row["token"])
+    standing = nodes.select(*NODE_COLUMNS).toArrow().to_pylist()
+    places = {row["node_id"]: Place(row["datacenter"], row["rack"]) for row in standing}
+    table = tokens.select(*TOKEN_COLUMNS).toArrow().sort_by("node_id")
+    owners, values = (table[column].to_numpy() for column in TOKEN_COLUMNS)
+    known, first = np.unique(owners, return_index=True)
+    spans = zip(known.tolist(), first, np.append(first, len(values))[1:], strict=True)
+    owned = {node: values[begin:end].tolist() for node, begin, end in spans}
     strangers = sorted(owned.keys() - places.keys())
     if strangers:
         raise InvalidRequest(f"nodes {strangers} own tokens but are not among the nodes: give their places too.")
     return ring_of(owned, places)
-
-
-def _collected(frame: DataFrame, columns: tuple[str, ...]) -> list[dict]:
-    return frame.select(*columns).toArrow().to_pylist()
 
 
 def _only(operation: Operation, replication: Replication) -> Operation:

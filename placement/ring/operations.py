@@ -104,6 +104,7 @@ def still_allowed(state: RingState, operation: Operation) -> None:
     checks.operation_new(state, operation)
     checks.nodes_free(state, operation)
     checks.ranges_free(state, operation)
+    checks.settings_free(state, operation)
     checks.hands_nothing_to_departing(state, operation)
     checks.settles(state, operation)
 

@@ -61,6 +61,7 @@ def plan_replication_change(
         previous=previous,
         replication=replication,
     )
+    checks.settings_free(state, outline)
     checks.ranges_free(state, outline)
     whole = msgspec.structs.replace(plan, locks=_WHOLE_RING)
     return checked(with_own_placement(state, outline), outline, {own: whole})
