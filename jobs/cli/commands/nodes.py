@@ -242,6 +242,8 @@ def set_(
 ) -> None:
     """Change what the balancer and the placement rules of tables make of a node."""
     session, tags = of(context), whole_list(tag, none=no_tags, option="tag")
+    if weight is None and tags is None:
+        raise InvalidRequest(f"say what is to be different about node {name!r}: its --weight, or its tags")
     carry_out(
         session,
         how,

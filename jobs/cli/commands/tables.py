@@ -20,6 +20,7 @@ from epochlake.metastore.commit import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table, TabletOptions
+from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablet_map import NO_REPLICA
 
 app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=True)
@@ -117,6 +118,11 @@ def alter(
         tags=whole_list(tag, none=no_tags, option="tag"),
         apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
     )
+    if wanted == Wanted():
+        raise InvalidRequest(
+            f"say what is to be different about {table}: the size or the number of its tablets, its tags, or the "
+            "tables that it keeps apart from"
+        )
     carry_out(
         session,
         how,
