@@ -291,8 +291,8 @@ REJECTED: list[tuple[str, object, str]] = [
     ("replication beside a join", lambda: step_of("ring"), "ranges-locked"),
     (
         "a replace elsewhere beside a change",
-        lambda: from_start("a replace elsewhere beside a change", "join-m8"),
-        "ranges-locked",
+        lambda: from_start("a replace elsewhere", "join-m8"),
+        "stale-plan",
     ),
     ("a change beside a replace elsewhere", lambda: step_of("a replace elsewhere"), "ranges-locked"),
     # The schema

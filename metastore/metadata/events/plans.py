@@ -16,7 +16,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
 from epochlake.placement.errors import InvariantViolated
-from epochlake.placement.ring.checks import ranges_free
+from epochlake.placement.ring.checks import ranges_free, settings_free
 from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import still_allowed
@@ -105,21 +105,8 @@ def begun(metadata: ClusterMetadata, operation: Operation, epoch: int) -> Cluste
 
 
 def _go_on_beside_others(state: RingState, operation: Operation) -> None:
-    _settings_free(state, operation)
+    settings_free(state, operation)
     if operation.previous is not None:  # its placement of its own is not there yet: it locks that which it leaves
         (locks,) = operation.locks.values()
         ranges_free(state, replace(operation, locks={operation.previous: locks}))
     still_allowed(with_own_placement(state, operation), operation)
-
-
-def _settings_free(state: RingState, operation: Operation) -> None:
-    """That no setting which one operation does away with is one that another was planned for.
-
-    A change of replication locks the whole ring for its keyspace. Where another operation changes no range of that
-    keyspace it locks none, and locks alone would let both go on: its plan would be left for a setting that is gone.
-    """
-    for other in state.operations.values():
-        changing, planned = (operation, other) if operation.previous is not None else (other, operation)
-        if changing.previous is not None and planned.deltas.keys() & {changing.previous, *changing.deltas}:
-            reason = f"{operation} needs the ring of keyspace {changing.keyspace}, which is locked by {other}."
-            raise PlanRejected("ranges-locked", f"{reason} Wait for it or cancel it.", other.operation_id)

@@ -24,6 +24,7 @@ from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKin
 from epochlake.metastore.metadata.placements import RingPlacements, highs, index_of, volume_slices
 from epochlake.metastore.metadata.rings import ring_state, settles
 from epochlake.placement.ring.codec import encode_state
+from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.state import Step
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tokens_of_label
@@ -38,12 +39,13 @@ from tests.support.histories import (
     ring_cluster,
     ring_keyspace,
     ring_nodes,
+    ring_plan,
     ring_table,
     start,
     steps,
     tokens_of,
 )
-from tests.support.ring_event_cases import sparse
+from tests.support.ring_event_cases import scenes, sparse
 
 START, MID, FINISH, PREPARE = Step.START, Step.MID, Step.FINISH, Step.PREPARE
 STARS = "id-stars"
@@ -363,6 +365,19 @@ def test_a_node_that_once_replaced_another_can_leave() -> None:
     metadata = asked(metadata, RequestKind.LEAVE, 7)
     metadata = applied([*steps("r"), FinishRequest("r")], metadata)
     assert metadata.directory.nodes[7].state is NodeState.LEFT
+
+
+def test_a_change_of_replication_and_a_plan_for_the_same_setting_exclude_each_other_also_without_common_ranges() -> (
+    None
+):
+    replacing = scenes()["a replace elsewhere beside a change"]
+    with pytest.raises(PlanRejected) as rejected:
+        ring_plan(replacing, "join-m8")
+    assert (rejected.value.code, rejected.value.operation_id) == ("ranges-locked", "fewer/1")
+    changing = scenes()["a change beside a replace elsewhere"]
+    with pytest.raises(PlanRejected) as rejected:
+        replication_step(changing, "fewer")
+    assert (rejected.value.code, rejected.value.operation_id) == ("ranges-locked", "join-m8")
 
 
 def test_operations_on_disjoint_ranges_go_on_side_by_side_in_any_order() -> None:
