@@ -75,8 +75,8 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
         f"{with_names(metadata, str(operation))} was planned for other replication settings than there are now: "
         "plan it again",
     )
-    allowed(metadata, lambda now: _go_on_beside_others(now, operation), state)
     try:
+        allowed(metadata, lambda now: _go_on_beside_others(now, operation), state)
         fits = settles(accepted(state, operation))
     except InvariantViolated as error:
         reason = f"{with_names(metadata, str(operation))} was planned on old metadata: {error} Plan it again"
