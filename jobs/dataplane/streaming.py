@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -121,7 +122,8 @@ class ThreadCopier:
 class SparkCopier:
     """Copies in the executors of a Spark session: for many files, and where executors are nearer to the storage.
 
-    `bytes_per_second` is divided over the tasks, 0 is no limit.
+    `bytes_per_second` is divided over the tasks, 0 is no limit. With a limit callers wait for each other: tasks of two
+    calls know nothing of each other's pace.
     """
 
     def __init__(
@@ -131,10 +133,15 @@ class SparkCopier:
         self._partitions = partitions
         self._how = how
         self._bytes_per_second = bytes_per_second
+        self._turn = threading.Lock() if bytes_per_second else nullcontext()
 
     def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
         if not copies:
             return Copied((), {})
+        with self._turn:
+            return self._copy(copies, progress)
+
+    def _copy(self, copies: Sequence[PieceCopy], progress: Progress | None) -> Copied:
         results: dict[str, DataFile | str] = {}
         tasks = min(self._partitions, len(copies))
         numbers = self._spark.range(0, len(copies), numPartitions=tasks)
