@@ -202,7 +202,10 @@ def test_a_split_that_is_ready_waits_for_the_transitions_of_its_table_and_no_lon
         story.cluster.round()
         held |= story.cluster.table.table_id in story.cluster.coordinator.resizing.held
     assert held
+    quiet = story.cluster.metadata.epoch
     story.until_count(4, write=False, rounds=3)
+    # What was ready before is fenced once more: what was planned while a tablet moved does not land any more.
+    assert all(open_snapshot(story.cluster.address(node)).fence >= quiet for node in "BCX")
     story.stay()
     story.cluster.settle()
     story.assert_settled()
