@@ -12,16 +12,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 from epochlake.metastore import columns, tables, verification
-from epochlake.metastore.errors import UnknownFormat
+from epochlake.metastore.errors import Rejected, UnknownFormat
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.history import diff, metadata_at, verify
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AdvanceOperation, CreateKeyspace, Event, StartRequest
+from epochlake.metastore.metadata.model import RequestState
 from epochlake.metastore.metadata.placements import highs
 from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
 from epochlake.metastore.snapshots import Snapshots, decode_snapshot, encode_snapshot
 from epochlake.placement.ring.codec import encode_operation
+from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.placements import calculated, same
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MIN_TOKEN
@@ -71,6 +73,25 @@ def test_two_ways_to_rest_reach_the_same_ring(history: History, seed: int) -> No
     one, two = ring_state(history.metadata), ring_state(other.metadata)
     assert one.tokens() == two.tokens()
     assert all(same(one.placements[key].reads, two.placements[key].reads) for key in one.placements)
+
+
+def test_a_plan_that_is_committed_on_later_metadata_is_rejected_or_leads_where_the_strategy_says(history) -> None:
+    tried = {"accepted": 0, "rejected": 0}
+    for version in history.versions[40::4]:
+        for request in (r for r in version.open_requests() if r.state is RequestState.PENDING and r.node_id):
+            try:
+                event = start(version, request.request_id)
+            except PlanRejected:
+                continue
+            for later in history.versions[version.epoch : version.epoch + 25 : 3]:
+                try:
+                    later.check(event)
+                except Rejected:
+                    tried["rejected"] += 1
+                    continue
+                tried["accepted"] += 1
+                assert settles(ring_state(later.apply(event, "later")))
+    assert all(tried.values()), tried
 
 
 # Snapshots

@@ -367,9 +367,7 @@ def test_a_node_that_once_replaced_another_can_leave() -> None:
     assert metadata.directory.nodes[7].state is NodeState.LEFT
 
 
-def test_a_change_of_replication_and_a_plan_for_the_same_setting_exclude_each_other_also_without_common_ranges() -> (
-    None
-):
+def test_a_change_of_replication_and_a_plan_for_its_setting_exclude_each_other_also_without_common_ranges() -> None:
     replacing = scenes()["a replace elsewhere beside a change"]
     with pytest.raises(PlanRejected) as rejected:
         ring_plan(replacing, "join-m8")
