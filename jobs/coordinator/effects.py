@@ -54,9 +54,16 @@ def was_never_made(address: ReplicaAddress) -> bool:
         return False
 
 
-def drop(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, ranges: Collection[Interval]) -> None:
-    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`."""
-    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.epoch)
+def drop(
+    metadata: ClusterMetadata,
+    table_id: TableId,
+    volume: VolumeId,
+    ranges: Collection[Interval],
+    *,
+    once: str | None = None,
+) -> None:
+    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`; only `once` by a name."""
+    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.epoch, once=once)
     match outcome:
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"{describe(metadata, volume)} is fenced at {fence}: a newer coordinator is at work")

@@ -53,7 +53,9 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
         table_id, volume = place
         if volume not in metadata.ring_volumes(table_id):
             make_replica(metadata, table_id, volume, 0)
-        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains])
+        # Once: a coordinator that was paused just before would drop what START's writers have brought since.
+        name = f"prepare-{operation.operation_id}"
+        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains], once=name)
 
     _everywhere(change_of(metadata, operation).gains_of().items(), attempt)
 

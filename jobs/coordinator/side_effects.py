@@ -43,10 +43,13 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
     """Make the pending replica ready for writes: its table is there, and nothing of the tablet is left in it.
 
     What an earlier transition left behind is dropped under the new fence, so that no late write of it can come after.
+    That happens once for each transition: a coordinator that was paused just before would take rows away which have
+    been acknowledged since (tests/support/stage_model.py).
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
         make_replica(metadata, transition.table_id, transition.pending, 0)
-    _drop(metadata, transition, transition.pending)
+    name = f"prepare-{transition.table_id}-{transition.tablet}-{transition.started_epoch}"
+    drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name)
 
 
 def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier, ledger: Ledger) -> int:

@@ -127,26 +127,37 @@ def not_held(snapshot: ReplicaSnapshot, files: Sequence[DataFile], lineage: Line
     ]
 
 
-def drop_ranges(address: ReplicaAddress, ranges: Collection[Interval], epoch: int) -> CommitOutcome:
+def drop_ranges(
+    address: ReplicaAddress, ranges: Collection[Interval], epoch: int, *, once: str | None = None
+) -> CommitOutcome:
     """Take all rows with a token in one of the ranges (first and last token) out of the replica.
 
     Its fence is raised to `epoch` first; FencedOff when that is behind it. Files that reach beyond the ranges are
     replaced by what stays of them, in the same commit. Logical: pipelines with an older snapshot still read the files,
     `vacuum` deletes them later. Appends elsewhere may come in between. Safe to repeat; AlreadyApplied when there was
     nothing to drop.
+
+    With `once`, a name, that name is left in the table, also where there was nothing to drop, and whoever comes later
+    under it drops nothing (AlreadyApplied): rows may have come since which the fence does not tell from older ones.
     """
     fence = raise_fence(address, epoch)
     if isinstance(fence, Unreachable):
         return fence
     gone = merged(ranges)
+    mark = None if once is None else _Applied(once, 1)
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if mark is not None and mark.seen_in(snapshot):
+            return AlreadyApplied(snapshot.version)
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]
-        return _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
+        change = _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
+        if mark is not None and isinstance(change, Change):
+            return msgspec.structs.replace(change, leaves_mark=True)
+        return change
 
-    return _transact(address, decide, None)
+    return _transact(address, decide, mark)
 
 
 def segregate(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
@@ -238,10 +249,11 @@ def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Seq
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a commit adds and removes."""
+    """What a commit adds and removes. One that `leaves_mark` is made even when that is nothing."""
 
     adds: tuple[DataFile, ...]
     removes: tuple[DataFile, ...] = ()
+    leaves_mark: bool = False
 
 
 Decided = CommitOutcome | Change
@@ -273,7 +285,7 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
             return Unreachable(str(error))
         if not isinstance(decision, Change):
             return decision
-        if not (decision.adds or decision.removes):
+        if not (decision.adds or decision.removes or decision.leaves_mark):
             return AlreadyApplied(snapshot.version)
         try:
             version = _commit(snapshot, decision, mark)

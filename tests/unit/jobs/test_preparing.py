@@ -1,0 +1,86 @@
+"""A replica is prepared once for each transition: a coordinator that comes late takes nothing away.
+
+The model of the stage machine found it (tests/support/stage_model.py): the fence does not tell a coordinator that was
+paused before it prepared from one that prepares now, while writers of the next stage have brought rows already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.dataplane import commits
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.placement.tokens import tokens_of_label
+
+from tests.support.replicas import make_replica, store
+
+TABLET = "2-0"
+RANGE = [tokens_of_label(TABLET)]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> ReplicaAddress:
+    return make_replica(tmp_path, 1)
+
+
+def test_what_an_earlier_transition_left_is_dropped_and_what_comes_after_stays(address: ReplicaAddress) -> None:
+    left, written = store(address, TABLET), store(address, TABLET, ids=(4, 5), at=200)
+    commit_files(address, [left], epoch=2, app_id="load", app_version=1)
+    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), Acknowledged)
+    assert isinstance(commit_files(address, [written], epoch=8, app_id="load", app_version=2), Acknowledged)
+    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), AlreadyApplied)
+    assert list(open_snapshot(address).all_files) == [written.file_id]
+
+
+def test_a_replica_that_had_nothing_to_drop_is_prepared_as_well(address: ReplicaAddress) -> None:
+    written = store(address, TABLET)
+    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), Acknowledged)
+    commit_files(address, [written], epoch=8, app_id="load", app_version=1)
+    drop_ranges(address, RANGE, 7, once="prepare")
+    assert list(open_snapshot(address).all_files) == [written.file_id]
+    assert isinstance(drop_ranges(address, RANGE, 9, once="prepare for another"), Acknowledged)
+    assert not open_snapshot(address).all_files
+
+
+def test_one_that_looked_before_the_other_had_prepared_drops_nothing(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, written = store(address, TABLET), store(address, TABLET, ids=(4, 5), at=200)
+    commit_files(address, [left], epoch=2, app_id="load", app_version=1)
+    looked = open_snapshot
+
+    def look_and_be_overtaken(where: ReplicaAddress) -> ReplicaSnapshot:
+        snapshot = looked(where)
+        monkeypatch.setattr(commits, "open_snapshot", looked)
+        drop_ranges(where, RANGE, 7, once="prepare")
+        commit_files(where, [written], epoch=8, app_id="load", app_version=2)
+        return snapshot
+
+    monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
+    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), AlreadyApplied)
+    assert list(looked(address).all_files) == [written.file_id]
+
+
+def test_one_that_looked_at_an_empty_replica_before_the_other_had_prepared_drops_nothing(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, looked = store(address, TABLET), open_snapshot
+
+    def look_and_be_overtaken(where: ReplicaAddress) -> ReplicaSnapshot:
+        snapshot = looked(where)
+        monkeypatch.setattr(commits, "open_snapshot", looked)
+        drop_ranges(where, RANGE, 7, once="prepare")
+        commit_files(where, [written], epoch=8, app_id="load", app_version=1)
+        return snapshot
+
+    monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
+    drop_ranges(address, RANGE, 7, once="prepare")
+    assert list(looked(address).all_files) == [written.file_id]
+
+
+def test_preparing_is_fenced_like_everything(address: ReplicaAddress) -> None:
+    drop_ranges(address, RANGE, 9)
+    assert drop_ranges(address, RANGE, 7, once="prepare") == FencedOff(9)

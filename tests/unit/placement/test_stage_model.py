@@ -1,0 +1,144 @@
+"""Every interleaving of tablets in transition, with errors, late coordinators and slow writers, in small clusters.
+
+The model (tests/support/stage_model.py) asks production what stages mean; each rule that is broken on purpose here is
+found by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from epochlake.placement import consistency, transitions
+from epochlake.placement.transitions import BACKWARD, FORWARD, READS, WRITES, Kind, Selector, Stage
+
+from tests.support.stage_model import Begin, Broken, Rules, Scenario, explore
+
+MOVES, REBUILDS = Kind.MIGRATION, Kind.REBUILD
+ONE = Scenario((((0,), (Begin(MOVES, 0, 1),)),))
+AGAIN = Scenario((((0,), (Begin(MOVES, 0, 1), Begin(MOVES, 0, 1))),), late=0)
+THERE_AND_BACK = Scenario((((0,), (Begin(MOVES, 0, 1), Begin(MOVES, 1, 0))),), late=0)
+CROSSING = Scenario((((0,), (Begin(MOVES, 0, 1),)), ((1,), (Begin(MOVES, 1, 0),))), written=True)
+TOGETHER = Scenario((((0,), (Begin(MOVES, 0, 1),)), ((0,), (Begin(MOVES, 0, 1),))), late=0, written=True)
+PAIR = Scenario((((0, 1), (Begin(MOVES, 0, 2),)),), late=0)
+PAIR_WITH_A_DEAD_ONE = Scenario((((0, 1), (Begin(REBUILDS, 0, 2),)),), late=0, mortal=(0,))
+PAIRS_CROSSING = Scenario((((0, 1), (Begin(MOVES, 0, 2),)), ((2, 1), (Begin(MOVES, 2, 0),))), late=0, written=True)
+THREE_WITH_A_DEATH = Scenario((((0, 1, 2), (Begin(REBUILDS, 0, 3),)),), mortal=(0, 3), written=True)
+
+SCENARIOS = {
+    "one tablet, and a coordinator that does something late": ONE,
+    "one tablet that goes the same way twice": AGAIN,
+    "one tablet there and back": THERE_AND_BACK,
+    "two tablets that change places, and a coordinator that does something late": CROSSING,
+    "two tablets that go the same way": TOGETHER,
+    "two tablets with two replicas that change places": PAIRS_CROSSING,
+    "three replicas, of which one dies": THREE_WITH_A_DEATH,
+    "two replicas": PAIR,
+    "two replicas, of which one dies": PAIR_WITH_A_DEAD_ONE,
+}
+
+
+@pytest.mark.parametrize("what", SCENARIOS)
+def test_whatever_happens_no_acknowledged_write_is_lost_and_every_transition_ends(what: str) -> None:
+    found = explore(SCENARIOS[what])
+    assert found["ends"] > found["moved"] > 0, "every transition may end in the new replicas, and in the old ones"
+
+
+def weaker_blocking(count: int) -> int:
+    return max(0, count - consistency.majority(count))
+
+
+def without_old(level: object, old: tuple[int, ...], new: tuple[int, ...], fenced: set[int], where: object) -> bool:
+    return len(fenced & {*new}) >= consistency.blocking(len(new))
+
+
+BROKEN_TABLES: list[tuple[str, Scenario, Callable[[pytest.MonkeyPatch], None], str]] = [
+    (
+        "reads move before the rows have come",
+        ONE,
+        lambda patch: patch.setitem(READS, Stage.STREAMING, Selector.NEW),
+        "acknowledged write is lost",
+    ),
+    (
+        "old replicas get no writes one stage too early",
+        ONE,
+        lambda patch: patch.setitem(WRITES, Stage.WRITE_BOTH_READ_NEW, Selector.NEW),
+        "acknowledged write is lost",
+    ),
+    (
+        "streaming is left out",
+        ONE,
+        lambda patch: patch.setitem(FORWARD, Stage.WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_NEW),
+        "acknowledged write is lost",
+    ),
+    (
+        "what is left is not cleaned up",
+        ONE,
+        lambda patch: patch.setitem(FORWARD, Stage.USE_NEW, Stage.END_MIGRATION),
+        "INV-TABL-1",
+    ),
+    (
+        "the way back moves reads and writes together",
+        ONE,
+        lambda patch: patch.setitem(BACKWARD, Stage.WRITE_BOTH_READ_NEW, Stage.CLEANUP_TARGET),
+        "acknowledged write is lost",
+    ),
+    (
+        "barriers ask for one replica too few",
+        ONE,
+        lambda patch: patch.setattr(consistency, "blocking", weaker_blocking),
+        "acknowledged write is lost",
+    ),
+    (
+        "barriers do not ask the old replicas",
+        ONE,
+        lambda patch: patch.setattr(consistency, "barrier_passed", without_old),
+        "acknowledged write is lost",
+    ),
+    (
+        "a stage leads to itself",
+        ONE,
+        lambda patch: patch.setitem(FORWARD, Stage.CLEANUP, Stage.CLEANUP),
+        "never end",
+    ),
+    (
+        "streaming has no session",
+        ONE,
+        lambda patch: patch.setattr(transitions, "SESSION_STAGES", frozenset()),
+        "ever comes to its end",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "scenario", "breaks", "found"), BROKEN_TABLES, ids=[row[0] for row in BROKEN_TABLES])
+def test_a_broken_table_of_production_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    scenario: Scenario,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    found: str,
+) -> None:
+    breaks(monkeypatch)
+    with pytest.raises(Broken, match=found):
+        explore(scenario)
+
+
+LOST, MISPLACED = "acknowledged write is lost", "INV-TABL-"
+BROKEN_RULES = [
+    ("replicas do not look at fences", ONE, Rules(fences_refuse=False), f"{LOST}|{MISPLACED}"),
+    ("late streaming is not refused", ONE, Rules(sessions_refuse=False, streams_are_fenced=False), MISPLACED),
+    ("the pending replica need not be fenced", PAIR, Rules(pending_is_required=False), "stays open"),
+    ("a pending replica is prepared twice", ONE, Rules(preparing_is_marked=False), LOST),
+    ("old acknowledgements count", AGAIN, Rules(old_acknowledgements_are_forgotten=False), LOST),
+]
+
+
+@pytest.mark.parametrize(("what", "scenario", "rules", "found"), BROKEN_RULES, ids=[row[0] for row in BROKEN_RULES])
+def test_a_broken_rule_is_found(what: str, scenario: Scenario, rules: Rules, found: str) -> None:
+    with pytest.raises(Broken, match=found):
+        explore(scenario, rules)
+
+
+@pytest.mark.parametrize("rules", [Rules(sessions_refuse=False), Rules(streams_are_fenced=False)])
+def test_late_streaming_is_stopped_by_its_session_as_well_as_by_the_fence(rules: Rules) -> None:
+    assert explore(ONE, rules)["moved"] > 0
