@@ -113,6 +113,22 @@ def test_a_split_waits_when_too_few_replicas_answer_and_says_for_whom(resizable:
     story.assert_settled()
 
 
+def test_a_split_waits_for_every_replica_that_answers_however_many_are_ready(
+    resizable: Grow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizing, "SLICE_BYTES", 1)
+    story = resizable(dict.fromkeys(range(4), "ABC"))
+    # C has to be cut at three middles, A and B at two each; a round does one.
+    for tablet, away in ((0, ""), (1, "A"), (2, "B")):
+        with story.cluster.without(away):
+            story.cluster.write_rows(story.cluster.pipeline(), dict(enumerate(story.cluster.tokens_of(tablet))))
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    story.until_count(8, write=False)
+    for node in "ABC":
+        assert straddling(open_snapshot(story.cluster.address(node)), tablet_ranges(8)[1].tolist()[:-1]) == []
+
+
 @pytest.mark.parametrize("way", ["removed", "replaced"])
 def test_a_node_is_lost_on_the_way_to_eight_tablets_and_back(resizable: Grow, way: str) -> None:
     story = resizable(nodes=FOUR if way == "removed" else THREE)
