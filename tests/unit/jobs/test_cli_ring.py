@@ -452,8 +452,8 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
     report = CompactionReport("air.flights", 1, False, 5, (), (), None, None, 0, 0)
     asked: dict[str, object] = {}
 
-    def compact(cluster: Cluster, table: str, spark: object, **options: object) -> CompactionReport:
-        asked.update(options, table=table, spark=spark)
+    def compact(cluster: Cluster, table: str, session: object, **options: object) -> CompactionReport:
+        asked.update(options, table=table, session=session)
         return report
 
     monkeypatch.setattr(compaction, "compact", compact)
@@ -462,7 +462,7 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
     assert kept.done(*words)["ranges"] == 5
     assert asked == {
         "table": "air.flights",
-        "spark": "epochlake-compaction",
+        "session": "epochlake-compaction",
         "dry_run": False,
         "policy": EVERYTHING,
         "tombstone_grace_seconds": 7200.0,
