@@ -15,10 +15,12 @@ from epochlake.jobs import administration
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.pipeline.landing import Landing
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.metastore.metadata.placements import ranges_within
 from epochlake.placement.ring.state import Step
 
@@ -215,3 +217,68 @@ def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum(
     assert_settled(ring, adversary.acknowledged)
     assert adversary.refused
     assert len(adversary.acknowledged) > len(SPREAD) + 20
+
+
+# --- several datacenters, and replication that changes under a pipeline ---------------------------------------------
+
+TWO_DATACENTERS = {
+    name: ("dc1" if name in "ABC" else "dc2", f"r{number % 3}", (2 * number - 6,))
+    for number, name in enumerate("ABCDEF")
+}
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingCluster:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    return ringed(tmp_path, TWO_DATACENTERS, {"dc1": 3, "dc2": 3}, configuration=QUICK, rows={})
+
+
+@pytest.mark.parametrize(
+    ("level", "away", "succeeds"),
+    [
+        ("LOCAL_QUORUM", "ADEF", True),
+        ("LOCAL_QUORUM", "AB", False),
+        ("EACH_QUORUM", "AF", True),
+        ("EACH_QUORUM", "EF", False),
+        ("QUORUM", "AB", True),
+        ("QUORUM", "ABC", False),
+    ],
+)
+def test_levels_count_by_datacenter_on_the_ring(two: RingCluster, level: str, away: str, succeeds: bool) -> None:
+    pipeline, rows = two.pipeline(dc="dc1"), {1: -3 * TURN, 2: 5 * TURN}
+    with two.without(away):
+        if succeeds:
+            two.write_rows(pipeline, rows, level)
+            assert two.read_rows(pipeline, level) == [1, 2]
+        else:
+            with pytest.raises(ConsistencyNotReached, match=f"{level} at epoch"):
+                two.write_rows(pipeline, rows, level)
+
+
+def test_acknowledgements_do_not_outlive_the_replication_that_they_were_given_under(
+    ring: RingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is on C and D; then there is one replica only, on B, and three again, while the writer is held up.
+
+    Another keyspace has the same replication all the time, so this placement is as old as before.
+    """
+    administration.create_keyspace(ring.cluster, "other", {"dc1": 3}, placement=PlacementKind.RING)
+    writer, rows = ring.pipeline(), {101: -3 * TURN}
+    original = Landing._round
+
+    def meanwhile(self: Landing, number: int) -> int:
+        if number > 1:
+            return original(self, number)
+        with ring.without("B"):
+            fence = original(self, number)
+        for wanted in (1, 3):
+            administration.change_replication(ring.cluster, "air", {"dc1": wanted})
+            ring.settle()
+        return fence
+
+    monkeypatch.setattr(Landing, "_round", meanwhile)
+    ring.write_rows(writer, rows)
+    for away in "ABCD":
+        with ring.without(away):
+            assert 101 in ring.read_rows(ring.pipeline())
