@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.movements import plan_on_ring
+from epochlake.jobs.administration.operations import described
 from epochlake.jobs.administration.past import log_of
+from epochlake.jobs.administration.reachability import probe
 from epochlake.jobs.administration.requests import subjects
 from epochlake.jobs.coordinator.planning import Loads, next_transitions
+from epochlake.jobs.coordinator.ring_changes import change_of
+from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.errors import LogUnreadable, Rejected
 from epochlake.metastore.history import entries, metadata_at
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import StartRequest
 from epochlake.metastore.metadata.events.nodes import volumes_given_up
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest, VolumeId
-from epochlake.metastore.metadata.rings import ring_keyspaces
+from epochlake.metastore.metadata.rings import operation_of_request, ring_keyspaces
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -135,7 +139,10 @@ def _obstacles(
         )
     if request.state is RequestState.PENDING:
         return [*found, *_before_its_start(cluster, metadata, request)]
-    if request.kind is RequestKind.KEYSPACE_RF_CHANGE or loads is None:
+    if loads is None:
+        return found
+    found += _silent_parts(metadata, request)
+    if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return found
     node = metadata.directory.nodes[request.node_id]
     gone = [volume.name for volume in node.volumes if volume.volume_id in loads.unmeasured]
@@ -167,3 +174,19 @@ def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: Topo
     except Rejected as rejected:
         return [rejected.reason]
     return []
+
+
+def _silent_parts(metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
+    """The volumes that take part in the request's operation on the ring and do not answer."""
+    operation = operation_of_request(metadata, request.request_id)
+    if operation is None:
+        return []
+    parts = {volume for _, volume in change_of(metadata, operation).places}
+    probed = probe(metadata, (metadata.directory.volumes[volume] for volume in sorted(parts)))
+    silent = [describe(metadata, volume) for volume, found in probed.items() if found.obstacle is not None]
+    if not silent:
+        return []
+    return [
+        f"volume(s) {', '.join(silent)} take part in the {described(metadata, operation)} and do not answer: it goes "
+        "on where enough of the others do"
+    ]

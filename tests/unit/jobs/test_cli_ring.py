@@ -312,6 +312,10 @@ def test_an_operation_tells_its_step_its_locks_and_how_far_it_is(
     text = " ".join(line.text("status").out.split())
     assert "START done" in text
     assert "MID comes next" in text
+    assert line.done("status")["requests"][0]["blocked_by"] == []
+    ring.lose("C")
+    (silent,) = line.done("status")["requests"][0]["blocked_by"]
+    assert "C/d1" in silent
 
 
 def test_an_operation_that_is_cancelled_after_its_reads_moved_is_told_on_its_way_back(
