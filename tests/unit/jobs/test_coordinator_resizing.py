@@ -118,8 +118,8 @@ def test_a_split_waits_for_every_replica_that_answers_however_many_are_ready(
 ) -> None:
     monkeypatch.setattr(resizing, "SLICE_BYTES", 1)
     story = resizable(dict.fromkeys(range(4), "ABC"))
-    # C has to be cut at three middles, A and B at two each; a round does one.
-    for tablet, away in ((0, ""), (1, "A"), (2, "B")):
+    # C has to be cut at four middles, A and B at two each; a round does one.
+    for tablet, away in enumerate("AABB"):
         with story.cluster.without(away):
             story.cluster.write_rows(story.cluster.pipeline(), dict(enumerate(story.cluster.tokens_of(tablet))))
     story.aim(ALWAYS_SPLIT)
