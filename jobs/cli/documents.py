@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from epochlake.jobs.administration.movements import RingPlan
+from epochlake.jobs.administration.status import NodeStatus
 from epochlake.metastore.metadata.differences import Change
 from epochlake.metastore.metadata.model import Column
 
@@ -54,6 +55,15 @@ class RequestRow(msgspec.Struct, frozen=True):
     detail: str | None
     requested_epoch: int
     started_epoch: int | None
+    epoch: int
+
+
+class NodeShown(msgspec.Struct, frozen=True):
+    """A node in full: how it is, the tokens that it owns, and the open requests that it takes part in."""
+
+    node: NodeStatus
+    tokens: tuple[int, ...]
+    requests: tuple[RequestRow, ...]
     epoch: int
 
 

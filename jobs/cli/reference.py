@@ -33,6 +33,7 @@ DOCUMENTS: dict[str, Any] = {
     "status": Status,
     "node add": CHANGE,
     "node list": list[NodeStatus],
+    "node show": d.NodeShown,
     "node move": CHANGE,
     "node decommission": CHANGE,
     "node remove": CHANGE,

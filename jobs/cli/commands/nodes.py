@@ -10,7 +10,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration.nodes import measured, plan_add_node
 from epochlake.jobs.administration.operators import plan_alter_node, plan_set_maintenance
 from epochlake.jobs.administration.past import cluster_at
-from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request
+from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request, subjects
 from epochlake.jobs.administration.status import node_statuses
 from epochlake.jobs.administration.what_if import parse_tokens
 from epochlake.jobs.cli.arguments import (
@@ -24,8 +24,9 @@ from epochlake.jobs.cli.arguments import (
     whole_list,
 )
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.commands.requests import cancel_request
-from epochlake.jobs.cli.text.status import node_list
+from epochlake.jobs.cli.commands.requests import cancel_request, request_row
+from epochlake.jobs.cli.documents import NodeShown
+from epochlake.jobs.cli.text.nodes import node_list, node_shown
 from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
 
@@ -94,6 +95,22 @@ def list_(
     session = of(context)
     found = node_statuses(cluster_at(session.cluster, at))
     session.show([node for node in found if everything or node.state != "left"], node_list)
+
+
+@app.command("show")
+def show(context: typer.Context, name: Name, at: At = None) -> None:
+    """Show a node: its tokens, its part of each keyspace on the ring, and the requests that it takes part in."""
+    session = of(context)
+    metadata = cluster_at(session.cluster, at)
+    node = metadata.node(name)
+    requests = [request for request in metadata.open_requests() if name in subjects(metadata, request)]
+    shown = NodeShown(
+        node=next(found for found in node_statuses(metadata) if found.node_id == node.node_id),
+        tokens=node.tokens,
+        requests=tuple(request_row(metadata, request) for request in requests),
+        epoch=node.epoch,
+    )
+    session.show(shown, node_shown)
 
 
 @change_command(app, "move")

@@ -35,7 +35,7 @@ def list_(
     session = of(context)
     metadata = cluster_at(session.cluster, at)
     found = [one for one in metadata.requests.values() if everything or one.state in OPEN]
-    session.show([_row(metadata, request) for request in found[-limit if limit else 0 :]], request_list)
+    session.show([request_row(metadata, request) for request in found[-limit if limit else 0 :]], request_list)
 
 
 @change_command(app, "pause")
@@ -78,7 +78,8 @@ def cancel_request(session: Session, request: str, how: How) -> None:
     )
 
 
-def _row(metadata: ClusterMetadata, request: TopologyRequest) -> RequestRow:
+def request_row(metadata: ClusterMetadata, request: TopologyRequest) -> RequestRow:
+    """A request as lists show it."""
     return RequestRow(
         request_id=request.request_id,
         kind=request.kind.value,

@@ -1,4 +1,4 @@
-"""The screen of `status`, and the list of nodes."""
+"""The screen of `status`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from epochlake.jobs.administration.open_requests import RequestStatus
 from epochlake.jobs.administration.operations import OperationStatus
 from epochlake.jobs.administration.status import NodeStatus, Status, VolumeStatus
 from epochlake.jobs.administration.streamed import Streamed
+from epochlake.jobs.cli.text.nodes import said_of
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
@@ -54,28 +55,6 @@ def status(document: Status) -> list[RenderableType]:
     if not (document.requests or document.transitions or document.resizes) and present:
         parts.append(Text("Nothing is under way." if document.now else "Nothing was under way.", style="green"))
     return [*parts[:-1], parts[-1]] if str(parts[-1]) else parts[:-1]
-
-
-def node_list(nodes: Sequence[NodeStatus]) -> RenderableType:
-    if not nodes:
-        return Text("no nodes")
-    made = table(
-        "node", "state", "place", "tablets", "capacity", "volumes", right=["tablets", "capacity"], wide=["volumes"]
-    )
-    return filled(
-        made,
-        (
-            (
-                node.name,
-                state(node.state),
-                f"{node.datacenter}/{node.rack}",
-                f"{node.tablets:,}",
-                size(node.capacity),
-                " ".join(f"{volume.name}={volume.uri}" for volume in node.volumes),
-            )
-            for node in nodes
-        ),
-    )
 
 
 def _headline(document: Status) -> Text:
@@ -146,13 +125,6 @@ def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
         asks = f"asks to replace {node.replaces}" if node.replaces else "asks to join"
         return Text(asks, style="cyan")
     return Text(said_of(node), style="yellow" if node.maintenance else "bright_black")
-
-
-def said_of(node: NodeStatus) -> str:
-    """What operators have said of a node, where it is anything."""
-    words = ["maintenance"] if node.maintenance else []
-    words += [f"weight {node.weight:g}"] if node.weight != 1 else []
-    return ", ".join([*words, *node.tags])
 
 
 def _ring(nodes: Sequence[NodeStatus]) -> list[RenderableType]:

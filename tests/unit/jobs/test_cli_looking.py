@@ -35,6 +35,7 @@ ORACLES = REPOSITORY / "tests" / "data" / "oracles"
 LOOKS: dict[str, list[str]] = {
     "status": ["status"],
     "node list": ["node", "list", "--all"],
+    "node show": ["node", "show", "n1"],
     "keyspace list": ["keyspace", "list"],
     "table list": ["table", "list"],
     "table show": ["table", "show", "air.flights"],

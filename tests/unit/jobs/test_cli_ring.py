@@ -181,6 +181,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "no tokens": ([*ADD, "--tokens", "0"], 2, ["0 tokens"]),
     "too many tokens": ([*ADD, "--tokens", "5000"], 2, ["5000 tokens", "1024"]),
     "tokens that are no number": ([*ADD, "--tokens", "many"], 2, ["--tokens"]),
+    "unknown node shown": (["node", "show", "Z"], 3, ["'Z'"]),
     "move to nowhere": (["node", "move", "D"], 2, ["--token", "--tokens"]),
     "move to where it is": (["node", "move", "D", "--token", str(6 * TURN)], 3, ["'D'", "already"]),
     "move of nobody": (["node", "move", "Z", "--token", "1"], 3, ["'Z'"]),
@@ -371,6 +372,7 @@ def test_a_row_on_the_ring_is_explained_with_the_operation_that_moves_it(line: C
 LOOKS: dict[str, list[str]] = {
     "status": ["status"],
     "node list": ["node", "list", "--all"],
+    "node show": ["node", "show", "B"],
     "request list": ["request", "list", "--all"],
     "keyspace list": ["keyspace", "list"],
     "table list": ["table", "list"],
@@ -401,6 +403,8 @@ def test_status_tells_who_owns_how_much_of_each_keyspace(kept: CommandLine) -> N
     assert sum(node["owns"]["air"] for node in nodes.values()) == pytest.approx(3)
     assert nodes["B"]["owns"]["air"] == pytest.approx(1)
     assert "The ring" in kept.text("status").out
+    assert kept.done("node", "show", "C")["tokens"] == [2 * TURN]
+    assert str(2 * TURN) in kept.text("node", "show", "C").out
 
 
 def test_a_table_is_created_on_all_volumes_of_the_ring_or_not_at_all(line: CommandLine, ring: RingCluster) -> None:
