@@ -121,6 +121,7 @@ class _Run:
         # Pairs of sets that were found good already: what is said of sets alone need be looked at once.
         self.counted: set[tuple[Nodes, Nodes]] = set()
         self.written_before: set[tuple[Nodes, Nodes]] = set()
+        self.counts: dict[Nodes, Counter[str]] = {}
         self.views = all_views(self.state)
         self.met: set[Pair] = set()
 
@@ -258,7 +259,7 @@ class _Run:
             self.counted.add((readers, writers))
 
     def _check_counts(self, readers: Nodes, writers: Nodes) -> None:
-        read, written = Counter(map(self._group, readers)), Counter(map(self._group, writers))
+        read, written = self._counts(readers), self._counts(writers)
         for group in self.datacenters if self.configuration.datacenters else [""]:
             if read[group] != self.configuration.factor:
                 raise self.failure(
@@ -319,6 +320,12 @@ class _Run:
 
     def _cover(self, assignment: Assignment) -> Cover:
         return self.rows.cover(assignment)
+
+    def _counts(self, nodes: Nodes) -> Counter[str]:
+        known = self.counts.get(nodes)
+        if known is None:
+            known = self.counts[nodes] = Counter(map(self._group, nodes))
+        return known
 
     def _group(self, node: int) -> str:
         """Of whom there are as many replicas as the factor says: those of the node's datacenter, or all."""

@@ -10,15 +10,15 @@ as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import chain, combinations
+from functools import cache, lru_cache
+from itertools import combinations, count
 
 import msgspec
 import numpy as np
 from epochlake.placement.ring.placements import Assignment, Delta, applied_to_reads, inverse, on_grid
 from epochlake.placement.ring.state import RingState
 from epochlake.placement.ring.strategies import Replication
-from epochlake.placement.ring.tokens import Tokens
+from epochlake.placement.ring.tokens import NodeIds, Tokens
 
 Nodes = frozenset[int]
 
@@ -104,14 +104,11 @@ def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str])
     """A counterexample for one range at two views one step apart: at QUORUM, and at LOCAL_QUORUM of each
     datacenter."""
     roles = _roles((*_groups(earlier), *_groups(later)))
-    local: dict[str, list[int]] = {}
-    for node, role in roles.items():
-        local.setdefault(datacenters[node], []).append(role)
-    found = _avoided_somewhere(tuple([tuple(sorted(local[name])) for name in sorted(local)]))
+    found = _avoided_somewhere(tuple(sorted([_number(datacenters[node]) << 8 | role for node, role in roles.items()])))
     if found is None:
         return None
     scope, what, quorum = found
-    members = [node for node in roles if scope is None or datacenters[node] == sorted(local)[scope]]
+    members = [node for node in roles if scope is None or _number(datacenters[node]) == scope]
     ordered = sorted(members, key=lambda node: (roles[node], node))
     return Counterexample(what, frozenset(n for i, n in enumerate(ordered) if quorum >> i & 1), earlier, later)
 
@@ -132,14 +129,25 @@ Masks = tuple[int, int, int, int]
 
 
 @lru_cache(maxsize=100_000)
-def _avoided_somewhere(roles: tuple[tuple[int, ...], ...]) -> tuple[int | None, str, int] | None:
-    """What `_avoided` finds in all datacenters together (None) or in one of them, by its index."""
-    scopes: list[int | None] = [None, *range(len(roles))] if len(roles) > 1 else [None]
+def _avoided_somewhere(roles: tuple[int, ...]) -> tuple[int | None, str, int] | None:
+    """What `_avoided` finds in all datacenters together (None) or in one of them; a role has its datacenter's number
+    above its eight bits."""
+    numbers = sorted({role >> 8 for role in roles})
+    scopes: list[int | None] = [None, *numbers] if len(numbers) > 1 else [None]
     for scope in scopes:
-        found = _avoided(tuple(sorted(chain(*roles))) if scope is None else roles[scope])
+        found = _avoided(tuple(sorted(role & 255 for role in roles if scope in (None, role >> 8))))
         if found is not None:
             return scope, *found
     return None
+
+
+@cache
+def _number(datacenter: str) -> int:
+    """A number for each datacenter that was ever asked for."""
+    return next(_NUMBERS)
+
+
+_NUMBERS = count()
 
 
 @lru_cache(maxsize=100_000)
@@ -215,10 +223,21 @@ def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes) -> View:
 
 
 def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
-    replicas = on_grid(assignment, grid)
-    count, width = replicas.shape
+    if grid is assignment.starts or np.array_equal(grid, assignment.starts):
+        return _own_sets(assignment)
+    return _rows(on_grid(assignment, grid))
+
+
+@lru_cache(maxsize=64)
+def _own_sets(assignment: Assignment) -> list[Nodes]:
+    """The sets of an assignment, which is often the same one after the next step."""
+    return _rows(assignment.replicas)
+
+
+def _rows(replicas: NodeIds) -> list[Nodes]:
+    rows, width = replicas.shape
     data, size = replicas.tobytes(), width * replicas.itemsize
-    return [_nodes(data[row * size : (row + 1) * size]) for row in range(count)]
+    return [_nodes(data[row * size : (row + 1) * size]) for row in range(rows)]
 
 
 @lru_cache(maxsize=50_000)
