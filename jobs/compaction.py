@@ -237,22 +237,20 @@ class _Run:
         view = self._view
         plan = plan_merges(view.table, wave, view.snapshots, self._purge_before, self._target_file_bytes)
         made: dict[int, list[MergedFile]] = defaultdict(list)
-        for merged in merger(plan):
+        for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
             made[merged.number].append(merged)
-        by_number = dict(enumerate(sorted(wave, key=lambda one: one.range.low)))
-        files: dict[int, list[DataFile]] = {}
-        for number, one in by_number.items():
-            stored = made[number] or [encode_empty(plan.merges[number])]
-            if any(merged.failed for merged in stored):
+        stored: dict[int, list[MergedFile]] = defaultdict(list)
+        for merge in plan.merges:
+            stored[merge.chosen] += made[merge.number] or [encode_empty(merge)]
+        ready: dict[int, tuple[Chosen, Sequence[DataFile]]] = {}
+        for number, one in enumerate(wave):
+            if any(merged.failed for merged in stored[number]):
                 self.skipped[NOT_STORED].append(one.range.unit)
             else:
-                files[number] = [merged.file for merged in stored]
-        recorded = self._record({number: (by_number[number], made_files) for number, made_files in files.items()})
-        missing = self._commit({number: (by_number[number], files[number]) for number in recorded})
-        return [
-            _described(by_number[number], files[number], missing[number], self._purge_before)
-            for number in sorted(recorded)
-        ]
+                ready[number] = (one, [merged.file for merged in stored[number]])
+        recorded = self._record(ready)
+        missing = self._commit({number: ready[number] for number in recorded})
+        return [_described(*ready[number], missing[number], self._purge_before) for number in sorted(recorded)]
 
     def _record(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> set[int]:
         """Write what the merged files replace into the ledger; the ranges that it has taken."""

@@ -27,7 +27,7 @@ from epochlake.jobs.dataplane.comparing import Range
 from epochlake.jobs.dataplane.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS, OpenFile, Replicas
 from epochlake.jobs.dataplane.files import DataFile, path_of
 from epochlake.jobs.dataplane.ledger import Replaced, merged_id
-from epochlake.jobs.dataplane.pieces import Interval, Lineage, Part, missing, overlap
+from epochlake.jobs.dataplane.pieces import Interval, Lineage, Part, meet, merged, missing, overlap
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.metastore import storage
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TARGET_FILE_BYTES = 128 << 20
+
+SLICE_BYTES = 1 << 30
+"""A range with more than this is merged in slices of its tokens, by several tasks."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -80,18 +83,29 @@ class Chosen(msgspec.Struct, frozen=True):
         return sum(part.file.size for part in self.parts)
 
 
-class RangeMerge(msgspec.Struct, frozen=True):
-    """The merge of one range, as executors see it.
+class Source(msgspec.Struct, frozen=True):
+    """Rows that take part: those of a file from token `low` to `high`; `whole`: that is all that it has."""
 
-    `sources`: the URI of a file, and the first and the last token that take part. Deletes from before
-    `purge_before` (microseconds) are left out. `targets`: the replicas that get the result.
+    uri: str
+    low: int
+    high: int
+    whole: bool
+
+
+class RangeMerge(msgspec.Struct, frozen=True):
+    """The merge of one range, or of a slice of a large one, as executors see it; `chosen`: the number of the range.
+
+    Deletes from before `purge_before` (microseconds) are left out. `targets`: the replicas that get the result.
+    `like`: the URI of a file with the columns that the result has.
     """
 
     number: int
+    chosen: int
     label: str
     low: int
     high: int
-    sources: tuple[tuple[str, int, int], ...]
+    sources: tuple[Source, ...]
+    like: str
     targets: tuple[ReplicaAddress, ...]
     purge_before: int
 
@@ -192,29 +206,48 @@ def plan_merges(
 ) -> MergePlan:
     """Say where each file is read: on the replica that has been given the fewest bytes to read so far.
 
-    Old tombstones go only where all of the range takes part; of an append-only table there are none.
+    `chosen` in token order. Large ranges are merged in slices, side by side. Old tombstones go only where all of the
+    range takes part; of an append-only table there are none.
     """
     load: dict[VolumeId, int] = defaultdict(int)
-    merges = []
-    for number, one in enumerate(sorted(chosen, key=lambda one: one.range.low)):
-        sources = []
+    merges: list[RangeMerge] = []
+    for number, one in enumerate(chosen):
+        places = []
         for part in one.parts:
             holders = [volume for volume in one.range.replicas if part.file.file_id in snapshots[volume].all_files]
             holder = min(holders, key=lambda volume: (load[volume], volume))
             load[holder] += part.file.size
-            sources.append((storage.join(snapshots[holder].address.uri, part.file.path), part.low, part.high))
-        merges.append(
-            RangeMerge(
-                number=number,
-                label=one.range.label,
-                low=one.range.low,
-                high=one.range.high,
-                sources=tuple(sources),
-                targets=tuple(snapshots[volume].address for volume in one.range.replicas),
-                purge_before=purge_before if one.whole else MIN_TOKEN,
+            places.append((part, storage.join(snapshots[holder].address.uri, part.file.path)))
+        for low, high in _slices((one.range.low, one.range.high), -(-one.size // SLICE_BYTES)):
+            merges.append(
+                RangeMerge(
+                    number=len(merges),
+                    chosen=number,
+                    label=one.range.label,
+                    low=low,
+                    high=high,
+                    sources=tuple(found for part, uri in places if (found := _source(part, uri, (low, high)))),
+                    like=places[0][1],
+                    targets=tuple(snapshots[volume].address for volume in one.range.replicas),
+                    purge_before=purge_before if one.whole else MIN_TOKEN,
+                )
             )
-        )
     return MergePlan(table, tuple(merges), target_file_bytes, storage.used_options())
+
+
+def _slices(interval: Interval, count: int) -> list[Interval]:
+    """An interval of tokens as so many of about the same width."""
+    low, high = interval
+    width = max(1, -(-(high - low + 1) // max(1, count)))
+    return [(start, min(start + width - 1, high)) for start in range(low, high + 1, width)]
+
+
+def _source(part: Part, uri: str, window: Interval) -> Source | None:
+    """What a part has within a window, None when that is no row."""
+    low, high = overlap((part.low, part.high), window)
+    if not meet((low, high), part.file.extent):
+        return None
+    return Source(uri, low, high, Part(part.file, low, high).whole)
 
 
 def replaced_by(file: DataFile, chosen: Chosen) -> tuple[Replaced, ...]:
@@ -250,12 +283,14 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     task, file, rank = "_task", "_file", "_rank"
     intervals: dict[str, list[Interval]] = defaultdict(list)
     for merge in plan.merges:
-        for uri, low, high in merge.sources:
-            intervals[storage.spark_uri(uri)].append((low, high))
+        for source in merge.sources:
+            # What is read whole needs no filter, and all of that is one scan.
+            wanted = intervals[storage.spark_uri(source.uri)]
+            wanted += [] if source.whole else [(source.low, source.high)]
     paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
-    for path, wanted in intervals.items():
-        paths[tuple(wanted)].append(path)
-    scans = [scan_rows(spark, plan.table, Scan(tuple(names), wanted)) for wanted, names in paths.items()]
+    for path, asked in intervals.items():
+        paths[tuple(merged(asked))].append(path)
+    scans = [scan_rows(spark, plan.table, Scan(tuple(names), asked)) for asked, names in paths.items()]
     rows = scans[0].withColumn(file, F.col("_metadata.file_name"))
     for scan in scans[1:]:
         rows = rows.unionAll(scan.withColumn(file, F.col("_metadata.file_name")))
@@ -275,8 +310,8 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
 def _encoded(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows that count in, `MergedFile`s as JSON out."""
     storage.use_options(plan.storage_options)
-    for merged in encode(plan, batches):
-        yield pa.RecordBatch.from_pydict({"merged": [msgspec.json.encode(merged).decode()]})
+    for made in encode(plan, batches):
+        yield pa.RecordBatch.from_pydict({"merged": [msgspec.json.encode(made).decode()]})
 
 
 # --- encoding, on executors ------------------------------------------------------------------------------------------
@@ -305,8 +340,8 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
 
 def encode_empty(merge: RangeMerge) -> MergedFile:
     """The merged file of a range of which nothing is left: without a row, it says that all of it is gone."""
-    filesystem, path = storage.filesystem(merge.sources[0][0])
-    with storage.naming("read", merge.sources[0][0]), filesystem.open_input_file(path) as stream:
+    filesystem, path = storage.filesystem(merge.like)
+    with storage.naming("read", merge.like), filesystem.open_input_file(path) as stream:
         schema = pq.ParquetFile(stream).schema_arrow
     file = OpenFile(schema)
     replicas = Replicas()

@@ -129,7 +129,9 @@ _SCHEMA = pa.schema(
 
 def _sources(merge: RangeMerge) -> list[Row]:
     return [
-        row for uri, low, high in merge.sources for row in _rows(Path(storage.local_path(uri) or uri), [(low, high)])
+        row
+        for source in merge.sources
+        for row in _rows(Path(storage.local_path(source.uri) or source.uri), [(source.low, source.high)])
     ]
 
 

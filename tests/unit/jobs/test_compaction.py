@@ -465,3 +465,17 @@ def test_it_is_refused_without_spark_and_with_a_grace_below_zero(table: SmallClu
         compact(table.cluster, TABLE, None)
     with pytest.raises(InvalidRequest, match="grace"):
         compact_here(table, tombstone_grace_seconds=-1.0)
+
+
+def test_a_large_range_is_merged_in_slices_that_are_recorded_and_committed_together(
+    either: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "SLICE_BYTES", max(file.size for file in live(either, "A")))
+    report = compact_here(either)
+    assert [(one.files_before, one.files_after) for one in report.compacted] == [(3, 3), (3, 3)]
+    for tablet in (0, 1):
+        first, last = either.tokens_of(tablet)
+        windows = sorted(file.window for file in live(either, "A") if first <= file.window[0] <= last)
+        assert (windows[0][0], windows[-1][1]) == (first, last)
+        assert all(one[1] + 1 == other[0] for one, other in pairwise(windows))
+    assert_shown(either, EXPECTED)
