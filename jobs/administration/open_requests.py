@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PLANNED_TABLETS = 200_000
 """Above so many tablets a status does not plan, to say what cannot move: it would take seconds."""
 
+PLANNED_RANGES = 50_000
+"""Above so many ranges on the ring a status does not plan for each request that waits; a dry run always does."""
+
 
 class RequestStatus(msgspec.Struct, frozen=True):
     """An open topology request. `tablets_total`: to be moved when it started, `tablets_left`: still to be moved.
@@ -167,6 +170,8 @@ def _obstacles(
 def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
     """Why a pending request cannot be started now: what the ring refuses, or else what the event does."""
     if request.kind in (RequestKind.MOVE, RequestKind.KEYSPACE_RF_CHANGE) or ring_keyspaces(metadata):
+        if sum(len(placed.reads.starts) for placed in metadata.rings.placements.values()) > PLANNED_RANGES:
+            return []
         planned = plan_on_ring(metadata, request, cluster.configuration.ring.tokens_per_node, {})
         return [] if planned.obstacle is None else [planned.obstacle]
     try:
