@@ -344,9 +344,11 @@ def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) 
 def _assemble(load: ClusterLoad, decision: _Decision, policy: Policy) -> Plan:
     final, cause = decision.final, decision.cause
     moved = np.flatnonzero(final != load.replica_volume)
-    # Draining first; then by a fixed shuffle, so that waves use many volumes from the start.
+    # What leaves draining nodes first, also where balancing has chosen another place for it since: whoever drains takes
+    # nothing else from the plan. Then by a fixed shuffle, so that waves use many volumes from the start.
+    drains = load.node_role[load.volume_node[load.replica_volume[moved]]] == Role.DRAINING
     mixed = (moved.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    moved = moved[np.lexsort((mixed, cause[moved] != Cause.DRAIN))]
+    moved = moved[np.lexsort((mixed, ~drains))]
     source = load.replica_volume[moved].astype(np.int64)
     wave = schedule(
         source, final[moved], load.replica_tablet[moved], policy.streams_per_volume, load.busy_out, load.busy_in

@@ -104,6 +104,22 @@ def test_draining_comes_before_balancing_and_says_so() -> None:
     assert (np.diff(plan.wave) >= 0).all()
 
 
+def test_a_draining_node_is_not_kept_waiting_by_balancing_of_the_same_tablet() -> None:
+    """Whoever drains takes nothing but that from the plan: the first wave must have some of it."""
+    load = ClusterLoad.of(
+        node_rack=[0, 1, 2, 0, 1, 2, 0, 2, 1],
+        node_role=[A, D, A, A, A, A, A, A, A],
+        volume_node=range(9),
+        volume_capacity=[GIB] * 9,
+        tablet_table=[0, 0, 0, 0],
+        replica_tablet=[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3],
+        replica_volume=[5, 4, 3, 4, 2, 3, 1, 5, 3, 2, 8, 3],
+        replica_size=[6082, 6082, 6082, 4575, 4575, 4575, 1552, 3059, 3059, 4568, 1554, 4568],
+    )
+    plan = plan_moves(load)
+    assert 1 in plan.source[plan.wave == 1]
+
+
 def test_the_last_node_of_a_rack_cannot_drain_when_every_other_rack_holds_a_replica() -> None:
     load = grown((0, 1, 2), (1, 2), role=(D, A, A, A, A))
     plan = plan_moves(load)
