@@ -1,18 +1,20 @@
-"""Random histories of a small cluster: whatever operators ask for and whatever fails, no acknowledged row is lost.
+"""Random histories: whatever operators ask for and whatever fails, no acknowledged row is lost.
 
-Nodes join, leave, move, are replaced and removed, replication changes, requests are cancelled and held up, coordinators
-are killed and doubled, storage goes and comes back, while pipelines of different ages write and read at QUORUM.
+In a small cluster with a table on the ring and one with tablets nodes join, leave, move, are replaced and removed,
+replication changes, requests are cancelled and held up, coordinators are killed and doubled, storage goes and comes
+back, while pipelines of different ages write and read at QUORUM.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import ring_effects
+from epochlake.jobs.coordinator import ring_effects, tablets
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
@@ -22,7 +24,7 @@ from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
-from tests.support.clusters import without_zookeeper
+from tests.support.clusters import COLUMNS, without_zookeeper
 from tests.support.rings import QUICK, SPREAD, RingCluster, assert_settled, ringed
 
 SIX = {name: ("dc1", f"r{index % 3}", (2 * index - 6,)) for index, name in enumerate("ABCDEF")}
@@ -35,6 +37,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(ring_effects, "GROUP_FILES", 2)
+    monkeypatch.setattr(tablets, "AVOIDED_SECONDS", 0.0)
 
 
 class History:
@@ -43,8 +46,9 @@ class History:
     def __init__(self, ring: RingCluster, chance: random.Random) -> None:
         self.ring = ring
         self.chance = chance
-        self.acknowledged: set[int] = set(SPREAD)
-        self.tried: set[int] = set(SPREAD)
+        self.boxed = with_tablets(ring)
+        self.acknowledged: dict[str, set[int]] = {one.table.name: set(SPREAD) for one in (ring, self.boxed)}
+        self.rows = itertools.count(max(SPREAD) + 1)
         self.away: str | None = None
         self.added = 0
         self.pipelines: list[Pipeline] = []
@@ -140,21 +144,31 @@ class History:
         self.pipelines = [*self.pipelines[-2:], self.ring.pipeline()]
 
     def write(self) -> None:
-        row = max(self.tried) + 1
-        self.tried.add(row)
-        token = self.chance.randrange(MIN_TOKEN, MAX_TOKEN)
+        table = self.chance.choice([self.ring, self.ring, self.boxed])
+        rows = {next(self.rows): self.chance.randrange(MIN_TOKEN, MAX_TOKEN)}
         try:
-            self.acknowledged |= self.ring.write_rows(self.chance.choice(self.pipelines), {row: token})
+            self.acknowledged[table.table.name] |= table.write_rows(self.chance.choice(self.pipelines), rows)
         except ConsistencyNotReached:
             return
 
     def read(self) -> None:
+        table = self.chance.choice([self.ring, self.boxed])
         try:
-            rows = self.ring.read_rows(self.chance.choice(self.pipelines))
+            rows = table.read_rows(self.chance.choice(self.pipelines))
         except ConsistencyNotReached:
             return
-        assert self.acknowledged <= set(rows), f"lost: {self.acknowledged - set(rows)}"
+        lost = self.acknowledged[table.table.name] - set(rows)
+        assert not lost, f"{table.table.full_name} has lost {lost}"
         assert len(rows) == len(set(rows))
+
+
+def with_tablets(ring: RingCluster) -> RingCluster:
+    """A table with tablets in the same cluster, with the same rows."""
+    administration.create_keyspace(ring.cluster, "land", {"dc1": 3})
+    administration.create_table(ring.cluster, "land.trips", COLUMNS, ["id"], tablets=4)
+    boxed = RingCluster(ring.cluster, ring.metadata.table("land.trips"), ring.directory)
+    boxed.write_rows(boxed.pipeline(), SPREAD)
+    return boxed
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -174,4 +188,5 @@ def test_whatever_happens_acknowledged_rows_are_read_and_nothing_stays_locked(
     history.storage_comes_back()
     history.let_go()
     history.ring.settle()
-    assert_settled(history.ring, history.acknowledged)
+    for table in (history.ring, history.boxed):
+        assert_settled(table, history.acknowledged[table.table.name])
