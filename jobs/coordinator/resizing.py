@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 import numpy as np
@@ -45,9 +45,10 @@ logger = logging.getLogger(__name__)
 
 THREADS = 16
 SLICE_BYTES = 256 << 20
-SLICE_SECONDS = 5.0
-"""What one round cuts of a replica table at most: `SLICE_BYTES`, or what the limit of bytes a second allows in so many
-seconds. A topology request that comes meanwhile waits for no more than that."""
+"""What is cut of a replica table before it is looked again whether it is still to be: at least one boundary."""
+
+PATIENCE_SECONDS = 5.0
+"""How long a round waits for cutting that is under way; a topology request that comes meanwhile waits for no more."""
 
 MEASURE_SECONDS = 10.0
 """How old the loads may be that a decision is made from, while nothing about the tablets has changed."""
@@ -57,6 +58,14 @@ RETRY_SECONDS = 10.0
 
 Decided = tuple[TableId, int]
 """A table and the number of its decision: what work for it is known by, and is stale without."""
+
+
+class _Cutting(msgspec.Struct, frozen=True):
+    """Cutting that is under way beside the rounds."""
+
+    decided: Decided
+    asked: list[Segregation]
+    results: Future[list[Segregated]]
 
 
 class ResizingTrack:
@@ -79,6 +88,8 @@ class ResizingTrack:
         self._segregator = segregator or ThreadSegregator(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
         self._measure = measure
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
+        self._cutting: _Cutting | None = None
         self._loads: tuple[object, float, Loads] | None = None
         self._ready: dict[Decided, dict[VolumeId, int]] = {}
         self._away: dict[Decided, dict[VolumeId, str]] = {}
@@ -147,9 +158,8 @@ class ResizingTrack:
         return msgspec.structs.replace(self._loads[2], avoided=frozenset(self._avoided()))
 
     def _forget_stale(self, metadata: ClusterMetadata) -> None:
-        current = {(table_id, one.resize_seq_number) for table_id, one in metadata.tablets.maps.items()}
         for known in (self._ready, self._away, self._waiting_since):
-            for decided in [decided for decided in known if decided not in current]:
+            for decided in [decided for decided in known if not _is_current(metadata, decided)]:
                 known.pop(decided)
 
     # --- splitting --------------------------------------------------------------------------------------------------
@@ -176,34 +186,51 @@ class ResizingTrack:
     def _segregate(
         self, metadata: ClusterMetadata, decided: Decided, volumes: Collection[VolumeId], fence: int
     ) -> bool:
-        """One slice of cutting on each of the volumes; whether anything was cut."""
-        table_id, _ = decided
-        halves = 2 * metadata.tablets.maps[table_id].count
-        outcomes = self._segregated(metadata, table_id, list(volumes), halves, fence)
+        """One slice of cutting on each of the volumes; whether anything was cut, or still is."""
+        halves = 2 * metadata.tablets.maps[decided[0]].count
+        outcomes = self._cut(metadata, decided, list(volumes), halves, fence)
         away = self._away.setdefault(decided, {})
-        for volume, outcome in outcomes.items():
+        for asked, outcome in outcomes:
+            volume = asked.address.volume_id
             away.pop(volume, None)
             if outcome.ready:
-                self._ready[decided][volume] = metadata.epoch
+                self._ready[decided][volume] = asked.epoch
             elif outcome.away:
                 away[volume] = outcome.failure
             elif outcome.failure:
                 self.blocked.append(f"{describe(metadata, volume)} is not ready for a split: {outcome.failure}")
-        return any(outcome.cut for outcome in outcomes.values())
+        return self._cutting is not None or any(outcome.cut for _, outcome in outcomes)
 
-    def _segregated(
-        self, metadata: ClusterMetadata, table_id: TableId, volumes: list[VolumeId], count: int, fence: int
-    ) -> Mapping[VolumeId, Segregated]:
-        if not volumes:
-            return {}
-        rate = self._settings.bytes_per_second
-        limit = min(SLICE_BYTES, int(rate * SLICE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
-        table = metadata.schema.tables[table_id]
-        asked = [
-            Segregation(address_of(metadata, table, volume), count, metadata.epoch, fence, max(1, limit))
-            for volume in volumes
-        ]
-        return dict(zip(volumes, self._segregator.segregate(asked), strict=True))
+    def _cut(
+        self, metadata: ClusterMetadata, decided: Decided, volumes: list[VolumeId], count: int, fence: int
+    ) -> list[tuple[Segregation, Segregated]]:
+        """What has become of cutting for a decision, when it is done within a round's patience.
+
+        One is under way at a time, beside the rounds, so that nothing else waits for it. It is not stopped when its
+        decision is revoked: the fences are raised then, and it is refused.
+        """
+        if (
+            self._cutting is not None
+            and self._cutting.results.done()
+            and not _is_current(metadata, self._cutting.decided)
+        ):
+            self._cutting = None
+        if self._cutting is None:
+            if not volumes:
+                return []
+            rate = self._settings.bytes_per_second
+            limit = min(SLICE_BYTES, int(rate * PATIENCE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
+            table = metadata.schema.tables[decided[0]]
+            asked = [
+                Segregation(address_of(metadata, table, volume), count, metadata.epoch, fence, max(1, limit))
+                for volume in volumes
+            ]
+            self._cutting = _Cutting(decided, asked, self._beside.submit(self._segregator.segregate, asked))
+        cutting = self._cutting
+        if cutting.decided != decided or not wait([cutting.results], timeout=PATIENCE_SECONDS).done:
+            return []
+        self._cutting = None
+        return list(zip(cutting.asked, cutting.results.result(), strict=True))
 
     # --- merging ----------------------------------------------------------------------------------------------------
 
@@ -295,12 +322,15 @@ class ResizingTrack:
         for table_id in dict.fromkeys(table_id for table_id, _ in due):
             volumes = [volume for of_table, volume in due if of_table == table_id]
             tablet_map = metadata.tablets.maps[table_id]
-            for volume, outcome in self._segregated(metadata, table_id, volumes, tablet_map.count, 0).items():
+            decided = (table_id, tablet_map.resize_seq_number)
+            for asked, outcome in self._cut(metadata, decided, volumes, tablet_map.count, 0):
+                volume = asked.address.volume_id
                 changed |= bool(outcome.cut)
                 if outcome.ready:
                     changed |= self._relabel(metadata, table_id, volume)
                 elif not outcome.cut:
                     self._retry_at[(table_id, volume)] = now + RETRY_SECONDS
+            changed |= self._cutting is not None
         return changed
 
     def _relabel(self, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
@@ -324,6 +354,12 @@ def _labels(cover: TablePlacements) -> Callable[[DataFile], str]:
         return cover.label(first) if first == last or not file.rows else file.label
 
     return label_of
+
+
+def _is_current(metadata: ClusterMetadata, decided: Decided) -> bool:
+    """Whether no later decision about the table has been made."""
+    tablet_map = metadata.tablets.maps.get(decided[0])
+    return tablet_map is not None and tablet_map.resize_seq_number == decided[1]
 
 
 def _in_force(metadata: ClusterMetadata, resize: Resize) -> list[TableId]:

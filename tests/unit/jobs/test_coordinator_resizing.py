@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,6 +167,39 @@ def test_a_topology_request_comes_before_a_split_that_is_due(resizable: Grow) ->
         assert (story.tablets.count, story.tablets.resize_seq_number) == (1, number)
         assert story.cluster.round()
     assert story.cluster.metadata.node("A").state.value == "left"
+    story.until_count(2, write=False)
+    story.stay()
+    story.cluster.settle()
+    story.assert_settled()
+
+
+def test_a_topology_request_does_not_wait_for_cutting_that_is_under_way(
+    resizable: Grow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizing, "PATIENCE_SECONDS", 0.05)
+    story = resizable(nodes=FOUR)
+    story.write(count=40)
+    cut, begun, let_go = segregation.segregate, threading.Event(), threading.Event()
+
+    def slowly(*asked: object) -> object:
+        begun.set()
+        assert let_go.wait(60)
+        return cut(*asked)
+
+    monkeypatch.setattr(segregation, "segregate", slowly)
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    assert story.cluster.round()
+    assert begun.wait(60)
+    administration.decommission(story.cluster.cluster, "A")
+    try:
+        while list(story.cluster.metadata.open_requests()):
+            assert story.cluster.round()
+        assert story.cluster.metadata.node("A").state.value == "left"
+        assert story.tablets.count == 1
+        story.write(count=10)
+    finally:
+        let_go.set()
     story.until_count(2, write=False)
     story.stay()
     story.cluster.settle()
