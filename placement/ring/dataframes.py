@@ -76,7 +76,8 @@ def _placements(
     def place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                placements, high = slice_placements(ring, replication, *cut[number], concerned)
+                begin, end = cut[number]
+                placements, high = slice_placements(ring, replication, begin, end, concerned)
                 yield _rows(side(placements), high)
 
     numbers = tokens.sparkSession.range(0, len(cut), 1, len(cut))

@@ -205,8 +205,8 @@ def _one_datacenter(owners: NodeIds, racks: NodeIds, factor: int) -> Offsets:
     taken at once while fewer than `factor - racks` such repeats were taken, even before racks not yet met. A node
     that was passed over stays passed over, so only first meetings of nodes matter.
     """
-    nodes = np.count_nonzero(np.bincount(owners))
-    rack_count = np.count_nonzero(np.bincount(racks[owners]))
+    nodes = int(np.count_nonzero(np.bincount(owners)))
+    rack_count = int(np.count_nonzero(np.bincount(racks[owners])))
     if factor >= nodes or rack_count == 1:
         return first_distinct(owners, min(factor, nodes))
     first_of_rack = first_distinct(racks[owners], min(factor, rack_count))

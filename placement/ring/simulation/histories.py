@@ -78,7 +78,7 @@ def _fresh(chance: random.Random) -> RingState:
     """A ring that keeps what its replication asks for, and some nodes that may join it."""
     names = ["dc1", "dc2"][: chance.randint(1, 2)]
     replication = _replication(chance, names)
-    nodes = []
+    nodes: list[RingNode] = []
     for name in names:
         for place in range(_MOST_REPLICAS + 1 + _SPARE_NODES):
             owns = place <= _MOST_REPLICAS
