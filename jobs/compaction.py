@@ -36,18 +36,15 @@ from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.compacting import (
     TARGET_FILE_BYTES,
     Chosen,
-    MergedFile,
-    Merger,
     Policy,
     choose,
-    encode_empty,
-    merge_with_spark,
     plan_merges,
     replaced_by,
 )
 from epochlake.jobs.dataplane.comparing import IN_TRANSITION, Skipped, compare, skipped
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Merge
+from epochlake.jobs.dataplane.merging import MergedFile, Merger, encode_empty, merge_with_spark
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
 from epochlake.jobs.pipeline.landing import require_stored
 from epochlake.jobs.pipeline.replicas import address_of

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.compaction import CompactionReport, compact
-from epochlake.jobs.dataplane.compacting import EVERYTHING, MergedFile, MergePlan, RangeMerge, encode
+from epochlake.jobs.dataplane.compacting import EVERYTHING
 from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
+from epochlake.jobs.dataplane.merging import MergedFile, MergePlan, RangeMerge, encode
 from epochlake.jobs.dataplane.pieces import Interval
 from epochlake.jobs.dataplane.reading import ReadPlan, Scan, plan_read
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT

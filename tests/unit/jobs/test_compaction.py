@@ -11,12 +11,13 @@ import pytest
 from epochlake.jobs import administration, announcing, compaction
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
-from epochlake.jobs.dataplane import compacting
+from epochlake.jobs.dataplane import compacting, merging
 from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.compacting import MergedFile, MergePlan, Policy
+from epochlake.jobs.dataplane.compacting import Policy
 from epochlake.jobs.dataplane.comparing import IN_TRANSITION
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger, Merge, is_merged
+from epochlake.jobs.dataplane.merging import MergedFile, MergePlan
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline import batches
@@ -135,7 +136,7 @@ def test_a_dry_run_says_what_and_why_and_changes_nothing(either: SmallCluster) -
 def test_a_large_result_is_several_files_with_windows_next_to_each_other(
     either: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compacting, "ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr(merging, "ROW_GROUP_ROWS", 1)
     largest = max(file.size for file in live(either, "A"))
     compact_here(either, target_file_bytes=largest * 2 + 2)
     for tablet in (0, 1):
