@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 import numpy as np
@@ -157,10 +158,11 @@ def _location(metadata: ClusterMetadata, volume: VolumeId) -> tuple[str, str, in
     return node.datacenter, node.rack, node.node_id
 
 
-def replica_rows(tablet_map: TabletMap) -> list[tuple[VolumeId, ...]]:
-    """The different replica sets that a table's tablets have."""
-    rows = np.unique(np.sort(tablet_map.to_array(), axis=1), axis=0)
-    return [tuple(volume for volume in row if volume != NO_REPLICA) for row in rows.tolist()]
+def replica_sets_with(tablet_map: TabletMap, volumes: Collection[VolumeId]) -> list[tuple[VolumeId, ...]]:
+    """The different replica sets of a table's tablets that have one of `volumes`."""
+    rows = tablet_map.to_array()[tablet_map.tablets_on(volumes)]
+    different = np.unique(np.sort(rows, axis=1), axis=0)
+    return [tuple(volume for volume in row if volume != NO_REPLICA) for row in different.tolist()]
 
 
 def volumes_of(tablet_map: TabletMap) -> list[VolumeId]:

@@ -24,7 +24,7 @@ from epochlake.jobs.coordinator.planning import Loads
 from epochlake.jobs.coordinator.resize_planning import (
     colocating_transitions,
     planned_resizes,
-    replica_rows,
+    replica_sets_with,
     volumes_of,
 )
 from epochlake.jobs.dataplane.commits import relabel
@@ -272,15 +272,18 @@ class ResizingTrack:
         """
         tablet_map = metadata.tablets.maps[decided[0]]
         away = self._away.get(decided, {})
-        counted = fenced | {volume for volume in volumes_of(tablet_map) if is_gone(metadata, volume)}
-        if any(volume not in counted and volume not in away for volume in volumes_of(tablet_map)):
+        uncounted = [v for v in volumes_of(tablet_map) if v not in fenced and not is_gone(metadata, v)]
+        if any(volume not in away for volume in uncounted):
             return False
         since = self._waiting_since.setdefault(decided, time.monotonic())
         level = self._settings.barrier_level
         if time.monotonic() - since > self._settings.barrier_timeout_seconds:
             level = BarrierLevel.QUORUM
         datacenter_of = metadata.directory.datacenter_of
-        if all(barrier_passed(level, row, (), counted, datacenter_of) for row in replica_rows(tablet_map)):
+        if all(
+            barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of)
+            for replicas in replica_sets_with(tablet_map, uncounted)
+        ):
             return True
         said = "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in away.items())
         name = metadata.schema.tables[decided[0]].full_name

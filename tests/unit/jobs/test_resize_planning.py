@@ -9,7 +9,7 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.resizing import plan_resize
 from epochlake.jobs.coordinator.planning import Loads, cluster_load
-from epochlake.jobs.coordinator.resize_planning import colocating_transitions, planned_resizes, replica_rows
+from epochlake.jobs.coordinator.resize_planning import colocating_transitions, planned_resizes, replica_sets_with
 from epochlake.metastore.configuration import TabletSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DecideResize, SetMaintenance, StartTransitions
@@ -137,8 +137,11 @@ def test_a_pair_waits_for_a_node_in_maintenance() -> None:
     assert "maintenance" in why
 
 
-def test_the_replica_sets_of_a_table_are_each_named_once() -> None:
-    assert replica_rows(small_cluster().tablets.maps[FLIGHTS]) == [(1, 2), (1, 3), (2, 3)]
+def test_the_replica_sets_that_have_a_volume_are_each_named_once() -> None:
+    tablet_map = small_cluster().tablets.maps[FLIGHTS]
+    assert replica_sets_with(tablet_map, [1]) == [(1, 2), (1, 3)]
+    assert replica_sets_with(tablet_map, [1, 3]) == [(1, 2), (1, 3), (2, 3)]
+    assert replica_sets_with(tablet_map, []) == []
 
 
 def test_tables_that_are_held_are_not_balanced_but_drained() -> None:
