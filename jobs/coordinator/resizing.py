@@ -138,8 +138,8 @@ class ResizingTrack:
             if not planned.decision.changes:
                 continue
             number = metadata.tablets.maps[planned.table_id].resize_seq_number + 1
-            why = planned.decision.why
-            self._cluster.commit(DecideResize(planned.table_id, planned.decision.resize, number, why), reason=why)
+            decision = planned.decision
+            self._cluster.commit(DecideResize(planned.table_id, decision.resize, number, decision.why))
             decided = True
             if planned.decision.resize is Resize.NONE:
                 # Whoever still cuts for what was decided before is refused from here on.
