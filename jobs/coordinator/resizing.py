@@ -141,9 +141,9 @@ class ResizingTrack:
             decision = planned.decision
             self._cluster.commit(DecideResize(planned.table_id, decision.resize, number, decision.why))
             decided = True
-            if planned.decision.resize is Resize.NONE:
+            newest = self._cluster.catch_up()
+            if decision.resize is Resize.NONE and planned.table_id in newest.tablets.maps:
                 # Whoever still cuts for what was decided before is refused from here on.
-                newest = self._cluster.catch_up()
                 self._fence(newest, planned.table_id)
         return decided
 
