@@ -27,7 +27,11 @@ Numbers = dict[int, int]
 
 
 class Rules(NamedTuple):
-    """What replicas and coordinators keep to; each can be broken on purpose."""
+    """What replicas and coordinators keep to; each can be broken on purpose.
+
+    The last two are where operations on the ring differ: PREPARE and FINISH have no barrier of their own, and START is
+    acknowledged before anything is streamed, as `write_both_read_old` is for a tablet.
+    """
 
     fences_refuse: bool = True
     sessions_refuse: bool = True
@@ -36,6 +40,8 @@ class Rules(NamedTuple):
     preparing_is_marked: bool = True
     streams_are_fenced: bool = True
     old_acknowledgements_are_forgotten: bool = True
+    first_and_last_have_barriers: bool = True
+    streaming_waits_for_a_barrier: bool = False
 
 
 class Begin(NamedTuple):
@@ -316,8 +322,13 @@ def _next_stage(rules: Rules, state: State, tablet: Tablet, move: Move) -> Stage
     stage, going_on = move.stage, not move.error
     if stage is Stage.WRITE_BOTH_READ_OLD and move.error:
         return transitions.BACKWARD[stage] if _acknowledged(state, tablet, move, required=False) else None
-    if stage is Stage.ALLOW_WRITE_BOTH_READ_OLD and rules.pending_is_prepared and not move.done:
-        return None
+    if stage is Stage.ALLOW_WRITE_BOTH_READ_OLD:
+        if rules.pending_is_prepared and not move.done:
+            return None
+        if not rules.first_and_last_have_barriers:
+            return transitions.FORWARD[stage]
+    if stage is Stage.USE_NEW and not rules.first_and_last_have_barriers:
+        return transitions.FORWARD[stage]
     if stage in (Stage.STREAMING, Stage.CLEANUP, Stage.CLEANUP_TARGET):
         volume = {Stage.CLEANUP: move.leaving, Stage.CLEANUP_TARGET: move.pending}.get(stage)
         return transitions.FORWARD[stage] if move.done or volume in state.dead else None
@@ -344,7 +355,8 @@ def _effect(rules: Rules, state: State, number: int, tablet: Tablet, move: Move)
             return Late("drops", number, move.started, move.leaving, state.epoch, None, False)
         case Stage.STREAMING:
             sources = _sources(state, tablet, move)
-            if sources is None:
+            waits = rules.streaming_waits_for_a_barrier and not _acknowledged(state, tablet, move, required=True)
+            if sources is None or waits:
                 return None
             brings = number == 0 and bool(sources & state.have)
             return Late("streams", number, move.started, move.pending, state.epoch, move.session, brings)

@@ -10,9 +10,14 @@ from collections.abc import Callable
 
 import pytest
 from epochlake.placement import consistency, transitions
+from epochlake.placement.ring.operations import plan_join
+from epochlake.placement.ring.state import RingState, Step
+from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated
+from epochlake.placement.ring.tokens import range_of
 from epochlake.placement.transitions import BACKWARD, FORWARD, READS, WRITES, Kind, Selector, Stage
 
 from tests.support.stage_model import Begin, Broken, Rules, Scenario, explore
+from tests.unit.placement.ring_rings import KS, cluster, in_a_row, member, simple
 
 MOVES, REBUILDS = Kind.MIGRATION, Kind.REBUILD
 ONE = Scenario((((0,), (Begin(MOVES, 0, 1),)),))
@@ -142,3 +147,71 @@ def test_a_broken_rule_is_found(what: str, scenario: Scenario, rules: Rules, fou
 @pytest.mark.parametrize("rules", [Rules(sessions_refuse=False), Rules(streams_are_fenced=False)])
 def test_late_streaming_is_stopped_by_its_session_as_well_as_by_the_fence(rules: Rules) -> None:
     assert explore(ONE, rules)["moved"] > 0
+
+
+# The steps of an operation on the ring are the same stages by other names, without `write_both_read_old` on the way
+# there; its way back over that stage is MID taken back.
+
+RING_RULES = Rules(first_and_last_have_barriers=False, streaming_waits_for_a_barrier=True)
+STAGE_OF_STEP = {
+    Step.PREPARE: Stage.ALLOW_WRITE_BOTH_READ_OLD,
+    Step.START: Stage.STREAMING,
+    Step.MID: Stage.WRITE_BOTH_READ_NEW,
+    Step.FINISH: Stage.USE_NEW,
+}
+
+
+@pytest.fixture
+def ring_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORWARD, Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.STREAMING)
+
+
+def held(state: RingState, token: int) -> tuple[set[int], set[int]]:
+    """Who serves reads of a token, and who gets its writes."""
+    placements = state.placements[state.keyspaces[KS]]
+    found = []
+    for side in (placements.reads, placements.writes):
+        row = side.replicas[range_of(side.starts, token)]
+        found.append({int(node) for node in row if node >= 0})
+    return found[0], found[1]
+
+
+def by_stage(stage: Stage, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[set[int], set[int]]:
+    return {*transitions.read_replicas(stage, old, new)}, {*transitions.write_replicas(stage, old, new)}
+
+
+def test_the_steps_of_a_ring_operation_read_and_write_like_their_stages() -> None:
+    """A join and the way back from each of its steps, as production does them: token 120 goes from node 2 to 20."""
+    state = cluster([*in_a_row(3), member(20)], simple(1))
+    operation = plan_join(state, "x", 20, [150])
+    old, new = (2,), (20,)
+    after, states = accepted(state, operation), {}
+    for step in Step:
+        states[step] = after
+        assert held(after, 120) == by_stage(STAGE_OF_STEP[step], old, new), step
+        after = advanced(after, "x") if after.operations else after
+    back = retreated(states[Step.MID], "x")
+    assert held(back, 120) == by_stage(Stage.WRITE_BOTH_READ_OLD, old, new)
+    assert held(retreated(back, "x"), 120) == by_stage(Stage.CLEANUP_TARGET, old, new)
+    assert held(cancelled(states[Step.START], "x"), 120) == by_stage(Stage.CLEANUP_TARGET, old, new)
+
+
+@pytest.mark.parametrize("scenario", [ONE, AGAIN, TOGETHER, PAIR])
+def test_whatever_happens_an_operation_on_the_ring_loses_no_acknowledged_write_and_ends(
+    ring_steps: None, scenario: Scenario
+) -> None:
+    found = explore(scenario, RING_RULES)
+    assert found["ends"] > found["moved"] > 0
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        RING_RULES._replace(preparing_is_marked=False),
+        RING_RULES._replace(fences_refuse=False),
+        RING_RULES._replace(sessions_refuse=False, streams_are_fenced=False),
+    ],
+)
+def test_a_broken_rule_of_the_ring_is_found(ring_steps: None, rules: Rules) -> None:
+    with pytest.raises(Broken, match=f"{LOST}|{MISPLACED}"):
+        explore(ONE, rules)
