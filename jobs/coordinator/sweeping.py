@@ -3,6 +3,9 @@
 The one idea: what a volume may hold follows from the newest metadata alone, so a sweep needs to know nothing of what
 was done. It is under a fence at that epoch: what was planned before cannot come in after it.
 
+What an operation in flight is about to give to a volume is left alone from PREPARE on: START's writers may have brought
+rows before a coordinator that was paused sweeps, and the volume's fence is still at the epoch of both.
+
 Storage that does not answer is passed over where it goes with this very request, or is gone for good. A member that is
 expected back holds the request up: its rows of before would stay for ever. They would not harm, ranges that a volume
 gains are emptied first; but a request that is done says that every node holds what it owns.
@@ -10,6 +13,8 @@ gains are emptied first; but a request that is done says that every node holds w
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,18 +64,21 @@ class Sweeper:
 def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Collection[Place]) -> None:
     """Sweep these replica tables, those of tables that were dropped left out. Raises SideEffectFailed."""
     sessions = sessions_by_place(metadata)
+    coming = _about_to_come(metadata)
     owned = {
         table_id: owned_by(metadata, table_id)
         for table_id in {table_id for table_id, _ in places}
         if table_id in metadata.schema.tables
     }
+    coming = _coming(metadata)
 
     def attempt(place: Place) -> str | None:
         table_id, volume = place
         if table_id not in owned or is_gone(metadata, volume):
             return None
         try:
-            _sweep(metadata, place, owned[table_id].get(volume, ()), sessions.get(place, frozenset()))
+            holds = [*owned[table_id].get(volume, ()), *coming.get(place, ())]
+            _sweep(metadata, place, holds, sessions.get(place, frozenset()))
         except SideEffectFailed as failure:
             return str(failure) if _is_expected_back(metadata, request, volume) else None
         return None
@@ -89,7 +97,16 @@ def unowned(owned: Iterable[Interval]) -> list[Interval]:
     return without((MIN_TOKEN, MAX_TOKEN), owned)
 
 
-def _sweep(metadata: ClusterMetadata, place: Place, owned: Iterable[Interval], sessions: frozenset[str]) -> None:
+def _about_to_come(metadata: ClusterMetadata) -> dict[Place, list[Interval]]:
+    """What replica tables gain in the operations in flight, those included that have only been prepared."""
+    coming: dict[Place, list[Interval]] = defaultdict(list)
+    for operation in metadata.rings.operations.values():
+        for place, gains in change_of(metadata, operation).gains_of().items():
+            coming[place] += [(gain.low, gain.high) for gain in gains]
+    return coming
+
+
+def _sweep(metadata: ClusterMetadata, place: Place, kept: Iterable[Interval], sessions: frozenset[str]) -> None:
     address = place_of(metadata, *place)
     if was_never_made(address):
         return
@@ -97,7 +114,20 @@ def _sweep(metadata: ClusterMetadata, place: Place, owned: Iterable[Interval], s
     fence = raise_fence(address, metadata.epoch, open_sessions=sessions)
     if isinstance(fence, Unreachable):
         raise SideEffectFailed(f"{describe(metadata, place[1])}: {fence.reason}")
-    drop(metadata, *place, unowned(owned))
+    drop(metadata, *place, unowned(kept))
+
+
+def _coming(metadata: ClusterMetadata) -> dict[Place, list[Interval]]:
+    """The tokens that operations in flight bring to replica tables, also those that are only prepared.
+
+    Their next step may be committed while this sweep is late, and rows be written to them. No fence tells then: one at
+    this sweep's epoch was all that their preparation has raised. Operations that are prepared later raise it above.
+    """
+    coming: dict[Place, list[Interval]] = defaultdict(list)
+    for operation in metadata.rings.operations.values():
+        for place, gains in change_of(metadata, operation).gains_of().items():
+            coming[place] += [(gain.low, gain.high) for gain in gains]
+    return coming
 
 
 def _everywhere(metadata: ClusterMetadata) -> list[Place]:
