@@ -3,9 +3,6 @@
 The one idea: what a volume may hold follows from the newest metadata alone, so a sweep needs to know nothing of what
 was done. It is under a fence at that epoch: what was planned before cannot come in after it.
 
-What an operation in flight is about to give to a volume is left alone from PREPARE on: START's writers may have brought
-rows before a coordinator that was paused sweeps, and the volume's fence is still at the epoch of both.
-
 Storage that does not answer is passed over where it goes with this very request, or is gone for good. A member that is
 expected back holds the request up: its rows of before would stay for ever. They would not harm, ranges that a volume
 gains are emptied first; but a request that is done says that every node holds what it owns.
@@ -13,7 +10,6 @@ gains are emptied first; but a request that is done says that every node holds w
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +60,6 @@ class Sweeper:
 def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Collection[Place]) -> None:
     """Sweep these replica tables, those of tables that were dropped left out. Raises SideEffectFailed."""
     sessions = sessions_by_place(metadata)
-    coming = _about_to_come(metadata)
     owned = {
         table_id: owned_by(metadata, table_id)
         for table_id in {table_id for table_id, _ in places}
@@ -95,15 +90,6 @@ def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Co
 def unowned(owned: Iterable[Interval]) -> list[Interval]:
     """The tokens that are in none of the intervals."""
     return without((MIN_TOKEN, MAX_TOKEN), owned)
-
-
-def _about_to_come(metadata: ClusterMetadata) -> dict[Place, list[Interval]]:
-    """What replica tables gain in the operations in flight, those included that have only been prepared."""
-    coming: dict[Place, list[Interval]] = defaultdict(list)
-    for operation in metadata.rings.operations.values():
-        for place, gains in change_of(metadata, operation).gains_of().items():
-            coming[place] += [(gain.low, gain.high) for gain in gains]
-    return coming
 
 
 def _sweep(metadata: ClusterMetadata, place: Place, kept: Iterable[Interval], sessions: frozenset[str]) -> None:
