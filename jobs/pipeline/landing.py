@@ -36,6 +36,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
+from epochlake.placement.ring.state import OperationKind
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +81,15 @@ class Landed(msgspec.Struct, frozen=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A replica has `file`, with rows of the batch's file `of`, for a range that was where it was `since`."""
+    """A replica has `file`, with rows of the batch's file `of`, for a range that was where it was `since`.
+
+    `epoch`: the one that it was committed at.
+    """
 
     file: DataFile
     of: DataFile
     since: Since
+    epoch: int
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -122,6 +127,7 @@ class Landing:
         # By volume, then by the file of the batch: what it has of that one.
         self._acknowledged: dict[VolumeId, dict[DataFile, dict[str, Acknowledgement]]] = {}
         self._missing: dict[VolumeId, str] = {}
+        self._staged_epoch = metadata.epoch
 
     def land(self) -> Landed:
         """Commit until the level is reached at the newest epoch. Raises ConsistencyNotReached after bounded tries."""
@@ -190,7 +196,11 @@ class Landing:
     ) -> list[Acknowledgement] | FencedOff | Unreachable:
         target = address_of(self._metadata, self._batch.table, volume)
         try:
-            brought = [Acknowledgement(file, one.file, one.since) for one in due for file in self._bring(one, target)]
+            brought = [
+                Acknowledgement(file, one.file, one.since, self._metadata.epoch)
+                for one in due
+                for file in self._bring(one, target)
+            ]
             if time.time() - self._batch.staged_at > UNUSED_FILES_KEEP_SECONDS:
                 for one in brought:
                     require_stored(one.file, target)
@@ -230,7 +240,10 @@ class Landing:
         holders = self._stored[part.file]
         there = self._there.get((target.volume_id, part.file.file_id))
         if part.whole and there is not None:
-            return there
+            # Since it was staged its disk may have been lost, and be rebuilt by now.
+            if self._metadata.epoch == self._staged_epoch or is_stored(there, target):
+                return there
+            holders.discard(target.volume_id)
         failure: StorageUnavailable | WrongCluster | None = None
         for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
             try:
@@ -242,8 +255,7 @@ class Landing:
                 holders.add(target.volume_id)
                 self._there[target.volume_id, file.file_id] = file
             return file
-        assert failure is not None  # whoever asks has seen holders
-        raise failure
+        raise failure or StorageUnavailable(f"no replica has stored file {part.file.file_id} any more")
 
     def _since(self, metadata: ClusterMetadata, index: int) -> Since:
         """Since when a range is where it is; never before its keyspace had the replication that it has."""
@@ -265,15 +277,18 @@ class Landing:
         """Forget acknowledgements of replicas that may have dropped the rows since, and got the range again without.
 
         A replica drops a range when it stops being one of its replicas: at the end of the way there or of the way back.
-        So an acknowledgement stands within one change, and for a replica that has been named all the time. What is
-        forgotten is only asked for again: a replica that still has the rows says so.
+        So an acknowledgement stands within one change, and for a replica that has been named all the time; but one that
+        is being rebuilt has lost what it said before. What is forgotten is only asked for again: a replica that still
+        has the rows says so.
         """
         lows = self._placements(newest).lows
+        lost_before = _rebuilt_from(newest)
         for volume, by_file in self._acknowledged.items():
             for known in by_file.values():
                 for file_id, one in list(known.items()):
                     ranges = ranges_within(lows, *(one.file.extent if one.file.rows else one.file.window))
-                    if not all(_stands(volume, one.since, self._since(newest, index)) for index in ranges):
+                    lost = one.epoch <= lost_before.get(volume, -1)
+                    if lost or not all(_stands(volume, one.since, self._since(newest, index)) for index in ranges):
                         del known[file_id]
 
     def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
@@ -297,11 +312,27 @@ class Landing:
             )
 
 
+def _rebuilt_from(metadata: ClusterMetadata) -> dict[VolumeId, int]:
+    """The volumes that are being rebuilt, each with the epoch at which that was begun."""
+    rings = metadata.rings
+    return {
+        volume.volume_id: rings.running[name].started_epoch
+        for name, operation in rings.operations.items()
+        if operation.kind is OperationKind.REBUILD
+        for volume in metadata.directory.nodes[operation.node_id].volumes
+    }
+
+
 def _stands(volume: VolumeId, then: Since, now: Since) -> bool:
     """Whether a volume cannot have given up a range between two epochs."""
     if then.placed_epoch != now.placed_epoch:
         return False
     return then.started_epoch == now.started_epoch or volume in then.replicas
+
+
+def is_stored(file: DataFile, where: ReplicaAddress) -> bool:
+    """Whether the bytes of a staged file are still there. Raises StorageUnavailable."""
+    return storage.size_of(storage.join(where.uri, file.path)) == file.size
 
 
 def require_stored(file: DataFile, where: ReplicaAddress) -> None:

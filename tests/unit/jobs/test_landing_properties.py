@@ -84,6 +84,7 @@ class World:
             epoch=self.epoch,
             schema=SimpleNamespace(tables={TABLE.table_id: TABLE}, keyspaces={"air": SimpleNamespace(epoch=0)}),
             directory=SimpleNamespace(datacenter_of=lambda volume: "dc1", node_of_volume=nodes, volumes=volumes),
+            rings=SimpleNamespace(operations={}),
             placements=lambda table_id: cover,
             is_on_ring=lambda table_id: True,
         )
@@ -192,6 +193,7 @@ def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | No
     monkeypatch.setattr(landing, "THREADS", 1)
     monkeypatch.setattr(landing, "copy_data_file", world.copy_data_file)
     monkeypatch.setattr(landing, "commit_files", world.commit_files)
+    monkeypatch.setattr(landing, "is_stored", lambda file, where: file in world.stored[where.volume_id])
     monkeypatch.setattr(landing, "address_of", lambda metadata, table, volume: SimpleNamespace(volume_id=volume))
     planned = world.metadata()
     staged = world.stage(world.dice.randint(1, 4))
