@@ -226,10 +226,16 @@ def _may_have(
 
 
 def is_stored(metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
-    """Whether a volume has the whole file. Raises StorageUnavailable, WrongCluster when that cannot be told."""
+    """Whether a volume has the whole file, which counts as new from now on: it was staged before this pipeline began,
+    so nothing else keeps it from being cleaned up before it is committed.
+
+    Raises StorageUnavailable, WrongCluster when that cannot be told.
+    """
     address = address_of(metadata, table, volume)
     require_volume(address.volume_uri, address.cluster_id, volume)
-    return storage.size_of(storage.join(address.uri, staged.file.path)) == staged.file.size
+    uri = storage.join(address.uri, staged.file.path)
+    storage.touch(uri)
+    return storage.size_of(uri) == staged.file.size
 
 
 def _decode(data: bytes, uri: str) -> Generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.dataplane.commits import drop_ranges, segregate
 from epochlake.jobs.dataplane.files import path_of
 from epochlake.jobs.dataplane.staging import StagedFile
+from epochlake.jobs.dataplane.vacuum import vacuum
 from epochlake.jobs.pipeline import batches, landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.pipeline import Pipeline
@@ -116,6 +118,20 @@ def test_a_batch_whose_ranges_have_moved_apart_has_reached_its_level(tmp_path: P
     land_again(ring, retry, located)
     assert {node: ring.files_within(node) for node in "ABCDX"} == files
     assert ring.read_rows(retry, "ALL") == [101, 102]
+
+
+def test_what_was_staged_long_ago_is_not_cleaned_up_between_being_found_and_being_committed(
+    cluster: SmallCluster,
+) -> None:
+    staged = cluster.staged(cluster.pipeline(), {1: -5})
+    for node in "ABC":
+        os.utime(Path(cluster.address(node).uri, staged[0].file.path), (0, 0))
+    retry = cluster.pipeline()
+    located = locate(cluster, retry, staged)
+    for node in "ABC":
+        vacuum(cluster.address(node), retry._started_at)
+    land_again(cluster, retry, located)
+    assert cluster.read_rows(retry, "ALL") == [1]
 
 
 def test_what_nobody_has_is_lost_and_who_may_have_it_is_named(cluster: SmallCluster) -> None:
