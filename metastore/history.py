@@ -21,6 +21,9 @@ from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
+MAX_EPOCH = 2**63 - 1
+"""Epochs are 64-bit numbers in the log: a greater one cannot even be asked for."""
+
 __all__ = [
     "Change",
     "Finding",
@@ -40,7 +43,7 @@ def metadata_at(log: EpochLog, snapshots: Snapshots | None, epoch: int) -> Clust
     InvalidRequest, naming the epochs that are there, for one that is not; LogUnreadable when the log cannot be trusted,
     or is shorter than its snapshots say.
     """
-    _require_positive(log, epoch)
+    _require_possible(log, epoch)
     at_most = epoch
     while True:
         found = snapshots.newest(at_most) if snapshots is not None else None
@@ -65,11 +68,11 @@ def entries(log: EpochLog, first: int = 1, last: int | None = None) -> list[Entr
     What is there is returned as it is: whether it can be trusted is for `verify`. Raises InvalidRequest when the range
     is empty or begins after the tail.
     """
-    _require_positive(log, first)
+    _require_possible(log, first)
     if last is not None and last < first:
         raise InvalidRequest(f"there is no epoch from {first} to {last}: the first of a range comes first")
     try:
-        found = log.read(first - 1, last)
+        found = log.read(first - 1, None if last is None else min(last, MAX_EPOCH))
     except LogUnreadable:
         if _tail(log) >= first:
             raise
@@ -92,8 +95,8 @@ def replay(
     return metadata, position
 
 
-def _require_positive(log: EpochLog, epoch: int) -> None:
-    if epoch < 1:
+def _require_possible(log: EpochLog, epoch: int) -> None:
+    if not 1 <= epoch <= MAX_EPOCH:
         raise _no_such_epoch(epoch, _tail(log))
 
 

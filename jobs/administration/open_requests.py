@@ -140,7 +140,7 @@ def _obstacles(
             f"the request is paused ({request.detail or 'no reason given'}): run "
             f"`epochlake request resume {request.request_id}`"
         )
-    if request.state is RequestState.PENDING:
+    if request.state is RequestState.PENDING or _between_operations(metadata, request):
         return [*found, *_before_its_start(cluster, metadata, request)]
     if loads is None:
         return found
@@ -167,8 +167,17 @@ def _obstacles(
     return found + sorted(errors)
 
 
+def _between_operations(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    """Whether a change of replication has its next operation still to begin."""
+    return (
+        request.kind is RequestKind.KEYSPACE_RF_CHANGE
+        and request.state is RequestState.RUNNING
+        and operation_of_request(metadata, request.request_id) is None
+    )
+
+
 def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
-    """Why a pending request cannot be started now: what the ring refuses, or else what the event does."""
+    """Why a request or its next operation cannot be started now: what the ring refuses, or else what the event does."""
     if request.kind in (RequestKind.MOVE, RequestKind.KEYSPACE_RF_CHANGE) or ring_keyspaces(metadata):
         if sum(len(placed.reads.starts) for placed in metadata.rings.placements.values()) > PLANNED_RANGES:
             return []

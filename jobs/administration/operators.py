@@ -5,6 +5,7 @@ Nothing moves when it is said. The coordinator keeps to it from the next plan on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -14,6 +15,7 @@ from epochlake.metastore.commit import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterNode, AlterTable, SetMaintenance
 from epochlake.metastore.metadata.model import TabletOptions
+from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -63,7 +65,9 @@ def plan_set_maintenance(metadata: ClusterMetadata, name: str, on: bool, why: st
 def plan_alter_node(
     metadata: ClusterMetadata, name: str, weight: float | None, tags: Sequence[str] | None
 ) -> AlterNode:
-    """The event of `alter_node`."""
+    """The event of `alter_node`. Raises InvalidRequest for a weight that the log could not hold."""
+    if weight is not None and not math.isfinite(weight):
+        raise InvalidRequest(f"node {name!r} cannot have the weight {weight}: give a number above 0")
     return AlterNode(metadata.node(name).node_id, weight, None if tags is None else tuple(tags))
 
 

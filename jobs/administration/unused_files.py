@@ -109,7 +109,9 @@ def _sweep_replica(
 
 
 def _holds(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> bool:
-    """Whether a tablet of the table is on that volume, or on its way to it or away from it."""
+    """Whether a tablet or range of the table is on that volume, or on its way to it or away from it."""
+    if metadata.is_on_ring(table.table_id):
+        return volume in metadata.ring_volumes(table.table_id)
     return bool(len(metadata.tablets.maps[table.table_id].tablets_on([volume]))) or any(
         volume in (*transition.replicas, *transition.new_replicas)
         for transition in metadata.tablets.transitions.values()

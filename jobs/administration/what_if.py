@@ -42,6 +42,18 @@ def parse_keyspace(text: str) -> tuple[str, Document]:
     return name.strip(), parse_strategy(settings)
 
 
+def parse_keyspaces(texts: Iterable[str]) -> dict[str, Document]:
+    """Keyspaces by name, each as `parse_keyspace` reads it. Raises InvalidRequest, also when one is given twice."""
+    keyspaces: dict[str, Document] = {}
+    for name, settings in map(parse_keyspace, texts):
+        if name in keyspaces:
+            raise InvalidRequest(
+                f"the replication of keyspace {name!r} is given twice: write it once, as in ks:dc1=3,dc2=2"
+            )
+        keyspaces[name] = settings
+    return keyspaces
+
+
 def parse_strategy(text: str) -> Document:
     """`{"strategy": …, "replication": …}` from `DC=N,DC=N`, or from `N` for SimpleStrategy. Raises InvalidRequest."""
     if text.strip().isdecimal():
@@ -75,8 +87,10 @@ def parse_tokens(texts: Iterable[str]) -> tuple[int, ...]:
 def with_keyspaces(document: Document, keyspaces: Mapping[str, Document], sizes: Mapping[str, int]) -> Document:
     """The document with `keyspaces` in the place of its own, if any are given, and with their sizes in bytes.
 
-    Raises InvalidRequest for a size of a keyspace that is not there.
+    Raises InvalidRequest for a size of a keyspace that is not there, and for replicas in a datacenter without nodes.
     """
+    for name, settings in keyspaces.items():
+        _require_datacenters(document, name, settings)
     listed = [{"name": name, **settings} for name, settings in keyspaces.items()] or document.get("keyspaces", [])
     if not isinstance(listed, list) or not all(isinstance(keyspace, dict) for keyspace in listed):
         return document  # what is wrong with it is said, with its path, by who reads it
@@ -91,6 +105,19 @@ def with_keyspaces(document: Document, keyspaces: Mapping[str, Document], sizes:
         for keyspace in listed
     ]
     return {**document, "keyspaces": sized}
+
+
+def _require_datacenters(document: Document, keyspace: str, settings: Document) -> None:
+    nodes = document.get("nodes", [])
+    if settings["strategy"] != NETWORK_TOPOLOGY or not nodes or not all(isinstance(node, dict) for node in nodes):
+        return
+    there = {str(node.get("dc")) for node in nodes}
+    for datacenter, count in settings["replication"].items():
+        if count and datacenter not in there:
+            raise InvalidRequest(
+                f"keyspace {keyspace!r} cannot have replicas in {datacenter!r}, where no node is: the datacenters are "
+                f"{', '.join(sorted(there))}"
+            )
 
 
 def with_operations(document: Document, asked: Sequence[str]) -> Document:

@@ -40,6 +40,9 @@ class Streaming(StrEnum):
     SPARK = "spark"
 
 
+MOST_BYTES = 2**63
+"""Sizes are 64-bit numbers everywhere."""
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\Z", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?\Z", re.IGNORECASE)
@@ -75,7 +78,10 @@ def parse_size(text: str) -> int:
     if match is None:
         raise InvalidRequest(f"{text!r} is no size: write bytes, or something like 500GB or 2TiB")
     number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+    size = float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
+    if size >= MOST_BYTES:
+        raise InvalidRequest(f"{text!r} is no size: it has to be less than 8 EiB")
+    return int(size)
 
 
 def parse_duration(text: str) -> float:

@@ -6,6 +6,7 @@ JSON or by a renderer. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,9 @@ from epochlake.metastore.diagnostics import start_logging
 from rich.console import Console, RenderableType
 
 D = TypeVar("D")
+
+WITHOUT_END = 10_000
+"""The width where nobody looks at lines: what other programs read is neither cut nor wrapped."""
 
 
 class Output(StrEnum):
@@ -40,7 +44,7 @@ class Session:
         self._open = ExitStack()
         self._cluster: Cluster | None = None
         self._configuration: Configuration | None = None
-        self.console = Console(highlight=False, soft_wrap=False)
+        self.console = _console()
         self.errors = Console(stderr=True, highlight=False)
 
     @property
@@ -86,6 +90,14 @@ class Session:
 
     def close(self) -> None:
         self._open.close()
+
+
+def _console() -> Console:
+    """What data is printed to: as wide as the terminal, or as `COLUMNS` says; a file or a pipe has no width."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not (console.is_terminal or console.is_jupyter or os.environ.get("COLUMNS")):
+        console.width = WITHOUT_END
+    return console
 
 
 def as_json(document: Any) -> str:

@@ -223,4 +223,4 @@ def _integer(value: Any, path: str) -> int:
 
 
 def _wrong(path: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: {what}.")
+    return InvalidRequest(f"{path}: {what.rstrip('.')}.")

@@ -56,9 +56,10 @@ def run(
         done = Coordinator(session.cluster, on_progress=on_progress, **spread).run(until_idle, should_stop=asked.is_set)
     session.show(done, report)
     if until_idle and not done.idle and not asked.is_set():
+        waits = "; ".join(reason.rstrip(".") for reason in done.blocked[:3])
         raise WaitTimeout(
-            f"not everything could be done; {len(done.blocked)} thing(s) are waited for: "
-            f"{'; '.join(done.blocked[:3])}. See `epochlake status`, and run the coordinator again"
+            f"not everything could be done; {len(done.blocked)} thing(s) are waited for: {waits}. "
+            "See `epochlake status`, and run the coordinator again"
         )
 
 

@@ -13,7 +13,7 @@ import typer
 from epochlake.jobs.administration.explanation import explain
 from epochlake.jobs.administration.operations import change_at, last_step
 from epochlake.jobs.administration.past import cluster_at
-from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
+from epochlake.jobs.administration.what_if import parse_keyspaces, with_keyspaces, with_operations
 from epochlake.jobs.cli.arguments import At, Limit, TableName, of, parse_key, parse_size
 from epochlake.jobs.cli.documents import PlacementShown, TabletRow
 from epochlake.jobs.cli.text import placement as text
@@ -119,7 +119,7 @@ def simulate_(
         raise InvalidRequest(
             "say which cluster: FILE.json, --nodetool-ring FILE or --nodetool-describering FILE, and only one of them"
         )
-    keyspaces = dict(parse_keyspace(text) for text in replication or ())
+    keyspaces = parse_keyspaces(replication or ())
     if file is not None:
         document = _document(file)
     elif not keyspaces:

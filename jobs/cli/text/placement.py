@@ -18,7 +18,7 @@ def placement(document: PlacementShown) -> list[RenderableType]:
         f" at epoch {document.epoch}: {plural(document.tablets, what)}", style="not bold"
     )
     numbers = [what, "tokens after", "up to"]
-    made = table(*numbers, "reads", "writes", "stage", right=numbers)
+    made = table(*numbers, "reads", "writes", "stage", right=numbers, wide=["reads", "writes"])
     for row in document.rows:
         same = row.reads == row.writes
         made.add_row(

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from epochlake.jobs.administration.movements import MovementPlanned, RingPlan
 from epochlake.jobs.cli.documents import RequestRow
 from epochlake.jobs.cli.text.parts import filled, plural, size, table
+from epochlake.metastore.metadata.model import RequestKind
 from rich.console import RenderableType
 from rich.text import Text
+
+RF_CHANGE = RequestKind.KEYSPACE_RF_CHANGE.value
 
 LOCKS_SHOWN = 3
 """So many locked ranges are written out, the rest are counted; JSON has them all."""
@@ -23,7 +26,7 @@ def request_list(rows: Sequence[RequestRow]) -> RenderableType:
         (
             (
                 row.request_id,
-                f"{row.kind} {row.about}",
+                f"replication of {row.about}" if row.kind == RF_CHANGE else f"{row.kind} {row.about}",
                 f"{row.state}, paused" if row.paused else row.state,
                 row.epoch,
                 "; ".join(word for word in (row.reason, row.detail) if word),

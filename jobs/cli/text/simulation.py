@@ -138,7 +138,7 @@ def _ranges(placed: Placed, before: Placed, limit: int) -> list[RenderableType]:
     if limit and len(spans) > limit:
         spans = sorted(sorted(spans, key=lambda span: span not in changed)[:limit])
     numbers = ["tokens after", "up to"]
-    made = table(*numbers, "reads", "writes", "", right=numbers)
+    made = table(*numbers, "reads", "writes", "", right=numbers, wide=["reads", "writes"])
     rows = []
     for span in spans:
         reads, writes = placed[span]

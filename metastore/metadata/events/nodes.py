@@ -80,7 +80,9 @@ class RegisterNode(Event, frozen=True):
             owner = in_use.get(volume.uri)
             require(owner is None, "volume-exists", f"{volume.uri} is a volume of node {owner.name if owner else ''!r}")
             require(
-                volume.capacity > 0, "invalid-capacity", f"volume {volume.uri} has a capacity of {volume.capacity} B"
+                0 < volume.capacity < 2**63,
+                "invalid-capacity",
+                f"volume {volume.uri} has a capacity of {volume.capacity} B: give one above 0 and below 8 EiB",
             )
         require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
         if self.replaces is not None:

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from epochlake.jobs import administration, compaction, spark_session
 from epochlake.jobs.administration import status as status_module
+from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.open_requests import CoordinatorStatus
 from epochlake.jobs.administration.status import operations_in_flight, status
 from epochlake.jobs.cli.reference import DOCUMENTS
@@ -20,6 +21,7 @@ from epochlake.jobs.coordinator.coordinator import Progress
 from epochlake.jobs.dataplane.compacting import EVERYTHING
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.metastore.metadata.events import StartRequest
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
@@ -287,11 +289,27 @@ def test_a_change_of_replication_is_asked_for_and_named_by_its_keyspace(line: Co
     (shown,) = line.done("status")["requests"]
     assert (shown["node"], shown["keyspace"], shown["kind"]) == ("", "air", "keyspace_rf_change")
     assert "replication of air" in line.text("status").out
+    assert "replication of air" in line.text("request", "list").out
     ring.settle()
     assert line.done("keyspace", "list")[0]["replication"] == {"dc1": 2}
     summaries = [row["summary"] for row in line.done("log", "list")]
     assert "PREPARE of the change of replication of keyspace air" in summaries
     assert line.done("log", "verify", "--tablets", "--quorums")["holds"]
+
+
+def test_a_change_of_replication_that_has_begun_names_the_operation_that_it_waits_for(
+    line: CommandLine, ring: RingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_module, "coordinator_status", lambda _: CoordinatorStatus("answers", "host:1"))
+    leave(ring)
+    ring.until(Step.START)
+    line.done("keyspace", "alter", "air", "--replication", "dc1=2", "--request-id", "fewer")
+    ring.cluster.commit(StartRequest("fewer"))
+    waiting = next(row for row in line.done("status")["requests"] if row["request_id"] == "fewer")
+    assert waiting["state"] == "running"
+    (obstacle,) = waiting["blocked_by"]
+    assert "locked by" in obstacle
+    assert "leave of node 'D'" in obstacle
 
 
 def test_an_operation_tells_its_step_its_locks_and_how_far_it_is(
@@ -337,6 +355,18 @@ def test_an_operation_that_is_cancelled_after_its_reads_moved_is_told_on_its_way
     assert "leave of node D is cancelled" in summaries
     assert summaries[-1] == "leave of node D is taken back"
     assert line.done("log", "verify", "--tablets", "--quorums")["holds"]
+
+
+def test_vacuum_looks_at_every_volume_of_a_table_on_the_ring(
+    line: CommandLine, ring: RingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    monkeypatch.setattr(unused_files, "live_leases", lambda _: [])
+    swept = line.done("vacuum")["replicas"]
+    assert sorted(replica["volume"] for replica in swept) == ["A/d1", "B/d1", "C/d1", "D/d1"]
+    assert {(replica["files"], replica["obstacle"]) for replica in swept} == {(0, None)}
+    ring.lose("D")
+    assert [replica["volume"] for replica in line.done("vacuum")["replicas"] if replica["obstacle"]] == ["D/d1"]
 
 
 # --- looking at the ring -------------------------------------------------------------------------------------------
@@ -490,3 +520,17 @@ def test_a_repeated_request_finds_its_own_table_on_the_ring(ring: RingCluster) -
     ]
     assert len(replicas) == len(FOUR)
     assert all(open_snapshot(address).all_files == {} for address in replicas)
+
+
+def test_tokens_are_printed_whole_on_narrow_terminals_and_rows_are_lines_in_a_pipe(
+    kept: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [row["token_end"] for row in kept.done("placement", "show", "air.flights")["rows"]]
+    narrow = kept.text("placement", "show", "air.flights").out
+    assert [end for end in ends if f" {end} " not in narrow] == []
+    assert max(map(len, narrow.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    piped = [line.split() for line in kept.text("placement", "show", "air.flights").out.splitlines()]
+    rows = [words for words in piped if words and words[0].isdecimal()]
+    assert [int(words[2]) for words in rows] == ends
+    assert all("/" in words[3] for words in rows)

@@ -144,6 +144,8 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "unreadable keyspace": ([*FROM_RING, "--replication", "ks"], ["'ks'", "NAME:DATACENTER=REPLICAS"]),
     "unreadable factor": (["--nodetool-ring", "ring.txt", "--replication", "ks:east=two"], ["east=two"]),
     "datacenter twice": (["--nodetool-ring", "ring.txt", "--replication", "ks:east=1,east=2"], ["'east'", "twice"]),
+    "keyspace twice": ([*FROM_RING, "--replication", "ks:east=1"], ["'ks'", "twice"]),
+    "datacenter without nodes": (["--nodetool-ring", "ring.txt", "--replication", "ks:north=1"], ["'north'", "east"]),
     "size of nothing": ([*FROM_RING, "--bytes", "other=1TB"], ["'other'", "ks"]),
     "unreadable size": ([*FROM_RING, "--bytes", "ks"], ["KEYSPACE=SIZE"]),
     "no operation": ([*FROM_RING, "--op", ""], ["join NAME DC/RACK"]),

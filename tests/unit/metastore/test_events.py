@@ -213,6 +213,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", lambda: node(volumes=(volume(5), volume(6, name="d1", uri="/n5/d0/"))), "volume-exists"),
     ("small", lambda: node(volumes=(volume(uri="/n1/d0"),)), "volume-exists"),
     ("small", lambda: node(volumes=(volume(capacity=0),)), "invalid-capacity"),
+    ("small", lambda: node(volumes=(volume(capacity=2**63),)), "invalid-capacity"),
     ("small", lambda: node(request_id="join-n1"), "request-exists"),
     ("small", lambda: replacement(replaces=9), "unknown-node"),
     ("small", lambda: replacement(replaces=0), "unknown-node"),
