@@ -65,7 +65,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
     leases = live_leases(cluster.coordination())
     metadata = cluster.catch_up()
-    keep = min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)])
+    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
         return _sweep_replica(metadata, *place, keep, _counted if dry_run else vacuum)
