@@ -22,7 +22,6 @@ from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
-from epochlake.placement.consistency import blocking
 from epochlake.placement.ring.state import Operation, OperationKind
 
 THREADS = 16
@@ -111,8 +110,7 @@ def sources_of(metadata: ClusterMetadata, operation: Operation, gain: Gain, sour
     """
     datacenter_of = metadata.directory.datacenter_of
     if operation.kind is OperationKind.REBUILD:
-        need = blocking(len(gain.replicas))
-        return sources.quorum(gain.sources, gain.target, need=need, datacenter=operation.datacenter)
+        return sources.quorum(gain.sources, gain.target, of=gain.replicas, datacenter=operation.datacenter)
     giver = gain.giver
     if giver is not None and datacenter_of(giver) == datacenter_of(gain.target) and sources.answers(giver):
         return [sources.of(giver)]

@@ -45,15 +45,21 @@ class Sources:
         return True
 
     def quorum(
-        self, replicas: Sequence[VolumeId], target: VolumeId, *, need: int | None = None, datacenter: str = ""
+        self,
+        replicas: Sequence[VolumeId],
+        target: VolumeId,
+        *,
+        of: Sequence[VolumeId] | None = None,
+        datacenter: str = "",
     ) -> list[ReplicaSnapshot]:
         """Snapshots that together hold every acknowledged write to `replicas`: they meet every quorum of them.
 
-        `need` of them must answer, by default what blocks every quorum. Within the datacenter of `target` they meet
-        every LOCAL_QUORUM too, unless all that is missing there is gone for good. With `datacenter`, only replicas
-        there are taken, and rows that only a LOCAL_QUORUM elsewhere has acknowledged are not looked for. Raises
-        SideEffectFailed.
+        With `of`, every quorum of these: of `replicas` and others that have lost their rows. Within the datacenter of
+        `target` they meet every LOCAL_QUORUM too, unless all that is missing there is gone for good. With `datacenter`,
+        only replicas there are taken, and rows that only a LOCAL_QUORUM elsewhere has acknowledged are not looked for.
+        Raises SideEffectFailed.
         """
+        of = replicas if of is None else of
         datacenter_of = self._metadata.directory.datacenter_of
         usable = [volume for volume in replicas if datacenter in ("", datacenter_of(volume))]
         found = [volume for volume in usable if self.answers(volume)]
@@ -62,8 +68,8 @@ class Sources:
         if all(volume in found or is_gone(self._metadata, volume) for volume in local):
             local = []
         where = f" of datacenter {datacenter}" if datacenter else ""
-        wanted = blocking(len(replicas)) if need is None else need
-        for group, count, which in ((usable, wanted, where), (local, blocking(len(local)), f" in {here}")):
+        wanted_here = blocking(sum(datacenter_of(volume) == here for volume in of)) if local else 0
+        for group, count, which in ((usable, blocking(len(of)), where), (local, wanted_here, f" in {here}")):
             have = sum(volume in found for volume in group)
             if have < count:
                 said = "; ".join(f"{describe(self._metadata, v)}: {self._why(v)}" for v in usable if v not in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -160,6 +161,22 @@ def test_a_merge_does_not_lose_what_only_a_local_quorum_has(tmp_path: Path) -> N
     ring.bring_back(only)
     ring.settle()
     assert_settled(ring, acknowledged | set(SPREAD), datacenter="dc1")
+
+
+def test_a_rebuild_does_not_lose_what_the_lost_disk_and_one_more_have_acknowledged_locally(tmp_path: Path) -> None:
+    nodes = {name: ("dc1", f"r{index}", (index - 6,)) for index, name in enumerate("ABC")}
+    nodes |= {name: ("dc2", f"r{index}", (index + 1,)) for index, name in enumerate("DEF")}
+    ring = ringed(tmp_path, nodes, {"dc1": 3, "dc2": 3}, configuration=QUICK)
+    with ring.without("CDEF"):
+        acknowledged = ring.write_rows(ring.pipeline(dc="dc1"), {100: 0}, "LOCAL_QUORUM")
+    shutil.rmtree(ring.address("A").uri)
+    administration.rebuild_node(ring.cluster, "A")
+    with ring.without("B"):
+        some_rounds(ring, 8)
+        assert ring.step() == (Step.START, False)
+        assert any("2 of the 2 replicas in dc1" in why for why in ring.coordinator._blocked)
+    ring.settle()
+    assert_settled(ring, acknowledged | set(SPREAD), "dc1")
 
 
 def test_a_member_that_cannot_be_cleaned_up_holds_the_request_until_it_is_back(tmp_path: Path) -> None:
