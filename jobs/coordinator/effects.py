@@ -38,7 +38,10 @@ def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId)
 
 
 def make_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, fence: int) -> None:
-    """Make the empty replica table, unless it is there."""
+    """Make the empty replica table, unless it is there.
+
+    With a `fence` at the epoch of now nobody who plans at an older one, by which it had rows, takes it for a replica.
+    """
     try:
         create_replica(place_of(metadata, table_id, volume), metadata.schema.tables[table_id], fence)
     except (StorageUnavailable, WrongCluster) as error:

@@ -51,7 +51,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
     def attempt(place: Place, gains: Sequence[Gain]) -> None:
         table_id, volume = place
         if volume not in metadata.ring_volumes(table_id):
-            make_replica(metadata, table_id, volume, 0)
+            make_replica(metadata, table_id, volume, metadata.epoch)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
         drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains], once=name)

@@ -47,7 +47,7 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
     been acknowledged since (tests/support/stage_model.py).
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
-        make_replica(metadata, transition.table_id, transition.pending, 0)
+        make_replica(metadata, transition.table_id, transition.pending, metadata.epoch)
     name = f"prepare-{transition.table_id}-{transition.tablet}-{transition.started_epoch}"
     drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.coordinator import ring_effects
 from epochlake.jobs.coordinator.ring_planning import started
 from epochlake.jobs.coordinator.sweeping import Sweeper
+from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.landing import Batch, Landing
@@ -105,3 +107,14 @@ def test_what_a_disk_had_acknowledged_does_not_count_before_it_is_rebuilt(tmp_pa
     ring.bring_back("B")
     ring.settle()
     assert_settled(ring, SPREAD)
+
+
+def test_a_replica_table_is_fenced_from_the_moment_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who reads at an epoch at which the volume was a replica would take the empty table for that one."""
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    join(ring)
+    ring.until(Step.PREPARE)
+    epoch = ring.metadata.epoch
+    monkeypatch.setattr(ring_effects, "drop", lambda *_, **__: None)
+    ring.round()
+    assert open_snapshot(ring.address("X")).fence >= epoch
