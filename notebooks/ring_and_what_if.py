@@ -1,0 +1,285 @@
+# %% [markdown]
+# # The ring, and what if
+#
+# A keyspace can be placed on a ring of tokens, by Apache Cassandra's rules. This tour lets a node join such a ring
+# and looks at every step of it, then asks what would happen to a Cassandra cluster that exists already.
+#
+# It needs this project and Java 17 or 21. It is plain Python with cell marks: open it as a notebook in Jupyter (with
+# jupytext) or VS Code, or run the file. Each claim is followed by an `assert`.
+
+# %%
+import random
+import tempfile
+from functools import reduce
+from pathlib import Path
+
+from epochlake.jobs import administration
+from epochlake.jobs.administration.past import cluster_at, log_of
+from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
+from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.spark_session import session
+from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.dataframes import MetadataFrames
+from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.metastore.quorums import quorums_of, verify_quorums
+from epochlake.placement.ring.dataframes import read_placements
+from epochlake.placement.ring.nodetool import from_ring
+from epochlake.placement.ring.simulate import simulate
+from epochlake.placement.ring.strategies import replication_of
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+# %% [markdown]
+# A Spark session that is there already is used as it is; without one, a local one is started.
+
+# %%
+session_that_was_there = SparkSession.getActiveSession()
+spark = session_that_was_there or session("epochlake-tour")
+
+# %% [markdown]
+# ## A keyspace on the ring
+#
+# Three nodes in three racks, in a temporary directory; the default configuration brings its own ZooKeeper. On a ring
+# every node owns tokens: these have two each.
+
+# %%
+directory = tempfile.TemporaryDirectory(prefix="epochlake-tour-", ignore_cleanup_errors=True)
+home = Path(directory.name)
+configuration = Configuration(root=str(home / "root"))
+initialise(configuration, "tour", reason="to look at a ring")
+cluster = Cluster(configuration)
+
+
+def add_node(name: str, rack: str) -> None:
+    administration.add_node(cluster, name, "dc1", rack, [("d1", str(home / name), 10**9)], count=2)
+
+
+for name, rack in {"n1": "r1", "n2": "r2", "n3": "r3"}.items():
+    add_node(name, rack)
+assert Coordinator(cluster).run(until_idle=True).idle
+
+# %% [markdown]
+# The keyspace says that it is on the ring, and how many replicas each row has in each datacenter. A table in it has
+# no tablets.
+
+# %%
+administration.create_keyspace(cluster, "shop", {"dc1": 3}, placement=PlacementKind.RING)
+columns = [("id", "bigint", False), ("note", "string", True)]
+administration.create_table(cluster, "shop.orders", columns, ["id"])
+before = cluster.catch_up().epoch
+
+# %% [markdown]
+# A row's primary key hashes to a token, and the nodes that meet from there on along the ring are its replicas. With
+# three racks and three replicas, every range has one in each rack.
+
+# %%
+frames = MetadataFrames(spark, cluster)
+frames.at(before).ring_ranges.select("range", "token_start", "token_end", "reads", "writes").show()
+racks = frames.at(before).read_placements.groupBy("tablet").agg(F.countDistinct("rack").alias("racks"))
+assert racks.where("racks != 3").isEmpty()
+
+# %% [markdown]
+# Jobs write through a pipeline, as they do with tablets.
+
+# %%
+ROWS = 2_000
+orders = spark.range(ROWS).withColumn("note", F.concat(F.lit("order "), "id"))
+with cluster.pipeline("tour-load", spark) as pipeline:
+    written = pipeline.write(orders, "shop.orders", consistency="QUORUM")
+assert written.rows == ROWS
+
+# %% [markdown]
+# ## A node joins
+#
+# A join is an operation of four steps, each an epoch of its own. Its plan is computed when it is prepared and is in
+# the log from then on, so whichever coordinator comes next goes on with it.
+
+# %%
+add_node("n4", "r1")
+assert Coordinator(cluster).run(until_idle=True).idle
+joined = cluster.catch_up().epoch
+history = frames.history.where(F.col("epoch") > before)
+history.select("epoch", "event", "summary").show(truncate=100)
+
+# %% [markdown]
+# The operation as it was at each epoch: `step` is what had been done. After `FINISH` it is in flight no more.
+
+# %%
+epochs = range(before, joined + 1)
+
+
+def at_each_epoch(part: str) -> DataFrame:
+    """A part of the metadata at every epoch of the join, with the epoch in column `at`."""
+    parts = [getattr(frames.at(epoch), part).withColumn("at", F.lit(epoch)) for epoch in epochs]
+    return reduce(DataFrame.unionAll, parts)
+
+
+operations = at_each_epoch("operations").select("at", "kind", "node", "step", "next_step", "locked_ranges").collect()
+for row in operations:
+    print(row.at, row.kind, row.node, row.step, "→", row.next_step, "with", row.locked_ranges, "ranges locked")
+done_at = {row.step: row.at for row in reversed(operations)}
+assert list(reversed(done_at)) == ["PREPARE", "START", "MID"]
+
+# %% [markdown]
+# What the steps do to a range: from `START` on `n4` gets the writes of the ranges that come to it, from `MID` on it
+# serves their reads, and at `FINISH` the node that gives them up gets no more writes. Never both at once.
+
+# %%
+counted = [
+    at_each_epoch(side).groupBy("at").agg(F.count(F.when(F.col("node") == "n4", 1)).alias(side))
+    for side in ("read_placements", "write_placements")
+]
+n4 = {row.at: (row.read_placements, row.write_placements) for row in counted[0].join(counted[1], "at").collect()}
+for epoch in epochs:
+    print(f"epoch {epoch}: n4 serves reads of {n4[epoch][0]} ranges and gets writes of {n4[epoch][1]}")
+start, mid = done_at["START"], done_at["MID"]
+assert n4[start - 1] == (0, 0)
+assert n4[start][0] == 0 < n4[start][1]
+assert n4[mid][0] == n4[mid][1] == n4[start][1]
+
+# %% [markdown]
+# In between, a write has to reach its consistency level among the old replicas and among the new ones. `write_set`
+# says in which of them a replica counts.
+
+# %%
+during = frames.at(start)
+changing = during.write_placements.where("write_set = 'new'").select("tablet")
+during.write_placements.join(changing, "tablet", "left_semi").select("tablet", "node", "write_set").sort(
+    "tablet", "node"
+).show()
+
+# %% [markdown]
+# ## No read missed a write
+#
+# At every epoch, and with the views of the epoch before it, each read quorum met each write quorum. This is checked
+# by going through the whole log, quorum by quorum.
+
+# %%
+assert verify_quorums(log_of(cluster)) == ()
+
+# %% [markdown]
+# The same check shows what the steps are for. Had the ring gone from before the join to after it in one step, a
+# reader of the one view and a writer of the other could have missed each other.
+
+# %%
+at_once = quorums_of([cluster_at(cluster, before), cluster_at(cluster, joined)])
+print(at_once[0].message)
+assert at_once
+
+# %% [markdown]
+# The rows are where they belong, and are read at `ALL`: from every replica.
+
+# %%
+with cluster.pipeline("tour-check", spark) as pipeline:
+    assert pipeline.read("shop.orders", consistency="ALL").distinct().count() == ROWS
+cluster.close()
+
+# %% [markdown]
+# ## What if?
+#
+# The rest needs no Epochlake cluster. This is what `nodetool ring` printed on a Cassandra cluster of six nodes in
+# three racks; its output and the replication of the keyspaces are all that has to be known.
+
+# %%
+NODETOOL_RING = """
+Datacenter: dc1
+==========
+Address     Rack    Status  State   Load        Owns                            Token
+                                                                  8326362293528500450
+10.0.1.10   rack2   Up      Normal  283.56 GiB  52.40%           -8819576521390300551
+10.0.0.10   rack1   Up      Normal  224.75 GiB  54.70%           -8544112207565578183
+10.0.2.10   rack3   Up      Normal  282.74 GiB  40.70%           -7485500404787383959
+10.0.0.10   rack1   Up      Normal  281.56 GiB  46.20%           -2339778122483877183
+10.0.1.11   rack2   Up      Normal  277.65 GiB  47.70%            3682356746476155087
+10.0.0.11   rack1   Up      Normal  245.85 GiB  43.00%            4222237259570387991
+10.0.1.11   rack2   Up      Normal  211.74 GiB  57.30%            5467815338463333034
+10.0.1.10   rack2   Up      Normal  267.35 GiB  42.90%            5569357723447112598
+10.0.0.11   rack1   Up      Normal  277.94 GiB  46.80%            5622226597268563353
+10.0.2.10   rack3   Up      Normal  239.35 GiB  49.70%            6871546552558931138
+10.0.2.11   rack3   Up      Normal  261.38 GiB  43.50%            7429680459760304783
+10.0.2.11   rack3   Up      Normal  276.36 GiB  57.80%            8326362293528500450
+"""
+keyspaces = dict([parse_keyspace("shop:dc1=3")])
+existing = with_keyspaces(from_ring(NODETOOL_RING, keyspaces), keyspaces, {"shop": 500 * 10**9})
+assert [node["address"] for node in existing["nodes"]][:2] == ["10.0.1.10", "10.0.0.10"]
+
+# %% [markdown]
+# Operations are said in words and simulated one after another, a step at a time. A newcomer with two tokens that even
+# out its rack is to take over from the others; then an old node leaves.
+
+# %%
+WORDS = ["join 10.0.0.12 dc1/rack1 tokens=2", "leave 10.0.0.11"]
+answer = simulate(with_operations(existing, WORDS))
+for step in answer["steps"]:
+    moved = f", {step['bytes']['shop'] / 10**9:.0f} GB would move" if "bytes" in step else ""
+    print(f"epoch {step['epoch']}: {step['step']} of '{WORDS[step['op']]}': {step['result']}{moved}")
+assert {step["result"] for step in answer["steps"]} == {"success"}
+assert answer["settled"]
+assert answer["final_equivalent_to_fresh_calculation"]
+
+# %% [markdown]
+# What a cluster would refuse is refused here, with the same reason: a rack would be lost.
+
+# %%
+refused = simulate(with_operations(existing, ["leave 10.0.1.10", "leave 10.0.1.11"]))
+[rejected] = [step for step in refused["steps"] if step["op"] == 1 and step["step"].startswith("PREPARE")]
+print(rejected["reason"])
+assert rejected["result"] == "rejected"
+
+# %% [markdown]
+# ## Placements by Spark
+#
+# Who owns which token is small; what follows from it is not, so Spark computes placements in parallel, each task a
+# slice of the ring. Here for the ring as it is after the join and the leave: the simulation came to the same ranges.
+
+# %%
+REPLICATION = replication_of(keyspaces["shop"]["strategy"], keyspaces["shop"]["replication"])
+TOKENS = {int(node): tokens for node, tokens in answer["steps"][-1]["tokens"].items()}
+nodes = spark.createDataFrame(
+    [(node["id"], node["dc"], node["rack"]) for node in answer["nodes"]], "node_id int, datacenter string, rack string"
+)
+tokens = spark.createDataFrame(
+    [(node, token) for node, owned in TOKENS.items() for token in owned], "node_id int, token bigint"
+)
+placed = read_placements(nodes, tokens, REPLICATION, slices=2)
+placed.sort("start_token").show()
+simulated = answer["steps"][-1]["placements"]["shop"]["reads"]
+assert {(row.start_token, row.end_token, frozenset(row.replicas)) for row in placed.collect()} == {
+    (start, end, frozenset(replicas)) for start, end, replicas in simulated
+}
+
+# %% [markdown]
+# The same function carries big rings. 300 nodes with 16 tokens each: how much of the ring each of them would hold is
+# one aggregation away.
+
+# %%
+chance = random.Random(300)
+many_nodes = spark.range(300).selectExpr(
+    "cast(id as int) as node_id", "'dc1' as datacenter", "concat('rack', id % 6) as rack"
+)
+many_tokens = spark.createDataFrame(
+    [(node, chance.randrange(-(2**63), 2**63)) for node in range(300) for _ in range(16)], "node_id int, token bigint"
+)
+# As doubles: the top range ends at -2^63, which stands for 2^63, and differences are beyond 64 bits.
+end = F.when(F.col("end_token") == -(2**63), F.lit(2.0**63)).otherwise(F.col("end_token").cast("double"))
+shares = (
+    read_placements(many_nodes, many_tokens, REPLICATION)
+    .select(F.explode("replicas").alias("node_id"), ((end - F.col("start_token").cast("double")) / 2.0**64).alias("of"))
+    .groupBy("node_id")
+    .agg(F.sum("of").alias("share"))
+)
+least, most, whole = shares.agg(F.min("share"), F.max("share"), F.sum("share")).first()
+print(f"a node holds from {least:.2%} to {most:.2%} of the ring; with even tokens it would be {3 / 300:.2%}")
+assert abs(whole - 3) < 1e-9
+assert shares.count() == 300
+
+# %% [markdown]
+# ## The end
+#
+# A session that was there before stays.
+
+# %%
+directory.cleanup()
+if session_that_was_there is None:
+    spark.stop()
