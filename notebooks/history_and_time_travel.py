@@ -152,7 +152,7 @@ frames.history.select("epoch", "event", "summary", "reason", "committed_at").sho
 
 # %%
 log = spark.read.format("delta").load(cluster.root.log)
-entries = log.select("epoch", "previous_hash", "hash").sort("epoch").collect()
+entries = log.select("epoch", "event", "previous_hash", "hash").sort("epoch").collect()
 assert [entry.epoch for entry in entries] == list(range(1, n1_left + 1))
 assert all(entry.previous_hash == before.hash for before, entry in pairwise(entries))
 
@@ -198,7 +198,7 @@ assert frames.at(n1_left).read_placements.where("node = 'n1'").isEmpty()
 # when `n4` got writes and no reads.
 
 # %%
-began = frames.history.where("event = 'StartTransitions'").agg(F.min("epoch")).first()[0]
+began = next(entry.epoch for entry in entries if entry.event == "StartTransitions")
 during = frames.at(began + 1)
 during.transitions.select("tablet", "kind", "stage", "replicas", "new_replicas", "reason").show(truncate=False)
 during.write_placements.select("tablet", "node", "write_set").sort("tablet", "node").show()

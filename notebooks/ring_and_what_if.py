@@ -99,8 +99,6 @@ assert written.rows == ROWS
 add_node("n4", "r1")
 assert Coordinator(cluster).run(until_idle=True).idle
 joined = cluster.catch_up().epoch
-history = frames.history.where(F.col("epoch") > before)
-history.select("epoch", "event", "summary").show(truncate=100)
 
 # %% [markdown]
 # The operation as it was at each epoch: `step` is what had been done. After `FINISH` it is in flight no more.
@@ -115,39 +113,40 @@ def at_each_epoch(part: str) -> DataFrame:
     return reduce(DataFrame.unionAll, parts)
 
 
-operations = at_each_epoch("operations").select("at", "kind", "node", "step", "next_step", "locked_ranges").collect()
+operations = at_each_epoch("operations").sort("at").collect()
 for row in operations:
-    print(row.at, row.kind, row.node, row.step, "→", row.next_step, "with", row.locked_ranges, "ranges locked")
-done_at = {row.step: row.at for row in reversed(operations)}
-assert list(reversed(done_at)) == ["PREPARE", "START", "MID"]
+    print(f"epoch {row.at}: {row.kind} of {row.node}, {row.step} is done, {row.next_step} comes next", end="")
+    print(f", {row.locked_ranges} ranges are locked")
+assert [row.step for row in operations] == ["PREPARE", "START", "MID"]
+prepare, start, mid = (row.at for row in operations)
+finish = mid + 1
+assert frames.at(finish).operations.isEmpty()
 
 # %% [markdown]
-# What the steps do to a range: from `START` on `n4` gets the writes of the ranges that come to it, from `MID` on it
-# serves their reads, and at `FINISH` the node that gives them up gets no more writes. Never both at once.
+# What the steps do: from `START` on `n4` gets the writes of the ranges that come to it, from `MID` on it serves their
+# reads, and at `FINISH` the node that gives them up is written to no more. No step changes reads and writes at once.
 
 # %%
-counted = [
-    at_each_epoch(side).groupBy("at").agg(F.count(F.when(F.col("node") == "n4", 1)).alias(side))
-    for side in ("read_placements", "write_placements")
+sides = [
+    at_each_epoch(f"{kind}_placements").select("at", "node", F.lit(kind).alias("kind")) for kind in ("write", "read")
 ]
-n4 = {row.at: (row.read_placements, row.write_placements) for row in counted[0].join(counted[1], "at").collect()}
-for epoch in epochs:
-    print(f"epoch {epoch}: n4 serves reads of {n4[epoch][0]} ranges and gets writes of {n4[epoch][1]}")
-start, mid = done_at["START"], done_at["MID"]
-assert n4[start - 1] == (0, 0)
-assert n4[start][0] == 0 < n4[start][1]
-assert n4[mid][0] == n4[mid][1] == n4[start][1]
+counts = sides[0].unionAll(sides[1]).groupBy("at", "kind").pivot("node", ["n1", "n2", "n3", "n4"]).count().na.fill(0)
+counts.sort("at", F.desc("kind")).show()
+of_n4 = {(row.at, row.kind): row.n4 for row in counts.collect()}
+gained = of_n4[finish, "write"]
+assert gained > 0
+assert [of_n4[epoch, "write"] for epoch in (prepare, start, mid, finish)] == [0, gained, gained, gained]
+assert [of_n4[epoch, "read"] for epoch in (prepare, start, mid, finish)] == [0, 0, gained, gained]
 
 # %% [markdown]
-# In between, a write has to reach its consistency level among the old replicas and among the new ones. `write_set`
-# says in which of them a replica counts.
+# Between `START` and `FINISH` a write has to reach its consistency level among the old replicas and among the new
+# ones. `write_set` says where a replica counts.
 
 # %%
-during = frames.at(start)
-changing = during.write_placements.where("write_set = 'new'").select("tablet")
-during.write_placements.join(changing, "tablet", "left_semi").select("tablet", "node", "write_set").sort(
-    "tablet", "node"
-).show()
+at_start = frames.at(start).write_placements
+changing = at_start.where("write_set = 'new'").select("tablet")
+at_start.join(changing, "tablet", "left_semi").select("tablet", "node", "write_set").sort("tablet", "node").show()
+assert frames.at(finish).write_placements.where("write_set != 'old'").isEmpty()
 
 # %% [markdown]
 # ## No read missed a write
@@ -178,8 +177,8 @@ cluster.close()
 # %% [markdown]
 # ## What if?
 #
-# The rest needs no Epochlake cluster. This is what `nodetool ring` printed on a Cassandra cluster of six nodes in
-# three racks; its output and the replication of the keyspaces are all that has to be known.
+# The rest needs no Epochlake cluster. What `nodetool ring` prints of a Cassandra cluster, here of an invented one
+# with six nodes in three racks, and how keyspaces are replicated are all that has to be known.
 
 # %%
 NODETOOL_RING = """
@@ -187,26 +186,26 @@ Datacenter: dc1
 ==========
 Address     Rack    Status  State   Load        Owns                            Token
                                                                   8326362293528500450
-10.0.1.10   rack2   Up      Normal  283.56 GiB  52.40%           -8819576521390300551
-10.0.0.10   rack1   Up      Normal  224.75 GiB  54.70%           -8544112207565578183
-10.0.2.10   rack3   Up      Normal  282.74 GiB  40.70%           -7485500404787383959
-10.0.0.10   rack1   Up      Normal  281.56 GiB  46.20%           -2339778122483877183
-10.0.1.11   rack2   Up      Normal  277.65 GiB  47.70%            3682356746476155087
-10.0.0.11   rack1   Up      Normal  245.85 GiB  43.00%            4222237259570387991
-10.0.1.11   rack2   Up      Normal  211.74 GiB  57.30%            5467815338463333034
-10.0.1.10   rack2   Up      Normal  267.35 GiB  42.90%            5569357723447112598
-10.0.0.11   rack1   Up      Normal  277.94 GiB  46.80%            5622226597268563353
-10.0.2.10   rack3   Up      Normal  239.35 GiB  49.70%            6871546552558931138
-10.0.2.11   rack3   Up      Normal  261.38 GiB  43.50%            7429680459760304783
-10.0.2.11   rack3   Up      Normal  276.36 GiB  57.80%            8326362293528500450
+10.0.1.10   rack2   Up      Normal  105.00 GiB  22.55%           -8819576521390300551
+10.0.0.10   rack1   Up      Normal  264.67 GiB  56.84%           -8544112207565578183
+10.0.2.10   rack3   Up      Normal  428.94 GiB  92.11%           -7485500404787383959
+10.0.0.10   rack1   Up      Normal  264.67 GiB  56.84%           -2339778122483877183
+10.0.1.11   rack2   Up      Normal  360.66 GiB  77.45%            3682356746476155087
+10.0.0.11   rack1   Up      Normal  200.99 GiB  43.16%            4222237259570387991
+10.0.1.11   rack2   Up      Normal  360.66 GiB  77.45%            5467815338463333034
+10.0.1.10   rack2   Up      Normal  105.00 GiB  22.55%            5569357723447112598
+10.0.0.11   rack1   Up      Normal  200.99 GiB  43.16%            5622226597268563353
+10.0.2.10   rack3   Up      Normal  428.94 GiB  92.11%            6871546552558931138
+10.0.2.11   rack3   Up      Normal  36.72 GiB   7.89%            7429680459760304783
+10.0.2.11   rack3   Up      Normal  36.72 GiB   7.89%            8326362293528500450
 """
 keyspaces = dict([parse_keyspace("shop:dc1=3")])
 existing = with_keyspaces(from_ring(NODETOOL_RING, keyspaces), keyspaces, {"shop": 500 * 10**9})
-assert [node["address"] for node in existing["nodes"]][:2] == ["10.0.1.10", "10.0.0.10"]
+assert {node["rack"] for node in existing["nodes"]} == {"rack1", "rack2", "rack3"}
 
 # %% [markdown]
-# Operations are said in words and simulated one after another, a step at a time. A newcomer with two tokens that even
-# out its rack is to take over from the others; then an old node leaves.
+# Operations are said in words and simulated one after another, a step at a time. A newcomer joins with two tokens
+# that even out its rack, then an old node leaves.
 
 # %%
 WORDS = ["join 10.0.0.12 dc1/rack1 tokens=2", "leave 10.0.0.11"]
@@ -250,8 +249,7 @@ assert {(row.start_token, row.end_token, frozenset(row.replicas)) for row in pla
 }
 
 # %% [markdown]
-# The same function carries big rings. 300 nodes with 16 tokens each: how much of the ring each of them would hold is
-# one aggregation away.
+# The same function carries big rings: here 300 nodes with 16 random tokens each.
 
 # %%
 chance = random.Random(300)
@@ -261,18 +259,20 @@ many_nodes = spark.range(300).selectExpr(
 many_tokens = spark.createDataFrame(
     [(node, chance.randrange(-(2**63), 2**63)) for node in range(300) for _ in range(16)], "node_id int, token bigint"
 )
-# As doubles: the top range ends at -2^63, which stands for 2^63, and differences are beyond 64 bits.
-end = F.when(F.col("end_token") == -(2**63), F.lit(2.0**63)).otherwise(F.col("end_token").cast("double"))
-shares = (
-    read_placements(many_nodes, many_tokens, REPLICATION)
-    .select(F.explode("replicas").alias("node_id"), ((end - F.col("start_token").cast("double")) / 2.0**64).alias("of"))
-    .groupBy("node_id")
-    .agg(F.sum("of").alias("share"))
-)
-least, most, whole = shares.agg(F.min("share"), F.max("share"), F.sum("share")).first()
-print(f"a node holds from {least:.2%} to {most:.2%} of the ring; with even tokens it would be {3 / 300:.2%}")
-assert abs(whole - 3) < 1e-9
-assert shares.count() == 300
+ranges = read_placements(many_nodes, many_tokens, REPLICATION, slices=4)
+
+# %% [markdown]
+# How much of the ring each node would hold is one aggregation away. Lengths are taken as doubles: the top range ends
+# at -2^63, which stands for 2^63 there.
+
+# %%
+top = F.when(F.col("end_token") == -(2**63), 2.0**63).otherwise(F.col("end_token").cast("double"))
+lengths = ranges.select(F.explode("replicas").alias("node_id"), ((top - F.col("start_token")) / 2.0**64).alias("part"))
+shares = lengths.groupBy("node_id").agg(F.sum("part").alias("share"))
+holders, least, most, whole = shares.agg(F.count("*"), F.min("share"), F.max("share"), F.sum("share")).first()
+print(f"a node holds from {least:.2%} to {most:.2%} of the ring; evenly it would be {3 / 300:.2%}")
+assert holders == 300
+assert abs(whole - 3) < 1e-9, "three replicas of everything"
 
 # %% [markdown]
 # ## The end
