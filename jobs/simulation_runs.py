@@ -7,6 +7,7 @@ Spark in rounds of whole seeds: what has ended is known round by round, and a ra
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from epochlake.placement.errors import InvariantViolated
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FAILED = 4
+USAGE, FAILED = 2, 4
 RUNS_IN_A_ROUND = 180
 _DDL = "seed bigint, number int, steps bigint, failure string"
 _SCHEMA = pa.schema([("seed", pa.int64()), ("number", pa.int32()), ("steps", pa.int64()), ("failure", pa.string())])
@@ -64,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser, runs: int) -> None:
 
 
 def report(ended: Iterable[Outcome], what: str, options: argparse.Namespace) -> int:
-    """Print failures as they come and a summary at the end; the exit code."""
+    """Print failures as they come and a summary at the end; the exit code. Runs without a step have proved nothing."""
     started, runs, steps, failed = time.monotonic(), 0, 0, 0
     for outcome in ended:
         runs, steps = runs + 1, steps + outcome.steps
@@ -76,4 +77,7 @@ def report(ended: Iterable[Outcome], what: str, options: argparse.Namespace) -> 
         f"{runs} runs of {what}, seeds {options.seed} to {options.seed + options.runs - 1}: "
         f"{steps} steps, {steps / seconds:.0f} a second, {failed} failed"
     )
+    if not steps and not failed:
+        print("no run made a step, so nothing was shown: ask for more nodes or steps", file=sys.stderr)
+        return USAGE
     return FAILED if failed else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import configparser
 import importlib
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import compact_log, take_snapshot, vacuum_replicas, verify_log, wheel_tasks
+from epochlake.jobs.simulation_runs import Outcome, report
 from epochlake.jobs.wheel_tasks import JobFailed
 
 from tests.support.command_line import CommandLine
@@ -65,3 +67,10 @@ def test_a_command_that_needs_no_spark_starts_without_it_and_without_pandas(grow
         [sys.executable, "-c", looked, str(grown.root)], capture_output=True, text=True, env=os.environ, timeout=60
     )
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
+
+
+@pytest.mark.parametrize(
+    ("steps", "failure", "code"), [(7, None, 0), (0, None, 2), (0, "seed 1: two quorums do not meet", 4)]
+)
+def test_simulators_succeed_only_when_a_step_was_made(steps: int, failure: str | None, code: int) -> None:
+    assert report([Outcome(1, 0, steps, failure)], "rings", argparse.Namespace(seed=1, runs=1)) == code
