@@ -36,6 +36,7 @@ def cells(notebook: Path) -> Iterator[Cell]:
         line += source.count("\n")
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("notebook", TOURS, ids=lambda path: path.stem)
 def test_the_tour_runs_and_its_claims_hold(
     notebook: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
