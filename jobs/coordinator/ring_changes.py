@@ -32,7 +32,8 @@ class Gain(msgspec.Struct, frozen=True):
     """The tokens from `low` to `high`, both included, come to `target`.
 
     `giver` is the replica that gives them up to it, None where nobody does; `sources` are all that serve reads of them
-    until then, and `replicas` all that will.
+    until then, and `replicas` all that will. Where a replica goes and none comes in its place, what it has comes to all
+    that stay: where two of three have acknowledged a row, one of them alone would be no quorum of two.
     """
 
     low: int
@@ -41,6 +42,11 @@ class Gain(msgspec.Struct, frozen=True):
     giver: VolumeId | None
     sources: tuple[VolumeId, ...]
     replicas: tuple[VolumeId, ...]
+
+    @property
+    def stays(self) -> bool:
+        """Whether the target serves the tokens already, and only gets what another one has of them."""
+        return self.target in self.sources
 
 
 class SettingChange(msgspec.Struct, frozen=True):
@@ -185,7 +191,21 @@ def _gains(volumes: _Volumes, gained: Streams, change: Change) -> list[Gain]:
             [volume] = volumes.of([target], low)
             [given] = volumes.of([giver], low) or (None,)
             gains.append(Gain(low, high, volume, given, volumes.of(sources, low), volumes.of(after, low)))
-    return _joined(gains)
+    return _joined([*gains, *_for_those_that_stay(volumes, change)])
+
+
+def _for_those_that_stay(volumes: _Volumes, change: Change) -> Iterator[Gain]:
+    fewer = np.flatnonzero((change.after >= 0).sum(axis=1) < (change.before >= 0).sum(axis=1))
+    columns = (change.starts, change.ends, change.before, change.after)
+    for start, end, before, after in zip(*(column[fewer].tolist() for column in columns), strict=True):
+        going = [node for node in before if node >= 0 and node not in after]
+        # The others give what they have to those that come (streaming.py).
+        alone = going[sum(node >= 0 and node not in before for node in after) :]
+        for low, high in volumes.pieces(start, end, (*before, *after)):
+            old, new = volumes.of(before, low), volumes.of(after, low)
+            for giver in volumes.of(alone, low):
+                for target in (volume for volume in new if volume in old):
+                    yield Gain(low, high, target, giver, old, new)
 
 
 def _joined(gains: list[Gain]) -> list[Gain]:

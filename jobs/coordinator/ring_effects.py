@@ -54,7 +54,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
             make_replica(metadata, table_id, volume, metadata.epoch)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
-        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains], once=name)
+        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains if not gain.stays], once=name)
 
     _everywhere(change_of(metadata, operation).gains_of().items(), attempt)
 
@@ -112,7 +112,8 @@ def sources_of(metadata: ClusterMetadata, operation: Operation, gain: Gain, sour
     if operation.kind is OperationKind.REBUILD:
         return sources.quorum(gain.sources, gain.target, of=gain.replicas, datacenter=operation.datacenter)
     giver = gain.giver
-    if giver is not None and datacenter_of(giver) == datacenter_of(gain.target) and sources.answers(giver):
+    near = giver is not None and (gain.stays or datacenter_of(giver) == datacenter_of(gain.target))
+    if giver is not None and near and sources.answers(giver):
         return [sources.of(giver)]
     return sources.quorum(gain.sources, gain.target)
 

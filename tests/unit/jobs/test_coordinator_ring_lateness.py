@@ -21,7 +21,17 @@ from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.ring.state import Step
 
 from tests.support.clusters import without_zookeeper
-from tests.support.rings import FOUR, QUICK, SPREAD, RingCluster, assert_settled, join, rebuild, ringed
+from tests.support.rings import (
+    FOUR,
+    QUICK,
+    SPREAD,
+    RingCluster,
+    assert_settled,
+    fewer_replicas,
+    join,
+    rebuild,
+    ringed,
+)
 
 ROW = {100: SPREAD[-1] + 1}
 """A row of a range that is on B, C and D; a `JOINER` takes it over from B."""
@@ -118,3 +128,14 @@ def test_a_replica_table_is_fenced_from_the_moment_it_is_made(tmp_path: Path, mo
     monkeypatch.setattr(ring_effects, "drop", lambda *_, **__: None)
     ring.round()
     assert open_snapshot(ring.address("X")).fence >= epoch
+
+
+@pytest.mark.parametrize("away", "ABCD")
+def test_what_a_replica_that_goes_has_is_brought_to_those_that_stay(tmp_path: Path, away: str) -> None:
+    """Two of three have acknowledged it; one of them goes, and the other one is no quorum of two."""
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    with ring.without(away):
+        acknowledged = ring.write_rows(ring.pipeline(), {200 + row: token + 1 for row, token in SPREAD.items()})
+    fewer_replicas(ring)
+    ring.settle()
+    assert_settled(ring, acknowledged | set(SPREAD))
