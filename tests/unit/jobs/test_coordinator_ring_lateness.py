@@ -139,3 +139,14 @@ def test_what_a_replica_that_goes_has_is_brought_to_those_that_stay(tmp_path: Pa
     fewer_replicas(ring)
     ring.settle()
     assert_settled(ring, acknowledged | set(SPREAD))
+
+
+def test_what_only_a_datacenter_has_acknowledged_is_kept_when_its_replicas_go(tmp_path: Path) -> None:
+    nodes = {name: ("dc1", f"r{index}", (index - 6,)) for index, name in enumerate("ABC")}
+    nodes |= {name: ("dc2", f"r{index}", (index + 1,)) for index, name in enumerate("DEF")}
+    ring = ringed(tmp_path, nodes, {"dc1": 3, "dc2": 3}, configuration=QUICK)
+    with ring.without("ABCD"):
+        acknowledged = ring.write_rows(ring.pipeline(dc="dc2"), {100: 0}, "LOCAL_QUORUM")
+    administration.change_replication(ring.cluster, "air", {"dc1": 3})
+    ring.settle()
+    assert_settled(ring, acknowledged | set(SPREAD), "dc1")
