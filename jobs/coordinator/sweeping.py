@@ -3,9 +3,10 @@
 The one idea: what a volume may hold follows from the newest metadata alone, so a sweep needs to know nothing of what
 was done. It is under a fence at that epoch: what was planned before cannot come in after it.
 
-Storage that does not answer is passed over where it goes with this very request, or is gone for good. A member that is
-expected back holds the request up: its rows of before would stay for ever. They would not harm, ranges that a volume
-gains are emptied first; but a request that is done says that every node holds what it owns.
+Storage that does not answer is passed over where it goes with this very request, is that of the node whose request is
+taken back (which could not be replaced before that has ended), or is gone for good. Another member that is expected
+back holds the request up: its rows of before would stay for ever. They would not harm, ranges that a volume gains are
+emptied first; but a request that is done says that every node holds what it owns.
 """
 
 from __future__ import annotations
@@ -129,7 +130,11 @@ def _everywhere(metadata: ClusterMetadata) -> list[Place]:
 
 
 def _is_expected_back(metadata: ClusterMetadata, request: TopologyRequest, volume: VolumeId) -> bool:
-    """Whether the volume's node stays a member when the request has ended."""
+    """Whether the volume's node stays a member when the request has ended, and may be removed or replaced until then.
+
+    The node of a request that is taken back may not: it would neither come back nor could it go.
+    """
     node = metadata.directory.node_of_volume[volume]
-    goes = node.node_id == request.node_id and request.kind in GOING and request.state is RequestState.RUNNING
-    return node.state in MEMBERS and not goes
+    if node.node_id == request.node_id and (request.kind in GOING or request.state is RequestState.CANCELLING):
+        return False
+    return node.state in MEMBERS

@@ -193,6 +193,22 @@ def test_a_member_that_cannot_be_cleaned_up_holds_the_request_until_it_is_back(t
     assert_settled(ring, SPREAD)
 
 
+@pytest.mark.parametrize("begin", [leave, move, rebuild])
+def test_a_node_that_dies_in_its_own_operation_can_be_replaced_after_a_cancel(tmp_path: Path, begin: Begin) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    request = begin(ring)
+    ring.until(Step.START)
+    ring.lose("D")
+    acknowledged = write(ring, 100)
+    administration.cancel_request(ring.cluster, request)
+    ring.settle()
+    assert ring.request(request).state is RequestState.CANCELLED
+    ring.add("X", ("dc1", "r1", ()), replaces="D")
+    ring.settle()
+    assert ring.metadata.node("D").state is NodeState.LEFT
+    assert_settled(ring, acknowledged | set(SPREAD))
+
+
 @pytest.mark.parametrize("step", [Step.START, Step.MID])
 def test_a_barrier_holds_while_a_quorum_of_before_is_free_of_fences(tmp_path: Path, step: Step) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
