@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.commit import Committed, Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -54,12 +54,14 @@ def commit_prepared(
     cluster: Cluster,
     plan: Callable[[ClusterMetadata], E],
     prepare: Callable[[E, ClusterMetadata], None],
+    still_prepared: Callable[[E, ClusterMetadata, ClusterMetadata], bool] = lambda event, then, now: True,
     **options: Unpack[Options],
 ) -> tuple[Committed, E | None]:
     """Plan, check, prepare (side effects that the event relies on), then commit exactly what was prepared.
 
-    When the metadata has moved so that the plan is stale, all of it is done again. Also returns the event, None when an
-    earlier try with this request id had landed. Raises as `Cluster.commit` and whatever `prepare` raises.
+    When the metadata has moved so that the plan is stale, or that what was prepared is not enough any more (which
+    `still_prepared` tells from the metadata then and now), all of it is done again. Also returns the event, None when
+    an earlier try with this request id had landed. Raises as `Cluster.commit` and whatever `prepare` raises.
     """
     request_id, options = identified(options)
     seconds = options.get("timeout")
@@ -75,10 +77,23 @@ def commit_prepared(
         prepare(event, metadata)
         remaining: Options = {**options, "timeout": max(0.0, deadline - time.monotonic())}
         try:
-            return cluster.commit(event, **remaining), event
+            return cluster.commit(_if(event, metadata, still_prepared), **remaining), event
         except Rejected as rejected:
             if rejected.code != STALE_PLAN or time.monotonic() > deadline:
                 raise
+
+
+def _if(
+    event: E, then: ClusterMetadata, still_prepared: Callable[[E, ClusterMetadata, ClusterMetadata], bool]
+) -> Planner:
+    """A planner of `event` as long as what was prepared for it on the metadata `then` is enough."""
+
+    def planned(now: ClusterMetadata) -> Event:
+        if not still_prepared(event, then, now):
+            raise Rejected(STALE_PLAN, "the cluster has changed while this was being prepared")
+        return event
+
+    return planned
 
 
 def require_epoch(metadata: ClusterMetadata, expected: int | None) -> None:

@@ -118,7 +118,7 @@ def create_table(
         unreachable.update(missing)
         return event
 
-    committed, event = commit_prepared(cluster, plan, _create_replicas, **options)
+    committed, event = commit_prepared(cluster, plan, _create_replicas, _has_its_replicas, **options)
     if event is None:
         metadata = cluster.metadata
         table_id = table_id_of(metadata, request_id)
@@ -303,6 +303,13 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
 
     with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
         list(pool.map(create, volumes))
+
+
+def _has_its_replicas(event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
+    """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""
+    if event.attachment or now.rings is then.rings:
+        return True
+    return set(_replica_volumes(event, now)) <= set(_replica_volumes(event, then))
 
 
 def _replica_volumes(event: CreateTable, metadata: ClusterMetadata) -> list[VolumeId]:

@@ -9,10 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration import schema
 from epochlake.jobs.coordinator import ring_effects
 from epochlake.jobs.coordinator.progress import operation_progress, seconds_left
+from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore.configuration import CoordinatorSettings
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, RequestState
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.ring.state import Step
@@ -308,3 +313,24 @@ def test_throttled_streaming_takes_its_time(tmp_path: Path) -> None:
     ring.until(Step.MID)
     assert time.monotonic() - began > 0.5 * size / rate
     ring.settle()
+
+
+def test_a_table_that_is_created_while_a_node_joins_has_a_replica_table_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    create = schema._create_replicas
+
+    def overtaken(event: CreateTable, metadata: ClusterMetadata) -> None:
+        create(event, metadata)
+        if "X" not in ring.metadata.directory.by_name:
+            join(ring)
+            ring.settle()
+
+    monkeypatch.setattr(schema, "_create_replicas", overtaken)
+    administration.create_table(ring.cluster, "air.crews", COLUMNS, ["id"])
+    metadata = ring.metadata
+    table = metadata.table("air.crews")
+    volumes = metadata.ring_volumes(table.table_id)
+    assert metadata.node("X").volumes[0].volume_id in volumes
+    assert all(not open_snapshot(address_of(metadata, table, volume)).all_files for volume in volumes)
