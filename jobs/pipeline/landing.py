@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 THREADS = 16
 RETRY_SECONDS = 0.2
+LATE_ROUNDS = 2
+"""Rounds that are made although the level is reached, for replicas that only asked for a newer epoch: else repair would
+have to bring them what they lack."""
+
 ROUNDS = 10
 """For each attempt that is allowed to fail so many rounds are made at most: placement could move for ever."""
 
@@ -133,6 +137,7 @@ class Landing:
         """Commit until the level is reached at the newest epoch. Raises ConsistencyNotReached after bounded tries."""
         failures = 0
         rounds = 0
+        late = 0
         self._unsatisfied(self._metadata)  # a level that means nothing for this table is refused before any commit
         while True:
             rounds += 1
@@ -142,19 +147,14 @@ class Landing:
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
             unsatisfied = self._unsatisfied(newest)
-            if not unsatisfied:
-                return Landed(
-                    newest.epoch,
-                    rounds,
-                    {
-                        volume: frozenset(file_id for known in by_file.values() for file_id in known)
-                        for volume, by_file in self._acknowledged.items()
-                    },
-                    dict(self._missing),
-                )
+            if not unsatisfied and (fence <= planned.epoch or late == LATE_ROUNDS):
+                return self._landed(newest.epoch, rounds)
             self._metadata = newest
+            if not unsatisfied:
+                late += 1
+                continue
             failures += 1 if fence <= planned.epoch and newest.epoch == planned.epoch else 0
-            if failures >= self._attempts or rounds >= ROUNDS * self._attempts:
+            if failures >= self._attempts or rounds - late >= ROUNDS * self._attempts:
                 raise ConsistencyNotReached(
                     f"the write to {self._batch.table.full_name}",
                     self._batch.level,
@@ -165,6 +165,17 @@ class Landing:
             logger.info("round %d: %d ranges are not at %s yet", rounds, len(unsatisfied), self._batch.level)
             if newest.epoch == planned.epoch:
                 time.sleep(RETRY_SECONDS * failures)
+
+    def _landed(self, epoch: int, rounds: int) -> Landed:
+        return Landed(
+            epoch,
+            rounds,
+            {
+                volume: frozenset(file_id for known in by_file.values() for file_id in known)
+                for volume, by_file in self._acknowledged.items()
+            },
+            dict(self._missing),
+        )
 
     def _round(self, number: int) -> int:
         """Commit to every replica what it should have and does not; the highest fence met above the plan's epoch."""
@@ -187,6 +198,7 @@ class Landing:
                         by_file.setdefault(one.of, {})[one.file.file_id] = one
                 case FencedOff(fence=ahead):
                     fence = max(fence, ahead)
+                    self._missing[volume] = f"it has acknowledged epoch {ahead}, and this was planned before"
                 case Unreachable(reason=reason):
                     self._missing[volume] = reason
         return fence

@@ -26,7 +26,7 @@ from epochlake.jobs.pipeline import batches
 from epochlake.jobs.pipeline.conform import conform, conform_keys, only_windows
 from epochlake.jobs.pipeline.cover import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import RETRY_SECONDS, ROUNDS, Batch, Landing
+from epochlake.jobs.pipeline.landing import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, Landing
 from epochlake.jobs.pipeline.replicas import describe, open_all
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected
@@ -243,7 +243,7 @@ class Pipeline:
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
         landing = Landing(batch, self._metadata, self._catch_up, settings.attempts, self.cluster.ledger)
-        self._versions += 1 + ROUNDS * settings.attempts
+        self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         landed = landing.land()
         return Written(
             table=table.full_name,

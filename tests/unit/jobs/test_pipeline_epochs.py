@@ -13,7 +13,9 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.dataplane import commits
+from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline import pipeline as pipeline_module
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
@@ -269,3 +271,12 @@ def test_placement_that_moves_for_ever_ends_in_an_error(cluster: SmallCluster, m
     monkeypatch.setattr(Landing, "_round", meanwhile)
     with cluster.without("BC"), pytest.raises(ConsistencyNotReached, match=r"QUORUM .* tablet"):
         cluster.write(writer)
+
+
+def test_a_replica_that_only_asks_for_a_newer_epoch_gets_the_rows_too(cluster: SmallCluster) -> None:
+    pipeline = cluster.pipeline()
+    newer = administration.resume_balancing(cluster.cluster).epoch
+    assert raise_fence(cluster.address("A"), newer) == newer
+    assert pipeline.epoch < newer
+    file = cluster.write(pipeline)
+    assert all(file in cluster.files_on(node) for node in "ABC")
