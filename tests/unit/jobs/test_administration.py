@@ -160,7 +160,7 @@ def test_a_table_has_its_replica_tables_before_it_is_in_the_log(
     commit = Cluster.commit
 
     def watched(self: Cluster, what: object, **options: object) -> object:
-        table = what.table  # type: ignore[attr-defined]
+        table = what(self.metadata).table  # type: ignore[operator]
         for node in self.metadata.directory.nodes.values():
             address = ReplicaAddress(
                 self.metadata.identity.cluster_id,
