@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from epochlake.jobs.administration.nodes import add_node
-from epochlake.jobs.administration.schema import create_keyspace, create_table
-from epochlake.jobs.cluster import Cluster, initialise
-from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.fences import open_session
 from epochlake.jobs.dataplane.files import DataFile
@@ -28,12 +25,12 @@ from epochlake.jobs.demo import flights
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.spark_session import session
-from epochlake.metastore import configuration
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.tokens import tokens_of_label, with_tablet, with_token
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from benchmarks.clusters import three_nodes
 from benchmarks.harness import Result, at_most, interleaved, medians, ratio_at_least, ratio_at_most, seconds
 
 TABLETS = 16
@@ -46,18 +43,7 @@ class _Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        settings = configuration.load(
-            None,
-            {"EPOCHLAKE__ROOT": str(directory / "root"), "EPOCHLAKE__COORDINATOR__BACKOFF_SECONDS": "0.05"},
-            directory,
-        )
-        initialise(settings)
-        self.cluster = Cluster(settings)
-        for number in (1, 2, 3):
-            place = str(directory / f"node-{number}")
-            add_node(self.cluster, f"n{number}", "dc1", f"r{number}", [("v1", place, 10**12)])
-        Coordinator(self.cluster).run(until_idle=True)
-        create_keyspace(self.cluster, "air", {"dc1": 3})
+        self.cluster = three_nodes(directory)
         self.spark: SparkSession = session("benchmarks")
         self.flights = _flights(self.spark).cache()
         self.rows = self.flights.count()

@@ -20,9 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.administration.nodes import add_node
-from epochlake.jobs.administration.schema import create_keyspace, create_table
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
@@ -31,10 +29,10 @@ from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.streaming import Pace
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.segregation import Segregation, segregate_replica
-from epochlake.metastore import configuration
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
+from benchmarks.clusters import three_nodes
 from benchmarks.harness import Result, ratio_at_most, seconds
 
 GIB = 1 << 30
@@ -51,18 +49,7 @@ class _Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        settings = configuration.load(
-            None,
-            {"EPOCHLAKE__ROOT": str(directory / "root"), "EPOCHLAKE__COORDINATOR__BACKOFF_SECONDS": "0.05"},
-            directory,
-        )
-        initialise(settings)
-        self.cluster = Cluster(settings)
-        for number in (1, 2, 3):
-            place = str(directory / f"node-{number}")
-            add_node(self.cluster, f"n{number}", "dc1", f"r{number}", [("v1", place, 10**12)])
-        Coordinator(self.cluster).run(until_idle=True)
-        create_keyspace(self.cluster, "air", {"dc1": 3})
+        self.cluster = three_nodes(directory)
         create_table(self.cluster, "air.blobs", COLUMNS, ("id",), append_only=True, tablets=TABLETS)
         self._dice = np.random.default_rng(42)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -382,3 +383,17 @@ def assert_at_rest(cluster: SmallCluster, acknowledged: Collection[str], tablet:
     held = [cluster.files_on(name, tablet) for name in names]
     for quorum in combinations(held, majority(len(held))):
         assert set(acknowledged) <= set().union(*quorum)
+
+
+def lead_at_once(cluster: Cluster, rounds: int) -> None:
+    """Two coordinators do rounds at the same time, as after an election that one of them has not noticed."""
+
+    def lead(coordinator: Coordinator) -> None:
+        for _ in range(rounds):
+            coordinator._round_safely()
+
+    threads = [threading.Thread(target=lead, args=(Coordinator(cluster),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -31,7 +31,7 @@ from epochlake.metastore.metadata.model import NodeState, RequestState
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import range_label
 
-from tests.support.clusters import COLUMNS, stored_by_hand, without_zookeeper
+from tests.support.clusters import COLUMNS, lead_at_once, stored_by_hand, without_zookeeper
 from tests.support.killing import STEPS
 from tests.support.rings import (
     CANCELLABLE,
@@ -375,17 +375,7 @@ def test_coordinators_that_are_killed_one_after_the_other_drain_tablets_and_rang
 def test_two_coordinators_at_once_are_harmless(tmp_path: Path, begin: Begin) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
     begin(ring)
-    pair = [Coordinator(ring.cluster) for _ in range(2)]
-
-    def lead(coordinator: Coordinator) -> None:
-        for _ in range(30):
-            coordinator._round_safely()
-
-    threads = [threading.Thread(target=lead, args=(one,)) for one in pair]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    lead_at_once(ring.cluster, 30)
     ring.settle()
     assert_settled(ring, SPREAD)
 

@@ -27,7 +27,7 @@ from epochlake.metastore.metadata.events import NewTransition, StageChange, Star
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import Kind, Stage
 
-from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, lead_at_once, placed, without_zookeeper
 
 S = Stage
 QUICK = Configuration(
@@ -410,17 +410,7 @@ def test_two_coordinators_at_once_are_harmless(tmp_path: Path) -> None:
     cluster = placed(tmp_path, FIVE, dict.fromkeys(range(4), "ABC"), configuration=QUICK)
     acknowledged = [cluster.write(cluster.pipeline())]
     administration.decommission(cluster.cluster, "A")
-    pair = [Coordinator(cluster.cluster) for _ in range(2)]
-
-    def lead(coordinator: Coordinator) -> None:
-        for _ in range(60):
-            coordinator._round_safely()
-
-    threads = [threading.Thread(target=lead, args=(one,)) for one in pair]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    lead_at_once(cluster.cluster, 60)
     cluster.settle()
     assert_at_rest(cluster, acknowledged)
 
