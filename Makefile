@@ -3,6 +3,8 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
+# Processes that the tests are spread over: tests/spark and tests/protocol stay on one each.
+WORKERS ?= 2
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -16,7 +18,7 @@ LINKS := build/types/epochlake
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON (python3.11), VENV (.venv), ARGS (more arguments for pytest, the demo, the benchmarks)."
+	@echo "Variables: PYTHON (python3.11), VENV (.venv), WORKERS (2 test processes; 0 to debug), ARGS (more arguments)."
 
 venv: $(STAMP) ## Make the virtual environment; again only when setup.cfg or pyproject.toml changed
 
@@ -24,10 +26,10 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 	@$(BIN)/epochlake demo $(ARGS)
 
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
-	@$(BIN)/python -m pytest tests/unit $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
 
 test-connect: java venv ## Run the tests of DataFrames on a Spark Connect session
 	@EPOCHLAKE_TEST_SPARK=connect $(BIN)/python -m pytest -m connect $(ARGS)
