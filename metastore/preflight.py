@@ -30,8 +30,15 @@ def require_java(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     java = _find(environ)
     try:
+        # In a session of its own: a Ctrl-C at the terminal would end it, and look like a Java that does not work.
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=60, env=dict(environ)
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            env=dict(environ),
+            start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaUnsuitable(f"{_WANTED}, but {java} does not start ({error}): {_WHAT_TO_DO}.") from error

@@ -34,6 +34,7 @@ from epochlake.metastore.coordination.embedded_files import (
     try_lock,
 )
 from epochlake.metastore.coordination.embedded_server import LINGER_SECONDS
+from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import require_java
 
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
 
 
 class EmbeddedZooKeeper:
@@ -66,8 +68,8 @@ class EmbeddedZooKeeper:
     def start(self) -> str:
         """The connect string of the server, which serves now.
 
-        Raises `JavaUnsuitable` without a usable Java, `CoordinationUnavailable` when the server does not start (with
-        the end of its log), `StorageUnavailable` when the root cannot be written.
+        Raises `JavaUnsuitable` without a usable Java, `ZooKeeperMissing` without the jars, `CoordinationUnavailable`
+        when the server does not start (with the end of its log), `StorageUnavailable` when the root cannot be written.
         """
         deadline = time.monotonic() + self._start_timeout
         files = self._files
@@ -129,18 +131,29 @@ class EmbeddedZooKeeper:
             os.close(starting)
 
     def _watch(self, released: threading.Event) -> None:
-        """Start a new supervisor if the one there was got killed: those who are connected wait for their server."""
-        while not released.wait(_WATCH_SECONDS):
-            starting = open_lock(self._files.starting)
+        """Start a new supervisor if the one there was got killed: those who are connected wait for their server.
+
+        What stands in the way (no memory, a full disk, a root that is away) may pass: it is tried again, less often.
+        """
+        pause = _WATCH_SECONDS
+        while not released.wait(pause):
             try:
-                if not is_supervised(self._files) and try_lock(starting, fcntl.LOCK_EX) and not released.is_set():
-                    logger.info("the supervisor of the embedded ZooKeeper is gone; starting another one")
-                    _start_supervisor(self._files, self._linger_seconds)
+                if not is_supervised(self._files):
+                    self._start_again(released)
+                pause = _WATCH_SECONDS
             except Exception as error:
-                logger.warning("could not start the embedded ZooKeeper again: %s", error)
-                return
-            finally:
-                os.close(starting)
+                if pause == _WATCH_SECONDS:
+                    logger.warning("could not start the embedded ZooKeeper again, it is tried on: %s", error)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _start_again(self, released: threading.Event) -> None:
+        starting = open_lock(self._files.starting)
+        try:
+            if try_lock(starting, fcntl.LOCK_EX) and not is_supervised(self._files) and not released.is_set():
+                logger.info("the supervisor of the embedded ZooKeeper is gone; starting another one")
+                _start_supervisor(self._files, self._linger_seconds)
+        finally:
+            os.close(starting)
 
     def _not_started(self, reason: str) -> CoordinationUnavailable:
         return CoordinationUnavailable(
@@ -176,19 +189,45 @@ def _local_directory(root: Path | str) -> Path:
     )
 
 
+# The standard library comes first, whatever lies beside the user's script (a `types.py`). After it the supervisor looks
+# where this process looks, as the package may be in a zip of `spark-submit`; site-packages last, with its `.pth` files.
+_SUPERVISOR = """
+import sys
+sys.path += sys.argv.pop(1).split(chr(10))
+import site
+site.main()
+from epochlake.metastore.coordination.embedded_server import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def _start_supervisor(files: EmbeddedFiles, linger_seconds: float) -> None:
-    java = require_java()
-    command = [sys.executable, "-m", "epochlake.metastore.coordination.embedded_server", str(files.directory.parent)]
-    command += ["--linger", str(linger_seconds), "--java", str(java)]
-    # Where this process finds the package (a zip of spark-submit, a notebook's path), the other has to look as well.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    started = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=60
-    )
+    java, jars = require_java(), zookeeper_jars()
+    looked_in = "\n".join(os.path.abspath(part) for part in sys.path if part)
+    command = [sys.executable, "-S", "-P", "-c", _SUPERVISOR, looked_in, str(files.directory.parent)]
+    command += ["--linger", str(linger_seconds), "--java", str(java), "--jars", str(jars)]
+    try:
+        # In a session of its own: a Ctrl-C at the terminal is for who waits here.
+        started = subprocess.run(
+            command,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            cwd="/",
+            start_new_session=True,
+            timeout=START_TIMEOUT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CoordinationUnavailable(
+            f"could not start the supervisor of the embedded ZooKeeper in {files.directory}: {error}."
+        ) from error
     if started.returncode != 0:
+        told = started.stderr.strip().splitlines()
         raise CoordinationUnavailable(
             f"could not start the supervisor of the embedded ZooKeeper in {files.directory}: "
-            f"{started.stderr.strip() or started.returncode}."
+            f"{told[-1] if told else f'it ended with {started.returncode}'}."
         )
 
 

@@ -1,6 +1,6 @@
 """The supervisor of an embedded ZooKeeper: a process of its own, for as long as anybody uses the server.
 
-    python -m epochlake.metastore.coordination.embedded_server ROOT [--linger SECONDS] [--java PATH]
+    python -m epochlake.metastore.coordination.embedded_server ROOT [--linger SECONDS] [--java PATH] [--jars DIRECTORY]
 
 The one idea: users are counted by the operating system. Each holds a shared lock on one file, so an exclusive lock can
 be had exactly when there are none, whether they closed, crashed or were killed. The supervisor stops the server while
@@ -9,7 +9,8 @@ it *holds* that exclusive lock: a user that comes at this moment waits for the l
 It belongs to no terminal (own session, so a Ctrl-C in a shell does not reach it) and keeps no pipe of its starter
 open. Java dies with its supervisor (on Linux by the kernel's parent-death signal; elsewhere the next supervisor ends
 it, known by its process id and its command line). When Java dies alone, it is started again on the same port and data.
-Data that ZooKeeper cannot read any more is set aside: all of it can be rebuilt from the epoch log.
+Data that ZooKeeper cannot read any more is set aside: all of it can be rebuilt from the epoch log. That the data is at
+fault is proved first: the same Java and jars serve an empty directory (docs/decisions/030-embedded-zookeeper.md).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
-import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from epochlake.metastore.coordination.embedded_files import (
     try_lock,
     write_endpoint,
 )
+from epochlake.metastore.coordination.zookeeper_jars import ZooKeeperMissing, zookeeper_jars
 
 HOST = "127.0.0.1"
 LINGER_SECONDS = 3.0
@@ -45,6 +47,7 @@ _POLL_SECONDS = 0.05
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _LARGEST_LOG_BYTES = 1_000_000
+_LEAST_FREE_BYTES = 16 << 20
 _QUICK_DEATHS_ALLOWED = 5
 _QUICK_DEATH_SECONDS = 10.0
 
@@ -63,7 +66,16 @@ _JAVA_OPTIONS = (
 
 
 class ServerFailed(Exception):
-    """The server cannot be started or kept up; the message says why, with the end of its log."""
+    """The server cannot be started or kept up; the message says why.
+
+    `exit_code`: what Java ended with, negative for a signal; None when it did not end by itself. `said`: what it wrote
+    into its log from this start on.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None, said: str = "") -> None:
+        super().__init__(f"{message}: {_cause(said)}" if said.strip() else message)
+        self.exit_code = exit_code
+        self.said = said
 
 
 def configuration_of(data: Path, port: int) -> str:
@@ -84,17 +96,9 @@ def configuration_of(data: Path, port: int) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def jars_of_pyspark() -> Path:
-    """The directory with the jars that come with PySpark, found without importing it (which takes a second)."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise ServerFailed("PySpark is not installed, and with it the jars of ZooKeeper: install pyspark==4.2.0")
-    return Path(found.submodule_search_locations[0]) / "jars"
-
-
-def java_command(java: str, options: tuple[str, ...], main_class: str, configuration: Path) -> list[str]:
+def java_command(java: str, options: tuple[str, ...], main_class: str, configuration: Path, jars: Path) -> list[str]:
     """The command that serves ZooKeeper from PySpark's jars."""
-    return [java, *options, "-cp", f"{jars_of_pyspark()}/*", main_class, str(configuration)]
+    return [java, *options, "-cp", f"{jars}/*", main_class, str(configuration)]
 
 
 def die_with_parent() -> None:
@@ -107,9 +111,10 @@ def die_with_parent() -> None:
 class Server:
     """The Java process of one root, and starting, watching and stopping it."""
 
-    def __init__(self, files: EmbeddedFiles, java: str) -> None:
+    def __init__(self, files: EmbeddedFiles, java: str, jars: Path) -> None:
         self._files = files
         self._java = java
+        self._jars = jars
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._quick_deaths = 0
@@ -123,10 +128,12 @@ class Server:
             self._run()
         except ServerFailed as error:
             log(f"first attempt: {error}")
-            if "BindException" in str(error):
+            if "BindException" in error.said:
                 self.port = free_loopback_port()
-            else:
+            elif self._is_data_at_fault(error):
                 self._set_data_aside()
+            else:
+                raise
             self._run()
         write_endpoint(self._files, HOST, self.port)
 
@@ -137,7 +144,7 @@ class Server:
         quick = time.monotonic() - self._started_at < _QUICK_DEATH_SECONDS
         self._quick_deaths = self._quick_deaths + 1 if quick else 0
         if self._quick_deaths > _QUICK_DEATHS_ALLOWED:
-            raise ServerFailed(f"the server died {self._quick_deaths} times in a row\n{_end_of(self._files.log)}")
+            raise ServerFailed(f"the server died {self._quick_deaths} times in a row", said=_since(self._files.log))
         log(f"the server ended with {self._process.returncode}; starting it again")
         self._run()
 
@@ -155,34 +162,71 @@ class Server:
         self._files.java_process.unlink(missing_ok=True)
 
     def _run(self) -> None:
-        files = self._files
-        files.configuration.write_text(configuration_of(files.data, self.port))
-        command = java_command(
-            self._java, _JAVA_OPTIONS, "org.apache.zookeeper.server.ZooKeeperServerMain", files.configuration
-        )
+        files, logged = self._files, _size_of(self._files.log)
         self._started_at = time.monotonic()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
-        self._process = process
-        files.java_process.write_text(str(process.pid))
-        while not is_serving(HOST, self.port, files.data):
+        self._process = self._launched(files.configuration, files.data, self.port)
+        files.java_process.write_text(str(self._process.pid))
+        self._until_serving(self._process, files.data, self.port, logged)
+
+    def _launched(self, configuration: Path, data: Path, port: int) -> subprocess.Popen[bytes]:
+        configuration.write_text(configuration_of(data, port))
+        command = java_command(
+            self._java, _JAVA_OPTIONS, "org.apache.zookeeper.server.ZooKeeperServerMain", configuration, self._jars
+        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+
+    def _until_serving(self, process: subprocess.Popen[bytes], data: Path, port: int, logged: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_serving(HOST, port, data):
             if process.poll() is not None:
-                raise ServerFailed(f"java ended with {process.returncode}\n{_end_of(files.log)}")
-            if time.monotonic() - self._started_at > _START_SECONDS:
-                self.stop()
-                raise ServerFailed(f"it did not serve within {_START_SECONDS:g} s\n{_end_of(files.log)}")
+                said = _since(self._files.log, logged)
+                raise ServerFailed(f"java ended with {process.returncode}", process.returncode, said)
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise ServerFailed(
+                    f"it did not serve within {_START_SECONDS:g} s", said=_since(self._files.log, logged)
+                )
             time.sleep(0.02)
 
+    def _is_data_at_fault(self, error: ServerFailed) -> bool:
+        """Whether the data made the server end: nothing else is in its way, and it serves an empty directory.
+
+        A Java that does not start, jars that have gone, a signal, a slow machine, a full disk and files of somebody
+        else say nothing about the data.
+        """
+        files = self._files
+        if error.exit_code is None or error.exit_code <= 0 or not files.data.exists():
+            return False
+        if shutil.disk_usage(files.directory).free < _LEAST_FREE_BYTES or not _is_ours(files.data):
+            return False
+        trial, port, logged = files.directory / "trial", free_loopback_port(), _size_of(files.log)
+        shutil.rmtree(trial, ignore_errors=True)
+        trial.mkdir()
+        process = self._launched(trial / "zoo.cfg", trial / "data", port)
+        try:
+            self._until_serving(process, trial / "data", port, logged)
+        except ServerFailed as same:
+            log(f"the data is not at fault, for an empty directory is not served either: {same}")
+            return False
+        finally:
+            process.kill()
+            process.wait()
+            shutil.rmtree(trial, ignore_errors=True)
+        return True
+
     def _set_data_aside(self) -> None:
-        if self._files.data.exists():
-            self._files.data.replace(self._files.directory / f"data.unreadable-{int(time.time())}")
+        aside = self._files.directory / f"data.unreadable-{int(time.time())}"
+        log(f"the data cannot be read and is set aside as {aside.name}; the epoch log rebuilds it")
+        self._files.data.replace(aside)
 
 
-def supervise(files: EmbeddedFiles, java: str, linger_seconds: float) -> None:
+def supervise(files: EmbeddedFiles, java: str, jars: Path, linger_seconds: float) -> None:
     """Keep the server up while it is used, and `linger_seconds` longer; then stop it."""
     users = open_lock(files.users)
     stop_asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stop_asked.append(number))
-    server = Server(files, java)
+    server = Server(files, java, jars)
     try:
         server.start()
         idle_since: float | None = None
@@ -245,11 +289,31 @@ def _command_line(process_id: int) -> str:
     return asked.stdout
 
 
-def _end_of(path: Path, lines: int = 15) -> str:
+def _is_ours(directory: Path) -> bool:
+    """Whether this process may read and write everything below a directory."""
+    return all(os.access(path, os.R_OK | os.W_OK) for path in (directory, *directory.rglob("*")))
+
+
+def _size_of(path: Path) -> int:
     try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _since(path: Path, logged: int = 0) -> str:
+    """What a log holds after its first `logged` bytes."""
+    try:
+        return path.read_bytes()[logged:].decode(errors="replace")
     except OSError:
         return ""
+
+
+def _cause(said: str) -> str:
+    """The line of what a server wrote that tells most: of its last error, else the last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(Caused by: |Error: |[\w.$]+(Exception|Error)\b)", line)]
+    return (errors or lines)[-1]
 
 
 def _detach(files: EmbeddedFiles) -> None:
@@ -272,6 +336,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("root", type=Path)
     parser.add_argument("--linger", type=float, default=LINGER_SECONDS)
     parser.add_argument("--java", default="java")
+    parser.add_argument("--jars", type=Path, help="where Spark's jars are; else they are looked for")
     arguments = parser.parse_args(argv)
     files = files_of(arguments.root)
     files.directory.mkdir(parents=True, exist_ok=True)
@@ -287,8 +352,8 @@ def main(argv: list[str]) -> int:
         os._exit(0)
     try:
         _detach(files)
-        supervise(files, arguments.java, arguments.linger)
-    except (ServerFailed, OSError) as error:
+        supervise(files, arguments.java, arguments.jars or zookeeper_jars(), arguments.linger)
+    except (ServerFailed, ZooKeeperMissing, OSError) as error:
         log(str(error))
         files.failure.write_text(str(error))
         os._exit(1)

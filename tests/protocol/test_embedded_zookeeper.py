@@ -17,6 +17,7 @@ from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper, embedded_zookeeper
 from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
 from epochlake.metastore.coordination.head import Head, publish_head, read_head
+from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import JavaUnsuitable
 
@@ -244,3 +245,45 @@ def test_a_server_that_does_not_start_is_an_error_with_the_end_of_its_log(root: 
         patch.setenv("JAVA_HOME", str(root))
         with pytest.raises(CoordinationUnavailable, match=r"(?s)java ended with 9.*no room"), embedded_zookeeper(root):
             pass
+
+
+def pyspark_from_a_zip() -> dict[str, str]:
+    """The environment of a driver that `spark-submit` starts: PySpark comes from a zip, which holds no jars."""
+    home = zookeeper_jars().parent
+    zips = [str(path) for path in (home / "python" / "lib").glob("*.zip")]
+    return {**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": os.pathsep.join(zips)}
+
+
+def test_it_starts_where_pyspark_comes_from_a_zip_and_a_module_beside_the_script_has_a_name_of_python(
+    root: Path,
+) -> None:
+    (root / "types.py").write_text("raise SystemExit('a module of the user')\n")
+    (root / "job.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, str(root / "job.py"), str(root), "0"],
+        env=pyspark_from_a_zip(),
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("127.0.0.1:")
+
+
+def test_what_has_nothing_to_do_with_the_data_leaves_the_data_alone(root: Path) -> None:
+    with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
+        publish_head(coordination, Head(5, "s", "h"))
+    eventually(lambda: is_gone(root))
+    (root / "jars").mkdir()
+    (root / "jars" / "zookeeper-0.jar").write_bytes(b"no jar")
+    for broken in ({"--jars": root / "jars"}, {"--java": "/bin/false"}):
+        options = {"--linger": 0, **broken}
+        words = [str(word) for pair in options.items() for word in pair]
+        module = "epochlake.metastore.coordination.embedded_server"
+        subprocess.run([sys.executable, "-m", module, str(root), *words], check=True)
+        eventually(lambda: not is_supervised(files_of(root)))
+        assert "java ended with 1" in files_of(root).failure.read_text()
+    with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
+        assert read_head(coordination) == Head(5, "s", "h")
+    assert not list(files_of(root).directory.glob("data.*"))

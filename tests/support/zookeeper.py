@@ -17,6 +17,7 @@ from typing import Self
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.embedded_files import four_letter_command, free_loopback_port, is_serving
 from epochlake.metastore.coordination.embedded_server import die_with_parent, java_command
+from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
 from epochlake.metastore.preflight import require_java
 from kazoo.client import KazooClient
 
@@ -147,6 +148,7 @@ class Ensemble:
             _JAVA_OPTIONS,
             f"org.apache.zookeeper.server.{main_class}",
             self._home(index) / "zoo.cfg",
+            zookeeper_jars(),
         )
         with self._log(index).open("ab") as log:
             self._processes[index] = subprocess.Popen(
