@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.administration.health import Health, health
 from epochlake.jobs.administration.open_requests import CoordinatorStatus, RequestStatus, request_status
 from epochlake.jobs.administration.operations import OperationStatus, operation_statuses
 from epochlake.jobs.administration.past import cluster_at
@@ -29,7 +30,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import node_names
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
 from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, InvariantViolated
 from epochlake.placement.resizing import Resize
 from epochlake.placement.ring.allocation import ownership
 
@@ -52,7 +53,7 @@ class VolumeStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """A node; `tablets`, `capacity` and `bytes` are sums over its volumes.
+    """A node; `tablets`, `capacity` and `bytes` are sums over its volumes. `state`: `joining` until its join begins.
 
     `tokens` are how many it owns on the ring, `owns` how much of each keyspace there it serves reads of (1.0 is all).
     """
@@ -99,6 +100,7 @@ class Status(msgspec.Struct, frozen=True):
     """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
 
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
+    `health` is null where volumes were not asked.
     """
 
     cluster: str
@@ -117,6 +119,11 @@ class Status(msgspec.Struct, frozen=True):
     operations: tuple[OperationStatus, ...]
     streamed: Streamed | None
     resizes: tuple[ResizeStatus, ...]
+    health: Health | None = None
+
+
+JOINING = "joining"
+"""What people read of a node that has asked to join or to replace another one, and has not begun."""
 
 
 def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True) -> Status:
@@ -144,6 +151,18 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         operations=operations_in_flight(cluster) if loads is not None else operation_statuses(metadata),
         streamed=transitions_streamed(cluster, metadata) if loads is not None else None,
         resizes=_resizes(metadata),
+        health=health(cluster, metadata, _zookeeper_address(cluster)) if loads is not None else None,
+    )
+
+
+def require_health(document: Status) -> None:
+    """Raise InvariantViolated when a table cannot be read and written at the level of the configuration."""
+    found = document.health
+    if found is None or found.available:
+        return
+    raise InvariantViolated(
+        f"{', '.join(found.unavailable)} cannot be read and written at {found.consistency} now: bring back the "
+        "replicas that do not answer, or remove or replace their nodes (`epochlake node remove`, `node replace`)"
     )
 
 
@@ -183,7 +202,7 @@ def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tupl
             name=names[node.node_id],
             node_id=node.node_id,
             host_id=node.host_id,
-            state=node.state.value,
+            state=JOINING if node.state is NodeState.NONE else node.state.value,
             datacenter=node.datacenter,
             rack=node.rack,
             tablets=sum(volume.tablets for volume in volumes),
@@ -230,6 +249,15 @@ def coordinator_status(cluster: Cluster) -> CoordinatorStatus:
     except EpochlakeError as error:
         return CoordinatorStatus("away", detail=str(error))
     return CoordinatorStatus("answers", leader)
+
+
+def _zookeeper_address(cluster: Cluster) -> str | None:
+    """Where ZooKeeper is: as configured, or where the embedded one listens; None when that does not run."""
+    connect, local = cluster.configuration.zookeeper.connect, storage.local_path(cluster.root.uri)
+    if connect != EMBEDDED:
+        return connect
+    endpoint = read_endpoint(files_of(Path(local))) if local is not None and _embedded_serves(cluster) else None
+    return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
 
 
 def _embedded_serves(cluster: Cluster) -> bool:

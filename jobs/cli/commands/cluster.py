@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from epochlake.jobs.administration.status import require_health
 from epochlake.jobs.administration.status import status as status_of
 from epochlake.jobs.cli.arguments import At, of
 from epochlake.jobs.cli.changing import changed, planned
@@ -65,7 +66,16 @@ def status(
     metadata_only: Annotated[
         bool, typer.Option("--metadata-only", help="Do not ask the volumes what they hold.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="End with 4 when a table cannot be had at the level of `[pipeline] consistency`."),
+    ] = False,
 ) -> None:
-    """Show the cluster: nodes, open requests and what blocks them, tablets on their way, switches, coordinator."""
+    """Show the cluster: its health, nodes, open requests and what blocks them, tablets on their way, coordinator."""
     session = of(context)
-    session.show(status_of(session.cluster, at=at, ask_volumes=not metadata_only), status_text)
+    if check and (at is not None or metadata_only):
+        raise InvalidRequest("--check asks the volumes what can be had now: leave out --at and --metadata-only")
+    document = status_of(session.cluster, at=at, ask_volumes=not metadata_only)
+    session.show(document, status_text)
+    if check:
+        require_health(document)

@@ -17,7 +17,7 @@ COLOURS = {
     "replacing": "yellow",
     "rebuilding": "yellow",
     "left": "bright_black",
-    "none": "cyan",
+    "joining": "cyan",
 }
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

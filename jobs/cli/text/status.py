@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 
+from epochlake.jobs.administration.health import Health, TableHealth
 from epochlake.jobs.administration.open_requests import RequestStatus
 from epochlake.jobs.administration.operations import OperationStatus
-from epochlake.jobs.administration.status import NodeStatus, Status, VolumeStatus
+from epochlake.jobs.administration.status import JOINING, NodeStatus, Status, VolumeStatus
 from epochlake.jobs.administration.streamed import Streamed
 from epochlake.jobs.cli.text.nodes import said_of
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
@@ -17,9 +18,12 @@ from rich.text import Text
 KEYSPACES_SHOWN = 4
 """So many keyspaces on the ring have a column each."""
 
+TABLES_SHOWN = 8
+"""So many tables that are not whole are named."""
+
 
 def status(document: Status) -> list[RenderableType]:
-    parts: list[RenderableType] = [_headline(document), *_circumstances(document), Text()]
+    parts: list[RenderableType] = [_headline(document), *_circumstances(document), Text(), *_health(document.health)]
     present = [node for node in document.nodes if node.state != "left"]
     if present:
         parts += [_nodes(present), Text()]
@@ -77,7 +81,11 @@ def _circumstances(document: Status) -> list[RenderableType]:
         who = coordinator.leader or "nobody"
         said = {"answers": "", "stopped": " (ZooKeeper is not running)", "away": " known (ZooKeeper is away)"}
         style = "" if coordinator.leader else "yellow" if coordinator.zookeeper == "away" else "bright_black"
+        if document.health is not None:
+            lines.append(_verdict(document.health))
         lines.append(Text(f"coordinator  {who}{said[coordinator.zookeeper]}", style=style))
+        if document.health is not None and document.health.zookeeper is not None:
+            lines.append(Text(f"zookeeper    {document.health.zookeeper}", style="bright_black"))
     switches = document.switches
     if not switches.changes:
         why = switches.changes_reason or "no reason given"
@@ -86,6 +94,59 @@ def _circumstances(document: Status) -> list[RenderableType]:
         why = switches.balancing_reason or "no reason given"
         lines.append(Text(f"balancing    paused: {why}", style="yellow"))
     return lines
+
+
+def _verdict(health: Health) -> Text:
+    """The health in one line."""
+    if not health.tables:
+        return Text("health       no tables yet", style="bright_black")
+    if not health.available:
+        few = plural(len(health.unavailable), "table")
+        return Text(f"health       {few} cannot be had at {health.consistency}", style="bold red")
+    lacking = sum(bool(_troubles(found)) for found in health.tables)
+    if lacking:
+        said = f"every table can be had at {health.consistency}, {plural(lacking, 'table')} with replicas in trouble"
+        return Text(f"health       {said}", style="yellow")
+    return Text(f"health       every table can be read and written at {health.consistency}", style="green")
+
+
+def _health(health: Health | None) -> list[RenderableType]:
+    """The tables that are not whole, those that cannot be had at the configured level first."""
+    if health is None:
+        return []
+    tables = [found for found in health.tables if found.table in health.unavailable or _troubles(found)]
+    if not tables:
+        return []
+    tables.sort(key=lambda found: (found.table not in health.unavailable, found.table))
+    parts: list[RenderableType] = [bold("Tables that are not whole")]
+    for found in tables[:TABLES_SHOWN]:
+        style = "red" if found.table in health.unavailable else "yellow"
+        parts.append(Text(f"  {found.table}", style=f"bold {style}"))
+        parts.append(Text(f"    reads   {_levels(found.reads, found.local_reads)}"))
+        parts.append(Text(f"    writes  {_levels(found.writes, found.local_writes)}"))
+        parts += [Text(f"    {trouble}", style=style) for trouble in _troubles(found)]
+    if len(tables) > TABLES_SHOWN:
+        parts.append(Text(f"  and {len(tables) - TABLES_SHOWN:,} more: see --output json", style="bright_black"))
+    return [*parts, Text()]
+
+
+def _levels(levels: Sequence[str], local: Sequence[str]) -> str:
+    """The levels that can be had; LOCAL_QUORUM with its datacenters where it cannot be had in all of them."""
+    named = list(levels)
+    if "LOCAL_QUORUM" not in named and local:
+        named.append(f"LOCAL_QUORUM in {', '.join(local)}")
+    return ", ".join(named) or "at no level"
+
+
+def _troubles(found: TableHealth) -> list[str]:
+    said = [f"{replica.place} cannot be used" for replica in found.obstacles]
+    if found.lacks is None:
+        return [*said, "its replicas were not compared: the ledger of compactions cannot be read"]
+    return said + [
+        f"{lack.place} lacks {plural(lack.files, 'file')} in {plural(lack.ranges, 'range')}: "
+        f"`epochlake repair {found.table}`"
+        for lack in found.lacks
+    ]
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> RenderableType:
@@ -121,7 +182,7 @@ def _nodes(nodes: Sequence[NodeStatus]) -> RenderableType:
 def _remark(node: NodeStatus, volume: VolumeStatus) -> Text:
     if volume.obstacle:
         return Text("unreachable", style="bold red")
-    if node.state == "none":
+    if node.state == JOINING:
         asks = f"asks to replace {node.replaces}" if node.replaces else "asks to join"
         return Text(asks, style="cyan")
     return Text(said_of(node), style="yellow" if node.maintenance else "bright_black")

@@ -94,7 +94,7 @@ def test_a_node_goes_through_its_life_by_commands(grown: CommandLine, cluster: C
     assert grown.done("status")["requests"] == []
     grown.done("node", "replace", "n2", "n5", "--volume", str(tmp_path / "n5"))
     nodes = {node["name"]: node for node in grown.done("node", "list")}
-    assert (nodes["n5"]["replaces"], nodes["n5"]["rack"], nodes["n5"]["state"]) == ("n2", "r2", "none")
+    assert (nodes["n5"]["replaces"], nodes["n5"]["rack"], nodes["n5"]["state"]) == ("n2", "r2", "joining")
     remove = grown.done("node", "remove", "n4")
     finish(cluster, remove["request_id"])
     assert "n4" not in [node["name"] for node in grown.done("node", "list")]

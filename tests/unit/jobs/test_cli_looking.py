@@ -139,6 +139,35 @@ def test_status_names_the_volume_that_does_not_answer(moving: CommandLine, tmp_p
     assert (unasked["bytes"], unasked["obstacle"]) == (None, None)
 
 
+def test_health_says_which_levels_can_be_had_of_each_table_now(moving: CommandLine, tmp_path: Path) -> None:
+    whole = moving.done("status", "--check")["health"]
+    every = ["ONE", "TWO", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
+    assert (whole["available"], whole["consistency"], whole["unavailable"]) == (True, "QUORUM", [])
+    assert [(t["table"], t["reads"], t["writes"], t["obstacles"]) for t in whole["tables"]] == [
+        ("air.flights", every, every, [])
+    ]
+    for lost, levels in (("n2", ["ONE", "TWO", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM"]), ("n3", ["ONE"])):
+        next((tmp_path / "volumes" / lost).glob("*.json")).unlink()
+        health = moving.done("status")["health"]
+        (table,) = health["tables"]
+        assert (table["reads"], table["writes"]) == (levels, levels)
+        assert lost in {obstacle["place"].partition("/")[0] for obstacle in table["obstacles"]}
+        assert health["available"] == (lost == "n2")
+    failed = moving.text("status", "--check")
+    assert failed.code == 4
+    assert "air.flights cannot be read and written at QUORUM now" in " ".join(failed.err.split())
+    lines = failed.out.splitlines()
+    assert lines[2].split() == ["health", "1", "table", "cannot", "be", "had", "at", "QUORUM"]
+    assert max(map(len, lines)) <= 80
+    assert moving.text("status").code == 0
+
+
+@pytest.mark.parametrize("unasked", [["--at", "3"], ["--metadata-only"]])
+def test_a_check_that_asks_nobody_is_refused(unchanged: CommandLine, unasked: list[str]) -> None:
+    assert unchanged.text("status", "--check", *unasked).code == 2
+    assert unchanged.done("status", *unasked)["health"] is None
+
+
 def test_a_drain_tells_its_progress_and_what_blocks_it(
     moving: CommandLine, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
