@@ -16,8 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from epochlake.jobs.cluster import Cluster, initialise
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.log.delta import APP_ID, SCHEMA, DeltaLog, create_log_table
+from epochlake.metastore.log.delta import APP_ID, DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
+from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
-from epochlake.metastore.commit import Committed, Committer, Planner
+from epochlake.metastore.commit import CommitQueue, Committed, Committer, Planner
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
@@ -104,7 +104,7 @@ class Cluster:
         self._watcher: Watcher | None = None
         self._committer = Committer(
             self.follower,
-            ZooKeeperQueue(self.coordination),
+            self.commit_queue(),
             author=author(),
             snapshot_every=configuration.log.snapshot_every,
         )
@@ -182,6 +182,10 @@ class Cluster:
                 if settings.connect != EMBEDDED:
                     self._require_same_root(self._coordination)
             return self._coordination
+
+    def commit_queue(self) -> CommitQueue:
+        """A place of its own in the line in front of the log."""
+        return ZooKeeperQueue(self.coordination)
 
     def close(self) -> None:
         with self._connecting:

@@ -20,8 +20,9 @@ from epochlake.metastore import storage, tables
 from epochlake.metastore.columns import EPOCH, SUMMARY
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.history import metadata_at
-from epochlake.metastore.log.delta import SCHEMA, DeltaLog
+from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import decode_event
+from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.snapshots import Snapshots
 from epochlake.placement.frames import frame_of

@@ -198,6 +198,19 @@ class Compacted(msgspec.Struct, frozen=True):
     files_added: int
 
 
+class Healed(msgspec.Struct, frozen=True):
+    """Entries that were stored more than once, and are stored once now (with `dry_run`: would be).
+
+    `copies`: how many too many; `epochs`: of which ranges, first and last. No entry was lost or changed.
+    """
+
+    dry_run: bool
+    copies: int
+    epochs: tuple[tuple[int, int], ...]
+    files_removed: int
+    files_added: int
+
+
 class TabletRow(msgspec.Struct, frozen=True):
     """Where a tablet is, or a range of the ring. Replicas are `node/volume`: those that are read, and are written.
 

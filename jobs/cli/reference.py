@@ -61,6 +61,7 @@ DOCUMENTS: dict[str, Any] = {
     "log diff": d.Differences,
     "log verify": d.Verified,
     "log compact": d.Compacted,
+    "log heal": d.Healed,
     "log snapshot": CHANGE,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,

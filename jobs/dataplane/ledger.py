@@ -17,6 +17,7 @@ can never find its version free again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections import defaultdict
@@ -34,6 +35,9 @@ from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, attempts
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
+from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
+
+logger = logging.getLogger(__name__)
 
 MERGED = "c-"
 """What the ids of merged files begin with: only where one is met does anybody have to look into the ledger."""
@@ -236,13 +240,24 @@ class Ledger:
             return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
 
     def _tidy(self, table_id: TableId) -> None:
-        """Put many small files together; nothing depends on it."""
+        """Put many small files together; nothing depends on it. Of two that do so at once one does nothing."""
         try:
             table = self._open()
-            if table is not None and len(_paths(table, table_id)) >= COMPACT_EVERY:
-                table.optimize.compact(partition_filters=[("table_id", "=", table_id)])
-        except (StorageUnavailable, *STORAGE_ERRORS):
-            return
+            if table is not None and len(files := _files(table, table_id)) >= COMPACT_EVERY:
+                entries = _entries(self.uri, table, table_id)
+                new = self._store(table_id, entries)
+                if _read_file(self.uri, new.path, table_id) == entries:
+                    replace_files(table, files, [new], {"table_id": table_id})
+        except (StorageUnavailable, *STORAGE_ERRORS) as error:
+            logger.info("the ledger was not put together: %s", error)
+
+    def _store(self, table_id: TableId, entries: Sequence[Merge]) -> NewFile:
+        sink = pa.BufferOutputStream()
+        pq.write_table(_to_arrow(entries).drop_columns(["table_id"]), sink, write_page_checksum=True)
+        data = sink.getvalue()
+        path = f"table_id={table_id}/part-00000-{uuid.uuid4()}-c000.parquet"
+        storage.write_bytes(storage.join(self.uri, path), data)
+        return NewFile(path, data.size, len(entries), {}, {})
 
 
 def _compatible(groups: Sequence[Sequence[Merge]], known: Sequence[Merge]) -> list[Merge]:
@@ -283,28 +298,33 @@ def _stands_for(root: str, merges: Mapping[str, Merge]) -> dict[str, list[Interv
 
 
 def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
-    filesystem, root = storage.filesystem(uri)
-    entries: list[Merge] = []
-    columns = [name for name in SCHEMA.names if name != "table_id"]
+    """The entries of a table, each once: earlier versions could store one twice, by two OPTIMIZE at the same time."""
     try:
-        for path in _paths(table, table_id):
-            with pq.ParquetFile(f"{root}/{unquote(path)}", filesystem=filesystem) as file:
-                rows = file.read(columns=columns)
-            at = rows["at"].cast(pa.int64())
-            for row, when in zip(rows.drop_columns(["at"]).to_pylist(), at.to_pylist(), strict=True):
-                replaced = tuple(Replaced(**one) for one in row.pop("replaced"))
-                entries.append(Merge(table_id=table_id, at=when, replaced=replaced, **row))
+        read = [entry for file in _files(table, table_id) for entry in _read_file(uri, file.path, table_id)]
     except STORAGE_ERRORS as error:
         raise storage.unavailable("read the ledger of compactions at", uri, error) from error
+    return list(dict.fromkeys(read))
+
+
+def _read_file(uri: str, path: str, table_id: TableId) -> list[Merge]:
+    filesystem, root = storage.filesystem(uri)
+    columns = [name for name in SCHEMA.names if name != "table_id"]
+    with pq.ParquetFile(f"{root}/{unquote(path)}", filesystem=filesystem, page_checksum_verification=True) as file:
+        rows = file.read(columns=columns)
+    at = rows["at"].cast(pa.int64())
+    entries: list[Merge] = []
+    for row, when in zip(rows.drop_columns(["at"]).to_pylist(), at.to_pylist(), strict=True):
+        replaced = tuple(Replaced(**one) for one in row.pop("replaced"))
+        entries.append(Merge(table_id=table_id, at=when, replaced=replaced, **row))
     return entries
 
 
-def _paths(table: DeltaTable, table_id: TableId) -> list[str]:
+def _files(table: DeltaTable, table_id: TableId) -> list[OldFile]:
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     if actions.num_rows == 0:
         return []
-    of_table = zip(actions["path"].to_pylist(), actions["partition.table_id"].to_pylist(), strict=True)
-    return [path for path, owner in of_table if owner == table_id]
+    of_table = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "partition.table_id")), strict=True)
+    return [OldFile(path, size) for path, size, owner in of_table if owner == table_id]
 
 
 def _to_arrow(merges: Sequence[Merge]) -> pa.Table:

@@ -26,40 +26,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
+from epochlake.metastore.log.compacting import (
+    Rewriting,
+    StoredTwice,
+    compaction_of,
+    holds_copies,
+    rewrite,
+    small_files,
+    stored_twice,
+)
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
+from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, to_arrow
 
 APP_ID = "epoch-log"
-
-SCHEMA = pa.schema(
-    [
-        pa.field("epoch", pa.int64(), nullable=False),
-        pa.field("event", pa.string(), nullable=False),
-        pa.field("payload", pa.string(), nullable=False),
-        pa.field("attachment", pa.binary()),
-        pa.field("request_id", pa.string(), nullable=False),
-        pa.field("state_id", pa.string(), nullable=False),
-        pa.field("previous_state_id", pa.string(), nullable=False),
-        pa.field("author", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("incarnation", pa.int32(), nullable=False),
-        pa.field("format", pa.int32(), nullable=False),
-        pa.field("previous_hash", pa.string(), nullable=False),
-        pa.field("hash", pa.string(), nullable=False),
-    ]
-)
 
 PROPERTIES = {
     "delta.appendOnly": "true",
@@ -70,9 +58,8 @@ PROPERTIES = {
     "delta.dataSkippingStatsColumns": "epoch",
 }
 
-COMPACTED_FILE_BYTES = 8 << 20
-"""Compaction leaves files of this size alone, so that what it rewrites does not grow with the log."""
-
+COMPACTION_TRIES = 5
+"""How often a compaction that was asked for is tried while others append."""
 
 REOPEN_SECONDS = 10.0
 """A handle that was not refreshed for so long is opened anew: half of `delta.logRetentionDuration`."""
@@ -118,15 +105,22 @@ class DeltaLog:
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         table = self._refresh()
         try:
-            actions = _arrow(table.get_add_actions(flatten=True))
-            files = _files(actions) if actions.num_rows else []
-        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
-            raise LogUnreadable(f"the log at {self.uri} cannot be read after epoch {after}: {error}") from error
-        self._small_files = sum(file.size < COMPACTED_FILE_BYTES for file in files)
+            return self._read(table, after, up_to)
+        except LogUnreadable:
+            # A file may have been compacted away, and deleted since, by somebody faster: then there is a newer version.
+            self._table, seen = None, table.version()
+            table = self._open()
+            if table.version() == seen:
+                raise
+            self._table = table
+            return self._read(table, after, up_to)
+
+    def _read(self, table: DeltaTable, after: int, up_to: int | None) -> list[Entry]:
+        files = self._files(table)
+        self._small_files = len(small_files(files))
         if after and all(file.last is not None and file.last < after for file in files):
             raise ends_too_early(after, max((file.last or 0 for file in files), default=0))
-        wanted = [file for file in files if file.may_hold(after, up_to)]
-        return self._read_files(wanted, after, up_to)
+        return read_entries(self.uri, [file for file in files if file.may_hold(after, up_to)], after, up_to)
 
     def append(self, entries: Sequence[Entry]) -> None:
         if self._table is None:
@@ -138,7 +132,7 @@ class DeltaLog:
         try:
             write_deltalake(
                 table,
-                _to_arrow(entries),
+                to_arrow(entries),
                 mode="append",
                 commit_properties=CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, last)]),
                 # Looking for expired versions lists the whole log: compaction does it, not every commit.
@@ -170,38 +164,80 @@ class DeltaLog:
         # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
         table = self._open()
         try:
-            paths = _arrow(table.get_add_actions(flatten=True))["path"].to_pylist()
-            rows = self._read_columns(paths, ["epoch", "request_id"])
+            rows = read_columns(self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"])
         except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
             raise LogUnreadable(f"the request ids of the log at {self.uri} cannot be read: {error}") from error
         pairs = zip(rows["request_id"].to_pylist(), rows["epoch"].to_pylist(), strict=True)
         return {request_id: epoch for request_id, epoch in pairs if epoch <= up_to}
 
     def compact_if_due(self) -> bool:
-        """OPTIMIZE when there are `compact_every` small files, whoever wrote them; legal on an append-only table."""
-        if self._small_files < self._compact_every:
+        """Put small files together when there are `compact_every` of them, whoever wrote them."""
+        if self._small_files < self._compact_every or self._table is None:
             return False
-        self._small_files = 0
-        self.compact()
+        table, self._table, self._small_files = self._table, None, 0
+        return self._rewrite(table, compaction_of(self._files(table)))
+
+    def compact(self) -> Rewriting:
+        """Put the small files together, however few; the files that were. Call it with the commit lock held.
+
+        Without the lock it is as safe, but may have to give way to others until it gives up.
+        """
+        return self._until_rewritten("compacted", lambda _, files: compaction_of(files))
+
+    def heal(self) -> StoredTwice:
+        """Store each entry once again; what was stored more often. Loses no entry, and changes none.
+
+        Raises LogUnreadable, naming the epochs, where two entries of one epoch differ or one is damaged.
+        """
+        found: list[StoredTwice] = []
+
+        def plan(table: DeltaTable, files: Sequence[LogFile]) -> Rewriting:
+            found[:] = [stored_twice(self.uri, files)]
+            return found[0].rewriting
+
+        self._until_rewritten("healed", plan)
+        return found[0]
+
+    def stored_twice(self) -> StoredTwice:
+        """What `heal` would do; most often the statistics of the files tell that there is nothing."""
+        files = self._files(self._open())
+        return stored_twice(self.uri, files) if holds_copies(files) else StoredTwice()
+
+    def _until_rewritten(self, done: str, plan: Callable[[DeltaTable, Sequence[LogFile]], Rewriting]) -> Rewriting:
+        self._table = None
+        for _ in range(COMPACTION_TRIES):
+            table = self._open()
+            rewriting = plan(table, self._files(table))
+            if not rewriting.groups or self._rewrite(table, rewriting):
+                return rewriting
+        raise StorageUnavailable(
+            f"the log at {self.uri} was not {done}: others appended to it during each of {COMPACTION_TRIES} tries. "
+            "Try again"
+        )
+
+    def _rewrite(self, table: DeltaTable, rewriting: Rewriting) -> bool:
+        """One try, against exactly the version of `table`; whether it counts."""
+        read_at = table.version()
+        if not rewriting.groups or not self._version_exists(read_at):
+            return False
+        try:
+            added = rewrite(self.uri, table, rewriting)
+            if added is None:
+                return False
+            if self._has_moved_on(read_at) and added.isdisjoint(file.path for file in self._files(self._open())):
+                # Written where clean-up had deleted another version (see `_require_at_the_tail`).
+                storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
+                return False
+            self._open().cleanup_metadata()
+        except (OSError, DeltaError, pa.ArrowException) as error:
+            raise storage.unavailable("rewrite files of the log at", self.uri, error) from error
         return True
 
-    def compact(self) -> dict[str, object]:
-        """Put the small files together; delta-rs' metrics."""
-        table = self._open()
+    def _files(self, table: DeltaTable) -> list[LogFile]:
         try:
-            return dict(table.optimize.compact(target_size=COMPACTED_FILE_BYTES))
-        except CommitFailedError:
-            # Somebody else compacted in between: then it is done.
-            return {}
-        except (OSError, DeltaError) as error:
-            raise StorageUnavailable(f"the log at {self.uri} cannot be compacted: {error}") from error
-
-    def vacuum(self, older_than_hours: int) -> list[str]:
-        """Delete data files that compaction has replaced and that are older; their paths."""
-        try:
-            return self._open().vacuum(older_than_hours, dry_run=False, enforce_retention_duration=False)
-        except (OSError, DeltaError) as error:
-            raise StorageUnavailable(f"the log at {self.uri} cannot be vacuumed: {error}") from error
+            return files_of(table)
+        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
+            raise LogUnreadable(f"the files of the log at {self.uri} cannot be told: {error}") from error
 
     def _refresh(self) -> DeltaTable:
         # A handle that was not used for a while may be behind what clean-up has kept: that one is opened anew.
@@ -237,33 +273,6 @@ class DeltaLog:
         except (OSError, DeltaError) as error:
             raise storage.unavailable("read the log at", self.uri, error) from error
 
-    def _read_files(self, files: Sequence[_File], after: int, up_to: int | None) -> list[Entry]:
-        if not files:
-            return []
-        parts = []
-        for file in sorted(files, key=lambda file: file.first or 0):
-            try:
-                parts.append(self._read_columns([file.path], SCHEMA.names))
-            except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
-                raise _unreadable(self.uri, file, error) from error
-        rows = pa.concat_tables(parts)
-        if after:
-            rows = rows.filter(pc.greater(rows["epoch"], after))
-        if up_to is not None:
-            rows = rows.filter(pc.less_equal(rows["epoch"], up_to))
-        return _from_arrow(rows.sort_by("epoch"))
-
-    def _read_columns(self, paths: Sequence[str], columns: list[str]) -> pa.Table:
-        filesystem, root = storage.filesystem(self.uri)
-        parts = []
-        for path in paths:  # one by one, as pyarrow's datasets would import pandas
-            with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem) as file:
-                parts.append(file.read(columns=columns))
-        schema = pa.schema([SCHEMA.field(name) for name in columns])
-        return (
-            pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
-        )
-
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
         """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""
         if not self._has_moved_on(written - 1):
@@ -295,58 +304,3 @@ class DeltaLog:
             return storage.exists(f"{self.uri}/_delta_log/{version:020}.json")
         except StorageUnavailable:
             return True
-
-
-class _File(NamedTuple):
-    """A data file of the log and the epochs that it holds, from its statistics."""
-
-    path: str
-    size: int
-    first: int | None
-    last: int | None
-
-    def may_hold(self, after: int, up_to: int | None) -> bool:
-        """Whether an epoch greater than `after`, and not greater than `up_to`, may be in it."""
-        too_early = self.last is not None and self.last <= after
-        too_late = up_to is not None and self.first is not None and self.first > up_to
-        return not too_early and not too_late
-
-
-def _files(actions: pa.Table) -> list[_File]:
-    columns = ("path", "size_bytes", "min.epoch", "max.epoch")
-    return [_File(*row) for row in zip(*(actions[name].to_pylist() for name in columns), strict=True)]
-
-
-def _unreadable(uri: str, file: _File, cause: Exception) -> LogUnreadable:
-    error = LogUnreadable(
-        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {cause}. "
-        "Restore the file from a copy of the log"
-    )
-    if file.first is not None and file.last is not None:
-        error.epochs = (file.first, file.last)
-    return error
-
-
-def _arrow(actions: object) -> pa.Table:
-    """delta-rs' table as PyArrow's, by the C stream: `pa.table(…)` would import pandas, which takes 200 ms."""
-    return pa.RecordBatchReader.from_stream(actions).read_all()
-
-
-def _to_arrow(entries: Sequence[Entry]) -> pa.Table:
-    columns = [
-        pa.array([getattr(entry, field.name) for entry in entries], _storage_type(field)).cast(field.type)
-        for field in SCHEMA
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _storage_type(field: pa.Field) -> pa.DataType:
-    return pa.int64() if pa.types.is_timestamp(field.type) else field.type
-
-
-def _from_arrow(rows: pa.Table) -> list[Entry]:
-    columns = [
-        rows[name].cast(pa.int64()).to_pylist() if name == "committed_at" else rows[name].to_pylist()
-        for name in SCHEMA.names
-    ]
-    return [Entry(*values) for values in zip(*columns, strict=True)]

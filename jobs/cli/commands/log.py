@@ -18,6 +18,7 @@ from epochlake.jobs.cli.documents import (
     Compacted,
     Differences,
     FindingRow,
+    Healed,
     LogEntry,
     LogRow,
     Verified,
@@ -25,17 +26,19 @@ from epochlake.jobs.cli.documents import (
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
+from epochlake.jobs.log_upkeep import compact_log, heal_log, stored_twice
 from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_replicas
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
 from epochlake.metastore.history import diff as diff_of
+from epochlake.metastore.log.compacting import StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
 from epochlake.metastore.quorums import verify_quorums
 from epochlake.metastore.snapshots import Snapshots
-from epochlake.metastore.verification import Finding
+from epochlake.metastore.verification import DUPLICATE, Finding
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
@@ -119,10 +122,12 @@ def verify_(
     """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold."""
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
-    report = verify(DeltaLog(session.places.log), Snapshots(session.places.snapshots))
+    log = DeltaLog(session.places.log)
+    report = verify(log, Snapshots(session.places.snapshots))
+    copied = log.stored_twice() if report.holds else StoredTwice()
     replicas = verify_replicas(session.cluster.catch_up(), session.cluster.ledger) if tablets and report.holds else None
     disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
-    document = _verified(report, replicas, disjoint, quorums=quorums and report.holds)
+    document = _verified(report, replicas, [*_copied(copied), *disjoint], quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
         raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
@@ -132,9 +137,31 @@ def verify_(
 def compact(context: typer.Context) -> None:
     """Put the log's small files together; no entry changes."""
     session = of(context)
-    done = DeltaLog(session.cluster.root.log).compact()
-    added, removed = (int(str(done.get(key, 0))) for key in ("numFilesAdded", "numFilesRemoved"))
-    session.show(Compacted(removed, added), text.compacted)
+    done = compact_log(session.cluster)
+    session.show(Compacted(done.files, len(done.groups)), text.compacted)
+
+
+@app.command("heal")
+def heal(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> None:
+    """Store entries once that are stored more than once, as two compactions at the same time could do it.
+
+    No entry is lost or changed: copies that are the same become one. Refused where two entries of one epoch differ.
+    """
+    session = of(context)
+    found = stored_twice(session.cluster) if dry_run else heal_log(session.cluster)
+    session.show(
+        Healed(
+            dry_run=dry_run,
+            copies=found.copies,
+            epochs=found.ranges,
+            files_removed=found.rewriting.files,
+            files_added=len(found.rewriting.groups),
+        ),
+        text.healed,
+    )
 
 
 @change_command(app, "snapshot")
@@ -182,10 +209,22 @@ def _iso(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _copied(found: StoredTwice) -> list[Finding]:
+    """Findings about entries that are stored more than once, which readers pass over."""
+    return [
+        Finding(
+            first,
+            DUPLICATE,
+            f"epochs {first} to {last} are stored more than once, as the same entries: run `epochlake log heal`",
+        )
+        for first, last in found.ranges
+    ]
+
+
 def _verified(
-    report: VerificationReport, replicas: ReplicaReport | None, disjoint: Sequence[Finding], *, quorums: bool
+    report: VerificationReport, replicas: ReplicaReport | None, others: Sequence[Finding], *, quorums: bool
 ) -> Verified:
-    findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in (*report.findings, *disjoint)]
+    findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in (*report.findings, *others)]
     notices: list[FindingRow] = []
     if replicas is not None:
         findings += [_finding(f) for f in replicas.violations]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import Compacted, LogEntry, LogRow, Verified
+from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, LogRow, Verified
 from epochlake.jobs.cli.text.changes import change_lines
 from epochlake.jobs.cli.text.parts import bold, filled, plural, table
 from rich.console import RenderableType
@@ -58,6 +58,18 @@ def compacted(document: Compacted) -> RenderableType:
     if not document.files_removed:
         return Text("the log is compact already")
     return Text(f"{plural(document.files_removed, 'file')} became {document.files_added}")
+
+
+def healed(document: Healed) -> RenderableType:
+    if not document.copies:
+        return Text("every entry is stored once: there is nothing to heal")
+    ranges = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in document.epochs)
+    done = "would be taken out" if document.dry_run else "taken out"
+    files = f"{plural(document.files_removed, 'file')} {'would become' if document.dry_run else 'became'}"
+    return Text(
+        f"{document.copies} superfluous {'copy' if document.copies == 1 else 'copies'} of epochs {ranges} {done}: "
+        f"{files} {document.files_added}. No entry is lost"
+    )
 
 
 def _when(iso: str) -> str:

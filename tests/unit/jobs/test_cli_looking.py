@@ -44,6 +44,7 @@ LOOKS: dict[str, list[str]] = {
     "log diff": ["log", "diff", "1"],
     "log verify": ["log", "verify", "--tablets", "--quorums"],
     "log compact": ["log", "compact"],
+    "log heal": ["log", "heal", "--dry-run"],
     "placement show": ["placement", "show", "air.flights"],
     "placement explain": ["placement", "explain", "air.flights", "--key", "id=7"],
     "plan balance": ["plan", "balance"],

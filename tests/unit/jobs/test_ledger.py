@@ -11,6 +11,7 @@ from epochlake.jobs.dataplane.files import DataFile, cut_id, directory_of
 from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.dataplane.pieces import holds, missing, select, superseded
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.rewriting import OldFile
 from epochlake.placement.tokens import range_label
 
 
@@ -95,6 +96,63 @@ def test_small_files_of_entries_are_put_together_and_nothing_is_lost(
     opened = again._open()
     assert opened is not None
     assert len(opened.file_uris()) < 4
+
+
+def test_many_that_record_and_tidy_at_the_same_time_store_each_entry_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPACT_EVERY", 2)
+
+    def record(number: int) -> None:
+        for part in range(4):
+            Ledger(ledger.uri).record([[merge(f"c-{number}-{part}", 0, 9, (f"a{number}-{part}", 0, 9))]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(record, range(4)))
+    assert sorted(stored(ledger)) == sorted(f"c-{number}-{part}" for number in range(4) for part in range(4))
+
+
+def test_of_two_that_tidy_the_same_version_one_counts(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        ledger.record([[merge(f"c-{number}", 0, 9, (f"a{number}", 0, 9))]])
+    monkeypatch.setattr(module, "COMPACT_EVERY", 2)
+    both = [Ledger(ledger.uri), Ledger(ledger.uri)]
+    for one in both:
+        opened = one._open()
+        monkeypatch.setattr(one, "_open", lambda opened=opened: opened)
+    for one in both:
+        one._tidy("t")
+    assert sorted(stored(ledger)) == ["c-0", "c-1", "c-2"]
+    assert len(files_of(ledger)) == 1
+
+
+def test_entries_that_two_optimize_stored_twice_are_read_once_and_put_together_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [merge(f"c-{number}", 0, 9, (f"a{number}", 0, 9)) for number in range(3)]
+    for one in written:
+        ledger.record([[one]])
+    handles = [ledger._open(), ledger._open()]
+    for handle in handles:
+        assert handle is not None
+        handle.optimize.compact()
+    assert len(stored(ledger)) == 6
+    monkeypatch.setattr(module, "COMPACT_EVERY", 2)
+    last = merge("c-9", 0, 9, ("a9", 0, 9))
+    ledger.record([[last]])
+    assert sorted(stored(ledger)) == ["c-0", "c-1", "c-2", "c-9"]
+    assert Ledger(ledger.uri).merges("t") == {one.file_id: one for one in (*written, last)}
+
+
+def files_of(ledger: Ledger) -> list[OldFile]:
+    opened = ledger._open()
+    assert opened is not None
+    return module._files(opened, "t")
+
+
+def stored(ledger: Ledger) -> list[str]:
+    """The ids of all entries, as often as they are stored."""
+    return [entry.file_id for file in files_of(ledger) for entry in module._read_file(ledger.uri, file.path, "t")]
 
 
 LINEAGE = {"c-1": [("a", 0, 99), ("b", 0, 49)]}

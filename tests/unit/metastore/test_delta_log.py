@@ -107,7 +107,12 @@ def test_a_torn_file_of_the_log_is_an_error_that_names_its_epochs(uri: str, keep
 DAMAGED: list[tuple[str, Callable[[list[Entry]], list[Entry]], type[LogUnreadable], str]] = [
     ("gap", lambda e: [e[0], e[2]], LogGap, "epoch 2 is missing"),
     ("no beginning", lambda e: e[1:], LogGap, "epoch 1 is missing"),
-    ("twice", lambda e: [e[0], e[1], e[1], e[2]], LogUnreadable, "epoch 2 is in the log twice"),
+    (
+        "twice",
+        lambda e: [e[0], e[1], resealed(e[1], reason="x"), e[2]],
+        LogUnreadable,
+        "epoch 2 is in the log twice, with the hashes",
+    ),
     ("altered", lambda e: [e[0], resealed(e[1], reason="x"), e[2]], HashMismatch, "epoch 3 does not continue"),
     ("format", lambda e: [e[0], resealed(e[1], format=2)], UnknownFormat, "epoch 2 is written in format 2"),
     ("kind", lambda e: [e[0], resealed(e[1], event="Fly")], UnknownFormat, "epoch 2 holds an event 'Fly'"),
@@ -235,7 +240,7 @@ class Sleeper:
         self.log = DeltaLog(uri)
         self.known = self.log.read(0)
         self._monkeypatch = monkeypatch
-        self._proper = delta._to_arrow
+        self._proper = delta.to_arrow
 
     def append(self, entries: list[Entry], meanwhile: Callable[[], None]) -> None:
         def batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -245,11 +250,11 @@ class Sleeper:
             yield from table.to_batches()
 
         def sleepy(entries: list[Entry]) -> pa.RecordBatchReader:
-            self._monkeypatch.setattr(delta, "_to_arrow", self._proper)
+            self._monkeypatch.setattr(delta, "to_arrow", self._proper)
             table = self._proper(entries)
             return pa.RecordBatchReader.from_batches(table.schema, batches(table))
 
-        self._monkeypatch.setattr(delta, "_to_arrow", sleepy)
+        self._monkeypatch.setattr(delta, "to_arrow", sleepy)
         self.log.append(entries)
 
 

@@ -1,0 +1,158 @@
+"""The data files of the log's Delta table: which there are, what is in them, and how entries become one.
+
+The one idea: an entry may be stored more than once (two rewritings of the same files once both succeeded), and reading
+makes one of it. Two entries of one epoch that are not the same are never passed over.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from epochlake.metastore import storage
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
+from epochlake.metastore.log.entry import Entry
+
+SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("payload", pa.string(), nullable=False),
+        pa.field("attachment", pa.binary()),
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("state_id", pa.string(), nullable=False),
+        pa.field("previous_state_id", pa.string(), nullable=False),
+        pa.field("author", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("incarnation", pa.int32(), nullable=False),
+        pa.field("format", pa.int32(), nullable=False),
+        pa.field("previous_hash", pa.string(), nullable=False),
+        pa.field("hash", pa.string(), nullable=False),
+    ]
+)
+
+
+class LogFile(NamedTuple):
+    """A data file of the log and the epochs that it holds, from its statistics."""
+
+    path: str
+    size: int
+    rows: int | None
+    first: int | None
+    last: int | None
+
+    def may_hold(self, after: int, up_to: int | None) -> bool:
+        """Whether an epoch greater than `after`, and not greater than `up_to`, may be in it."""
+        too_early = self.last is not None and self.last <= after
+        too_late = up_to is not None and self.first is not None and self.first > up_to
+        return not too_early and not too_late
+
+
+def files_of(table: DeltaTable) -> list[LogFile]:
+    """The live files of a version of the log. Raises what delta-rs and PyArrow raise, and KeyError."""
+    actions = arrow(table.get_add_actions(flatten=True))
+    columns = ("path", "size_bytes", "num_records", "min.epoch", "max.epoch")
+    if not actions.num_rows:
+        return []
+    return [LogFile(*row) for row in zip(*(actions[name].to_pylist() for name in columns), strict=True)]
+
+
+def read_entries(uri: str, files: Sequence[LogFile], after: int = 0, up_to: int | None = None) -> list[Entry]:
+    """The entries in `files` with an epoch greater than `after` and at most `up_to`, in order, each of them once.
+
+    Raises LogUnreadable that names the epochs of a file that cannot be read, or that are there with two contents.
+    """
+    if not files:
+        return []
+    parts = []
+    for file in sorted(files, key=lambda file: file.first or 0):
+        try:
+            parts.append(read_columns(uri, [file.path], SCHEMA.names))
+        except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
+            raise _unreadable(uri, file, error) from error
+    rows = pa.concat_tables(parts)
+    if after:
+        rows = rows.filter(pc.greater(rows["epoch"], after))
+    if up_to is not None:
+        rows = rows.filter(pc.less_equal(rows["epoch"], up_to))
+    return distinct(from_arrow(rows.sort_by("epoch")))
+
+
+def distinct(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries in the order of their epochs, identical ones made one. Raises HashMismatch where two of them differ."""
+    found: list[Entry] = []
+    for entry in entries:
+        if not found or found[-1].epoch != entry.epoch:
+            found.append(entry)
+        elif found[-1] != entry:
+            error = HashMismatch(
+                f"epoch {entry.epoch} is in the log twice, with the hashes {found[-1].hash} and {entry.hash}: two logs "
+                "were mixed, or the log was altered. Restore the log from a copy"
+            )
+            error.epochs = (entry.epoch, entry.epoch)
+            raise error
+    return found
+
+
+def read_columns(uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table:
+    """Some columns of data files, their pages' checksums verified. Raises what storage and PyArrow raise."""
+    filesystem, root = storage.filesystem(uri)
+    parts = []
+    for path in paths:  # one by one, as pyarrow's datasets would import pandas
+        with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
+            parts.append(file.read(columns=columns))
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    return pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
+
+
+def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
+    """Store entries in a new data file, which no version names yet. Raises StorageUnavailable."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(to_arrow(entries), sink, compression="zstd", write_page_checksum=True)
+    data = sink.getvalue()
+    path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    storage.write_bytes(f"{uri}/{path}", data)
+    return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
+
+
+def arrow(actions: object) -> pa.Table:
+    """delta-rs' table as PyArrow's, by the C stream: `pa.table(…)` would import pandas, which takes 200 ms."""
+    return pa.RecordBatchReader.from_stream(actions).read_all()
+
+
+def to_arrow(entries: Sequence[Entry]) -> pa.Table:
+    """Entries as rows of the log's table."""
+    columns = [
+        pa.array([getattr(entry, field.name) for entry in entries], _storage_type(field)).cast(field.type)
+        for field in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def from_arrow(rows: pa.Table) -> list[Entry]:
+    """What `to_arrow` was given."""
+    columns = [
+        rows[name].cast(pa.int64()).to_pylist() if name == "committed_at" else rows[name].to_pylist()
+        for name in SCHEMA.names
+    ]
+    return [Entry(*values) for values in zip(*columns, strict=True)]
+
+
+def _storage_type(field: pa.Field) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(field.type) else field.type
+
+
+def _unreadable(uri: str, file: LogFile, cause: Exception) -> LogUnreadable:
+    error = LogUnreadable(
+        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {cause}. "
+        "Restore the file from a copy of the log"
+    )
+    if file.first is not None and file.last is not None:
+        error.epochs = (file.first, file.last)
+    return error
