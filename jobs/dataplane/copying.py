@@ -5,21 +5,13 @@ The one idea: a copy that is not wanted whole is cut while it is copied, so a re
 
 from __future__ import annotations
 
-import io
-
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.cutting import cut
 from epochlake.jobs.dataplane.files import DataFile, cut_id
 from epochlake.jobs.dataplane.pieces import Part, all_of, overlap
 from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
+from epochlake.jobs.dataplane.sealing import require_intact, require_sealed
 from epochlake.metastore import storage
-from epochlake.metastore.errors import StorageUnavailable
-
-_MAGIC = b"PAR1"
-_FOOTER_GUESS = 64 << 10
-"""Bytes read from the end of a file at first; most footers fit."""
 
 
 class PieceCopy(msgspec.Struct, frozen=True):
@@ -56,22 +48,26 @@ def file_copy(file: DataFile, source: ReplicaAddress, target: ReplicaAddress) ->
 def copy_data_file(copy: PieceCopy) -> DataFile:
     """Store the file, or the piece of it, on the target, where it stays invisible until it is committed; what is there.
 
-    The target's volume and table must be there. Raises StorageUnavailable, WrongCluster; also when what arrived is not
-    the file that was asked for.
+    Every byte of the source is verified first: a damaged file is never copied, nor put in the place of a good one. The
+    target's volume and table must be there. Raises StorageUnavailable, WrongCluster; DamagedBytes for the source, and
+    for what arrived.
     """
     if not copy.part.whole:
         return cut(copy.source, copy.part, copy.target)
     require_replica(copy.target)
     source, target = _uris(copy)
+    require_intact(copy.file, source)
     _make_directory(target)
     storage.copy_file(source, target)
-    require_whole(copy.file, target)
+    require_sealed(copy.file, target)
     return copy.file
 
 
 def link_data_file(copy: PieceCopy) -> DataFile:
     """Give the file a second name on the target where the volumes share a file system (seed 000, intranode migration);
     copy it where they do not, and cut it where only a piece is wanted. Returns and raises as `copy_data_file`.
+
+    Of a file that is linked no byte is read: it is as good or as bad afterwards as it was.
     """
     if not copy.part.whole:
         return cut(copy.source, copy.part, copy.target)
@@ -80,26 +76,8 @@ def link_data_file(copy: PieceCopy) -> DataFile:
     _make_directory(target)
     if not storage.hard_link(source, target):
         return copy_data_file(copy)
-    require_whole(copy.file, target)
+    require_sealed(copy.file, target)
     return copy.file
-
-
-def require_whole(file: DataFile, uri: str) -> None:
-    """That the stored file has the size, the footer and the row count that it should. Raises StorageUnavailable."""
-    size = storage.size_of(uri)
-    if size != file.size:
-        raise StorageUnavailable(f"the copy {uri} is torn: it has {size} bytes of {file.size}. Copy it again")
-    tail = storage.read_tail(uri, _FOOTER_GUESS)
-    footer = int.from_bytes(tail[-8:-4], "little") + 8
-    if tail[-4:] == _MAGIC and footer > len(tail):
-        tail = storage.read_tail(uri, footer)
-    try:
-        # A footer is read with offsets from the file's start: it is enough to have the magic there.
-        rows = pq.read_metadata(io.BytesIO(_MAGIC + tail[-footer:])).num_rows
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageUnavailable(f"the copy {uri} has no readable footer: {error}. Copy it again") from error
-    if rows != file.rows:
-        raise StorageUnavailable(f"the copy {uri} has {rows} rows of {file.rows}: another file lies under its name")
 
 
 def _uris(copy: PieceCopy) -> tuple[str, str]:

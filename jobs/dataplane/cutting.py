@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from epochlake.jobs.dataplane.encoding import COMPRESSION, ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from epochlake.jobs.dataplane.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from epochlake.jobs.dataplane.files import DataFile, cut_id, id_in
 from epochlake.jobs.dataplane.pieces import Interval, Part, meet, overlap
 from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, ReplicaAddress, require_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import TOKEN
@@ -51,33 +52,18 @@ def cut(source: ReplicaAddress, part: Part, target: ReplicaAddress) -> DataFile:
 
 
 def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) -> None:
+    # Checksums of pages are not enough: a flipped bit in the header of a page makes rows vanish without an error.
+    if require_sealed(file, source_uri) is not None:
+        require_intact(file, source_uri)
     filesystem, path = storage.filesystem(source_uri)
     with storage.naming("cut", source_uri):
         stream = filesystem.open_input_file(path)
     with stream:
         with storage.naming("cut", source_uri):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
-        if source.metadata.num_rows != file.rows:
-            raise StorageUnavailable(
-                f"cannot cut {source_uri}: it has {source.metadata.num_rows} rows of {file.rows}, so another file lies "
-                f"under its name. Restore it, or repair the replica"
-            )
-        with storage.new_file(uri) as sink, _writer(sink, source.schema_arrow) as writer:
+        with storage.new_file(uri) as sink, sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer:
             for rows in _in_row_groups(_rows_within(source, source_uri, window)):
-                writer.write_table(rows, row_group_size=rows.num_rows)
-
-
-def _writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    """As files are staged (encoding.py)."""
-    dictionaries = [name for name in schema.names if name != TOKEN]
-    return pq.ParquetWriter(
-        sink,
-        schema,
-        compression=COMPRESSION,
-        use_dictionary=dictionaries,
-        store_schema=False,
-        write_page_checksum=True,
-    )
+                writer.write(rows)
 
 
 def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
@@ -121,7 +107,7 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
         tokens, times, tombstones = (_range_of(footer, name) for name in (TOKEN, WRITTEN_AT, DELETED))
     except STORAGE_ERRORS:
         return None
-    return DataFile(
+    found = DataFile(
         file_id=id_in(path),
         label=label,
         path=path,
@@ -133,6 +119,11 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
         max_written_at=times[1] if times else 0,
         has_tombstones=bool(tombstones and tombstones[1]),
     )
+    try:
+        require_sealed(found, uri)
+    except DamagedBytes:
+        return None
+    return found
 
 
 def _range_of(footer: pq.FileMetaData, name: str) -> Interval | None:

@@ -1,8 +1,8 @@
 """Finding stored files whose bytes are not those that were written, and healing them from a good replica.
 
-The one idea: every page of a data file carries a checksum (encoding.py writes them), so a file that decodes with its
-checksums verified is good, wherever it lies. As a file has the same bytes under its name on every replica, two that
-both decode and differ all the same (a flipped bit in a footer, say) are told apart by their hashes: most votes win.
+The one idea: a data file carries its seal (sealing.py), so it is known to be good wherever it lies. Files from before
+seals have checksums of pages only: two that both decode and differ all the same (a flipped bit in a footer, say) are
+told apart by their hashes, as a file has the same bytes under its name on every replica: most votes win.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, ReplicaAddress
+from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.jobs.dataplane.sealing import CHUNK, DamagedBytes, require_intact
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 THREADS = 8
-BATCH_ROWS = 1 << 15
-CHUNK = 4 << 20
 
 _RESULT_DDL = "number bigint, digest string, damage string"
 
@@ -45,39 +43,30 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was found: the hash of all bytes, or what is wrong with them."""
+    """What was found: what is wrong with the bytes, and of a file without a seal the hash of all of them."""
 
     digest: str | None
     damage: str | None
 
 
 def check_bytes(stored: StoredFile) -> Checked:
-    """Read every byte of a file, and every page with its checksum. Never raises for what is stored there."""
+    """Read every byte of a file and compare it with its seal. Never raises for what is stored there.
+
+    A file from before seals is decoded with the checksums of its pages, and hashed.
+    """
     try:
-        size = storage.size_of(stored.uri)
-        if size is None:
-            return Checked(None, "the file is not there")
-        if size != stored.file.size:
-            return Checked(None, f"it has {size} bytes of {stored.file.size}")
+        if require_intact(stored.file, stored.uri) is not None:
+            return Checked(None, None)
         filesystem, path = storage.filesystem(stored.uri)
-        digest = hashlib.blake2b(digest_size=16)
-        with filesystem.open_input_file(path) as stream:
+        digest = hashlib.sha256()
+        with storage.naming("read", stored.uri), filesystem.open_input_file(path) as stream:
             while chunk := stream.read(CHUNK):
                 digest.update(chunk)
-            stream.seek(0)
-            rows = _decoded_rows(stream)
-    except STORAGE_ERRORS as error:
-        return Checked(None, str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+    except DamagedBytes as error:
+        return Checked(None, error.damage)
     except StorageUnavailable as error:
         return Checked(None, str(error))
-    if rows != stored.file.rows:
-        return Checked(None, f"it has {rows} rows of {stored.file.rows}")
     return Checked(digest.hexdigest(), None)
-
-
-def _decoded_rows(stream: pa.NativeFile) -> int:
-    file = pq.ParquetFile(stream, page_checksum_verification=True)
-    return sum(batch.num_rows for batch in file.iter_batches(BATCH_ROWS, use_threads=False))
 
 
 def check_in_threads(files: Sequence[StoredFile]) -> list[Checked]:

@@ -163,10 +163,10 @@ def encode_empty(merge: RangeMerge) -> MergedFile:
     filesystem, path = storage.filesystem(merge.like)
     with storage.naming("read", merge.like), filesystem.open_input_file(path) as stream:
         schema = pq.ParquetFile(stream).schema_arrow
-    file = OpenFile(schema)
+    file = OpenFile(schema, merged_id())
     replicas = Replicas()
     try:
-        return _store(merge, file.finish(), replicas, (merge.low, merge.high), _Statistics())
+        return _store(merge, file, replicas, (merge.low, merge.high), _Statistics())
     finally:
         replicas.close()
 
@@ -236,7 +236,7 @@ class _RangeEncoder:
     def _write(self, rows: pa.Table) -> None:
         if rows.num_rows:
             if self._file is None:
-                self._file = OpenFile(rows.schema)
+                self._file = OpenFile(rows.schema, merged_id())
             self._file.write(rows)
             self._statistics.add(rows)
 
@@ -245,14 +245,14 @@ class _RangeEncoder:
         file, self._file = self._file, None
         statistics, self._statistics = self._statistics, _Statistics()
         window, self._low = (self._low, high), high + 1
-        return _store(self.merge, file.finish(), self._replicas, window, statistics)
+        return _store(self.merge, file, self._replicas, window, statistics)
 
 
 def _store(
-    merge: RangeMerge, data: pa.Buffer, replicas: Replicas, window: Interval, statistics: _Statistics
+    merge: RangeMerge, made: OpenFile, replicas: Replicas, window: Interval, statistics: _Statistics
 ) -> MergedFile:
     """Store a merged file on all replicas of its range, under a directory that is called like its window."""
-    file_id, directory = merged_id(), range_label(*window)
+    file_id, data, directory = made.file_id, made.finish(), range_label(*window)
     failed = replicas.store(merge.targets, directory, file_id, data)
     file = DataFile(
         file_id=file_id,

@@ -153,6 +153,8 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
         .option("recursiveFileLookup", True)
         .option("ignoreMissingFiles", False)
         .option("ignoreCorruptFiles", False)
+        # The checksum of every page is verified: a flipped bit is an error and not another value.
+        .option("parquet.page.verify-checksum.enabled", True)
         .parquet(*scan.paths)
     )
     return rows.where(_within(scan.intervals)) if scan.intervals else rows

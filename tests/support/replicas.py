@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.encoding import Cover
 from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.dataplane.sealing import sealed_writer
 from epochlake.jobs.dataplane.volumes import VolumeMarker, prepare_volume
 from epochlake.metastore.metadata.model import Column, Table, VolumeId
 from epochlake.placement.tokens import TOKEN, tablet_label, tokens_of_label
@@ -76,7 +76,8 @@ def store(
     file_id = new_file_id()
     path = Path(address.uri) / path_of(label, file_id)
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(rows, path)
+    with pa.OSFile(str(path), "wb") as sink, sealed_writer(sink, rows.schema, file_id) as writer:
+        writer.write(rows)
     return DataFile(
         file_id=file_id,
         label=label,

@@ -10,14 +10,15 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import copying, streaming
+from epochlake.jobs.dataplane import sealing, streaming
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file, require_whole
+from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.files import DataFile, cut_id, new_file_id
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, SessionClosed
 from epochlake.jobs.dataplane.pieces import Part, select
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.dataplane.sealing import require_sealed
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier, plan_streaming
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
@@ -112,10 +113,10 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
     load(source, file)
     copied = storage.copy_file
     tampering: list[tuple[Callable[[bytes], bytes], str]] = [
-        (lambda data: data[:-1], "torn"),
+        (lambda data: data[:-1], "bytes of"),
         (lambda data: data[:-4] + b"PAR?", "no readable footer"),
-        (lambda data: b"", "torn"),
-        (lambda data: (Path(source.uri) / store(source, ids=range(3)).path).read_bytes(), "torn"),
+        (lambda data: b"", "bytes of"),
+        (lambda data: (Path(source.uri) / store(source, ids=range(3)).path).read_bytes(), "bytes of"),
     ]
     for tamper, reason in tampering:
 
@@ -128,15 +129,15 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
         answer = ThreadCopier().copy([file_copy(file, source, target)])
         assert answer.arrived == ()
         assert reason in answer.failed[file.file_id]
-    with pytest.raises(StorageUnavailable, match="has 100 rows of 99"):
-        require_whole(msgspec.structs.replace(file, rows=99), f"{source.uri}/{file.path}")
+    with pytest.raises(StorageUnavailable, match="another file lies under its name"):
+        require_sealed(msgspec.structs.replace(file, file_id=new_file_id()), f"{source.uri}/{file.path}")
 
 
 def test_a_large_footer_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_replica(tmp_path, 1)
-    monkeypatch.setattr(copying, "_FOOTER_GUESS", 16)
+    monkeypatch.setattr(sealing, "FOOTER_GUESS", 16)
     file = store(source)
-    require_whole(file, f"{source.uri}/{file.path}")
+    require_sealed(file, f"{source.uri}/{file.path}")
 
 
 def test_one_copy_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
