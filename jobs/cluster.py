@@ -7,6 +7,7 @@ so that looking at a cluster works while its ensemble is away.
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 import threading
@@ -22,7 +23,8 @@ from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper
-from epochlake.metastore.errors import ConfigurationError, NotInitialised, WrongCluster
+from epochlake.metastore.coordination.root import ROOT, known_root, register_root, replace_root
+from epochlake.metastore.errors import ConfigurationError, LogUnreadable, NotInitialised, WrongCluster
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -31,11 +33,12 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.watcher import Watcher
-from kazoo.exceptions import NodeExistsError
 
 if TYPE_CHECKING:
     from epochlake.jobs.pipeline.pipeline import Pipeline
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 PRODUCT_VERSION = "0.1.0"
 DEFAULT_NAME = "epochlake"
@@ -173,19 +176,23 @@ class Cluster:
         with self._connecting:
             if self._coordination is None:
                 settings = self.configuration.zookeeper
-                self._coordination = Coordination(
+                coordination = Coordination(
                     self._connect_string(),
                     f"{settings.path.rstrip('/')}/{self.metadata.identity.cluster_id}",
                     session_timeout=settings.session_timeout_seconds,
                     connect_timeout=connect_timeout,
                 )
-                if settings.connect != EMBEDDED:
-                    self._require_same_root(self._coordination)
+                try:
+                    self._require_root(coordination, known_root(coordination))
+                except BaseException:
+                    coordination.close()
+                    raise
+                self._coordination = coordination
             return self._coordination
 
     def commit_queue(self) -> CommitQueue:
         """A place of its own in the line in front of the log."""
-        return ZooKeeperQueue(self.coordination)
+        return ZooKeeperQueue(self.coordination, self._require_root)
 
     def close(self) -> None:
         with self._connecting:
@@ -220,17 +227,33 @@ class Cluster:
             self._embedded = EmbeddedZooKeeper(Path(local), linger_seconds=settings.embedded_linger_seconds)
         return self._embedded.start()
 
-    def _require_same_root(self, coordination: Coordination) -> None:
-        """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently."""
-        path = coordination.path("root")
+    def _require_root(self, coordination: Coordination, known: str | None) -> None:
+        """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently.
+
+        `known` is the root that ZooKeeper knows. The embedded one moves with its root, so one that has gone from where
+        it was is one that was moved.
+        """
+        mine = self.root.uri
+        known = known or register_root(coordination, mine)
+        if storage.is_same_place(known, mine):
+            return
+        name = self.metadata.identity.name
+        if self.configuration.zookeeper.connect == EMBEDDED:
+            if not self._is_root_of_this_cluster(known):
+                logger.warning("the root of cluster %r was moved from %s to %s", name, known, mine)
+                replace_root(coordination, mine)
+                return
+            advice = f"Use the cluster at {known}; if this copy is to go on in its place, move {known} away first"
+        else:
+            path = coordination.path(ROOT)
+            advice = f"If it was moved there, delete the znode {path}; a copy must not be used"
+        raise WrongCluster(f"ZooKeeper knows cluster {name!r} with its root at {known}, not {mine}. {advice}")
+
+    def _is_root_of_this_cluster(self, uri: str) -> bool:
+        """Whether the log below another URI is one of this cluster."""
         try:
-            coordination.call(
-                "register the root", lambda c: c.create_async(path, self.root.uri.encode(), makepath=True)
-            )
-        except NodeExistsError:
-            known = coordination.barrier(path)
-            if known is not None and known.data.decode() != self.root.uri:
-                raise WrongCluster(
-                    f"ZooKeeper knows cluster {self.metadata.identity.name!r} with its root at {known.data.decode()}, "
-                    f"not {self.root.uri}. If it was moved there, delete the znode {path}; a copy must not be used"
-                ) from None
+            first = DeltaLog(Root(uri).log).read(0, 1)
+            event = first[0].decode() if first else None
+        except (NotInitialised, LogUnreadable):
+            return False
+        return isinstance(event, Initialise) and event.cluster_id == self.metadata.identity.cluster_id

@@ -88,6 +88,12 @@ class CommitQueue(Protocol):
         """Take the offers of others; each offer is claimed once, or withdrawn, never both. Never raises."""
         ...
 
+    def announced(self) -> Position | None:
+        """The newest epoch that was announced when the lock was asked for; None when nobody tells. The log has to
+        hold it. Raises WrongCluster when the line is that of another root.
+        """
+        ...
+
     def publish(self, position: Position) -> None:
         """Announce the newest epoch. Never raises: the log is the truth, and the next one to commit repairs this."""
         ...
@@ -121,6 +127,7 @@ class Committer:
         self._leading = False
         # Used by the thread that leads only.
         self._contended = False
+        self._announced: Position | None = None
         self._offers: list[_Offer] = []
 
     def commit(
@@ -231,6 +238,7 @@ class Committer:
             return
         try:
             self._contended = time.monotonic() - asked_at > CONTENDED_SECONDS
+            self._announced = self._queue.announced()
             self._commit_waiting(mine)
             self._queue.publish(self._follower.position)
             self._compact()
@@ -372,6 +380,7 @@ class Committer:
         Raises AppendConflict, AppendUncertain, AppendFailed and what reading the log raises.
         """
         self._follower.catch_up()
+        self._follower.require_reached(self._announced)
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
         claimed = self._claim()
         prepared = Prepared(self._follower, [*batch, *claimed], self._snapshot_every, self._author)

@@ -57,6 +57,29 @@ class HashMismatch(LogUnreadable):
     exit_code = 4
 
 
+class LogWentBack(HashMismatch):
+    """The log does not hold an entry that was committed: an older copy, or another log, is in its place.
+
+    `log_epoch` is where the log ends; `known_epoch` and `known_hash` say which entry was known, `known_by` to whom.
+    """
+
+    def __init__(self, log_epoch: int, known_epoch: int, known_hash: str, known_by: str) -> None:
+        found = (
+            f"the log ends at epoch {log_epoch}, but epoch {known_epoch} was known"
+            if log_epoch < known_epoch
+            else f"the log, which ends at epoch {log_epoch}, holds another entry at epoch {known_epoch} than was known"
+        )
+        super().__init__(
+            f"{found} to {known_by} (hash {known_hash[:12] or 'unknown'}): an older copy of the log, or another log, "
+            "is in its place. Nothing was appended. Restore the newest copy of the log; if the epochs that are missing "
+            "are lost for good, run `epochlake log accept-loss`"
+        )
+        self.log_epoch = log_epoch
+        self.known_epoch = known_epoch
+        self.known_hash = known_hash
+        self.known_by = known_by
+
+
 class UnknownFormat(LogUnreadable):
     """An entry was written in a format that this version does not know."""
 

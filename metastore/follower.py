@@ -14,12 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NoReturn, Protocol
 
-from epochlake.metastore.errors import HashMismatch, LogUnreadable, WaitTimeout
+from epochlake.metastore.errors import LogUnreadable, LogWentBack, WaitTimeout
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 logger = logging.getLogger(__name__)
+
+
+RECENT = 1024
+"""How many hashes of the newest entries are kept, to be compared with what others announce."""
+
+BEHIND_SECONDS = 2.0
+"""How long a log that lacks what was announced is looked at again: a network file system may show it late."""
 
 
 class Listener(Protocol):
@@ -60,12 +67,13 @@ class Follower:
         self._listeners: list[Listener] = []
         self._stopped_by: LogUnreadable | None = None
         self._moving = False
-        self._start_is_unproved = False
+        self._recent: dict[int, str] = {}
+        self._known_by = "this process"
         found = start.newest() if start is not None else None
         if found is not None:
             self._metadata, self._position = found
             self._requests_known_from = self._position.epoch
-            self._start_is_unproved = self._position.epoch > 0
+            self._known_by = "a snapshot"
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -90,17 +98,46 @@ class Follower:
         """Read the log's tail and apply what is new; the metadata as of the tail.
 
         This is the read barrier: whatever was committed before the call is in the result, because the log itself is
-        asked and not what was announced about it.
+        asked and not what was announced about it. Raises LogWentBack unless the log still holds the very entry that
+        is known here as the last.
         """
         with self._lock:
             self._require_ready()
-            for entry in self._prove_start() if self._start_is_unproved else self.log.read(self._position.epoch):
+            for entry in self._read_on():
                 if entry.epoch <= self._position.epoch:
                     self._stop(LogUnreadable(f"epoch {entry.epoch} is in the log twice: it was not written by commits"))
                 self._pending.pop(entry.epoch, None)
                 self._accept(entry)
             self._apply_pending()
             return self._metadata
+
+    def require_reached(self, announced: Position | None) -> None:
+        """Raise LogWentBack unless the log holds the entry that was announced as committed, by its hash.
+
+        An announcement of an incarnation before that of the log is one of epochs whose loss was accepted.
+        """
+        if announced is None:
+            return
+        deadline = time.monotonic() + BEHIND_SECONDS
+        with self._lock:
+            while not self._has_reached(announced):
+                if time.monotonic() > deadline:
+                    raise LogWentBack(self._position.epoch, announced.epoch, announced.hash, "ZooKeeper")
+                time.sleep(0.1)
+                self.catch_up()
+
+    def _has_reached(self, announced: Position) -> bool:
+        mine = self._position
+        if announced.incarnation != mine.incarnation:
+            return announced.incarnation < mine.incarnation
+        if announced.epoch > mine.epoch:
+            return False
+        known = mine.hash if announced.epoch == mine.epoch else self._recent.get(announced.epoch)
+        if known is None and announced.epoch > 0:
+            known = next((entry.hash for entry in self.log.read(announced.epoch - 1, announced.epoch)), None)
+            # That has moved the handle: what an append would be made against has to be known here.
+            self.catch_up()
+        return announced.epoch == 0 or known == announced.hash
 
     def receive(self, entries: Iterable[Entry]) -> ClusterMetadata:
         """Take entries from elsewhere, in any order and any number of times; those that are not due wait."""
@@ -170,6 +207,7 @@ class Follower:
         try:
             self._notify("before", entry)
             self._metadata, self._position = metadata, position
+            self._remember(position)
             self._requests[entry.request_id] = entry.epoch
             self._notify("after", entry)
         finally:
@@ -183,21 +221,25 @@ class Follower:
             except Exception:
                 logger.exception("a listener failed %s epoch %d", when, entry.epoch)
 
-    def _prove_start(self) -> list[Entry]:
-        """The entries after the snapshot that was begun with. Stops unless the log holds the entry that it is of: it
-        may be the snapshot of another log, or the log may have lost its end.
+    def _remember(self, position: Position) -> None:
+        self._recent[position.epoch] = position.hash
+        self._recent.pop(position.epoch - RECENT, None)
+
+    def _read_on(self) -> list[Entry]:
+        """The entries after the one that is known here as the last, which has to be there too. A log that was replaced
+        by an older copy, or went on from one, is not followed: nothing of it is applied.
         """
-        start = self._position
-        found = self.log.read(start.epoch - 1)
-        if not found or position_of(found[0]) != start:
-            what = "holds another entry at" if found else "ends before"
-            self._stop(
-                HashMismatch(
-                    f"the log {what} epoch {start.epoch}, of which there is a snapshot: the log or the snapshot was "
-                    "replaced. Restore the log; if it is the right one, delete the snapshots"
-                )
-            )
-        self._start_is_unproved = False
+        known = self._position
+        if known.epoch == 0:
+            return self.log.read(0)
+        try:
+            found = self.log.read(known.epoch - 1)
+        except LogWentBack as error:
+            raise LogWentBack(error.log_epoch, known.epoch, known.hash, self._known_by) from error
+        if not found or position_of(found[0]) != known:
+            ends_at = found[-1].epoch if found else known.epoch - 1
+            raise LogWentBack(ends_at, known.epoch, known.hash, self._known_by)
+        self._known_by = "this process"
         return found[1:]
 
     def _require_ready(self) -> None:

@@ -34,5 +34,8 @@ class LocalQueue:
     def claim(self) -> list[bytes]:
         return []
 
+    def announced(self) -> None:
+        return None
+
     def publish(self, position: Position) -> None:
         """Nobody else follows."""

@@ -96,6 +96,17 @@ def join(uri: str, *names: str) -> str:
     return "/".join([uri.rstrip("/"), *names])
 
 
+def is_same_place(uri: str, other: str) -> bool:
+    """Whether two URIs name one directory, also by different paths (links, mounts); False where that cannot be told."""
+    if uri.rstrip("/") == other.rstrip("/"):
+        return True
+    one, two = local_path(uri), local_path(other)
+    try:
+        return one is not None and two is not None and os.path.samefile(one, two)
+    except OSError:
+        return False
+
+
 def delta_uri(uri: str) -> str:
     """The place as delta-rs wants it: a local one as a path, so that its characters need no escaping."""
     return local_path(uri) or uri

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
-from epochlake.metastore.coordination.head import Head, publish_head
+from epochlake.metastore.coordination.head import HEAD, Head, decode_head, publish_head
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.coordination.proposals import Batch, Proposals
+from epochlake.metastore.coordination.root import ROOT
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.entry import Position
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, NoNodeError
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +32,18 @@ class ZooKeeperQueue:
     """One process's place in the line. Its lock is used by one thread at a time.
 
     `connect` gives the session, waiting at most as many seconds as it is given; it is called when something is first
-    asked for, and again while it has failed.
+    asked for, and again while it has failed. `require_root` is given the root that ZooKeeper knows, or None, and raises
+    WrongCluster when that is another one.
     """
 
-    def __init__(self, connect: Callable[[float], Coordination]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[float], Coordination],
+        require_root: Callable[[Coordination, str | None], None] = lambda _coordination, _known: None,
+    ) -> None:
         self._connect = connect
+        self._require_root = require_root
+        self._asked: list[Any] = []
         self._coordination: Coordination | None = None
         self._lock: CommitLock | None = None
         self._proposals: Proposals | None = None
@@ -45,6 +54,7 @@ class ZooKeeperQueue:
             self._coordination = self._connect(min(CONNECT_TIMEOUT_SECONDS, max(timeout, SHORTEST_CONNECT_SECONDS)))
             self._proposals = Proposals(self._coordination)
             self._lock = CommitLock(self._coordination)
+        self._asked = self._ask()
         return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)))
 
     def release(self) -> None:
@@ -69,11 +79,41 @@ class ZooKeeperQueue:
             logger.debug("no proposals of others: %s", error)
             return []
 
+    def announced(self) -> Position | None:
+        """What was announced before the lock was asked for: nobody waits for these answers, they came before it."""
+        coordination = self._coordination
+        if coordination is None or not self._asked:
+            return None
+        try:
+            head, root = (_data(coordination, result) for result in self._asked)
+            self._require_root(coordination, None if root is None else root.decode(errors="replace"))
+        except (CoordinationUnavailable, KazooException) as error:
+            logger.warning("the log is not compared with what ZooKeeper knows: %s", error)
+            return None
+        found = None if head is None else decode_head(head)
+        return None if found is None else Position(found.epoch, found.state_id, found.hash, found.incarnation)
+
+    def _ask(self) -> list[Any]:
+        """Ask for head and root without waiting: the requests go ahead of those for the lock."""
+        coordination = self._coordination
+        if coordination is None or coordination.closed:
+            return []
+        return [coordination.client.get_async(coordination.path(name)) for name in (HEAD, ROOT)]
+
     def publish(self, position: Position) -> None:
         if self._coordination is None:
             return
         try:
-            head = Head(position.epoch, position.state_id, position.hash)
+            head = Head(position.epoch, position.state_id, position.hash, position.incarnation)
             publish_head(self._coordination, head, ANSWER_SECONDS)
         except (CoordinationUnavailable, KazooException) as error:
             logger.warning("epoch %d is committed but not announced: %s", position.epoch, error)
+
+
+def _data(coordination: Coordination, result: Any) -> bytes | None:
+    """What a znode holds that was asked for; None when there is no such znode."""
+    try:
+        data, _ = coordination.answer("read head and root", result, ANSWER_SECONDS)
+    except NoNodeError:
+        return None
+    return bytes(data)

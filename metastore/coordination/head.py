@@ -32,6 +32,12 @@ class Head(msgspec.Struct, frozen=True):
     epoch: int
     state_id: str
     hash: str
+    incarnation: int = 1
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What heads are compared by: epochs of a later incarnation come after all of an earlier one."""
+        return self.incarnation, self.epoch
 
 
 def read_head(coordination: Coordination, timeout: float | None = None) -> Head | None:
@@ -40,7 +46,7 @@ def read_head(coordination: Coordination, timeout: float | None = None) -> Head 
     Raises `CoordinationUnavailable` within `timeout` seconds (default: the request timeout).
     """
     value = coordination.barrier(coordination.path(HEAD), timeout)
-    return None if value is None else _decode(value.data)
+    return None if value is None else decode_head(value.data)
 
 
 def publish_head(coordination: Coordination, head: Head, timeout: float | None = None) -> bool:
@@ -50,7 +56,7 @@ def publish_head(coordination: Coordination, head: Head, timeout: float | None =
     publishers the highest epoch stays. Raises `CoordinationUnavailable` within `timeout` seconds; then it may or may
     not have been published, and the next committer repairs it from the log.
     """
-    return _write(coordination, head, lambda there: there.epoch < head.epoch, timeout)
+    return _write(coordination, head, lambda there: there.order < head.order, timeout)
 
 
 def correct_head(coordination: Coordination, head: Head, timeout: float | None = None) -> bool:
@@ -107,7 +113,7 @@ class _HeadWatch:
             return
         except (KazooException, *NO_ANSWER):
             return  # the reconnect looks again
-        head = _decode(data)
+        head = decode_head(data)
         if head is None or head == self._delivered or self._stopped:
             return
         self._delivered = head
@@ -132,7 +138,7 @@ def _write(coordination: Coordination, head: Head, is_wanted: Callable[[Head], b
     while True:
         # No `sync`: a stale answer only makes the conditional write fail, and then we look again.
         value = _read(coordination, path, left())
-        there = None if value is None else _decode(value.data)
+        there = None if value is None else decode_head(value.data)
         if there is not None and not is_wanted(there):
             return False
         try:
@@ -157,7 +163,8 @@ def _read(coordination: Coordination, path: str, timeout: float) -> Value | None
     return Value(data, stat.version)
 
 
-def _decode(data: bytes) -> Head | None:
+def decode_head(data: bytes) -> Head | None:
+    """The head in the data of its znode; None when it cannot be read."""
     try:
         return msgspec.json.decode(data, type=Head)
     except msgspec.MsgspecError:

@@ -24,6 +24,7 @@ Table properties, set on purpose:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -101,6 +102,10 @@ class DeltaLog:
         self._refreshed_at = 0.0
         self._small_files = 0
         self._was_there = False
+        # What proves that the handle still is on the log that it was on: the commit file of its version, and the entry
+        # that was the last one there. Valid as long as `_table` is.
+        self._seen: bytes | None = None
+        self._last: Entry | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         table = self._refresh()
@@ -108,11 +113,10 @@ class DeltaLog:
             return self._read(table, after, up_to)
         except LogUnreadable:
             # A file may have been compacted away, and deleted since, by somebody faster: then there is a newer version.
-            self._table, seen = None, table.version()
-            table = self._open()
-            if table.version() == seen:
+            self._table, version = None, table.version()
+            table = self._refresh()
+            if table.version() == version:
                 raise
-            self._table = table
             return self._read(table, after, up_to)
 
     def _read(self, table: DeltaTable, after: int, up_to: int | None) -> list[Entry]:
@@ -120,7 +124,14 @@ class DeltaLog:
         self._small_files = len(small_files(files))
         if after and all(file.last is not None and file.last < after for file in files):
             raise ends_too_early(after, max((file.last or 0 for file in files), default=0))
-        return read_entries(self.uri, [file for file in files if file.may_hold(after, up_to)], after, up_to)
+        # Who follows reads from the last entry that it knows: that is here, as long as the handle is on the same log.
+        proved = up_to is None and self._last is not None and self._last.epoch == after + 1
+        known = [self._last] if proved and self._last is not None else []
+        start = after + len(known)
+        found = read_entries(self.uri, [file for file in files if file.may_hold(start, up_to)], start, up_to)
+        if up_to is None and found:
+            self._last = found[-1]
+        return [*known, *found]
 
     def append(self, entries: Sequence[Entry]) -> None:
         if self._table is None:
@@ -149,7 +160,7 @@ class DeltaLog:
             raise AppendFailed(f"epoch {first} was not written: {cause}") from error
         self._require_at_the_tail(read_at + 1, entries)
         if table.version() == read_at + 1:
-            self._table = table
+            self._table, self._seen, self._last = table, self._commit_file(read_at + 1), entries[-1]
         self._small_files += 1
 
     def fence(self) -> None:
@@ -244,8 +255,8 @@ class DeltaLog:
         table, now = self._table, time.monotonic()
         self._table = None
         if table is not None and now - self._refreshed_at < REOPEN_SECONDS:
-            if not self._version_exists(table.version()):
-                # A directory that has gone looks like one without news.
+            if self._seen is None or self._commit_file(table.version()) != self._seen:
+                # A directory that has gone looks like one without news, and another log may have come in its place.
                 table = None
             elif self._version_exists(table.version() + 1):
                 # Only now: this lists the whole log, and costs more the more versions are kept.
@@ -255,9 +266,11 @@ class DeltaLog:
                     table = None
         else:
             table = None
-        self._table = self._open() if table is None else table
+        if table is None:
+            table, self._last = self._open(), None
+        self._table, self._seen = table, self._commit_file(table.version())
         self._refreshed_at = now
-        return self._table
+        return table
 
     def _open(self) -> DeltaTable:
         try:
@@ -298,6 +311,13 @@ class DeltaLog:
         except (StorageUnavailable, ValueError, KeyError):
             return True
         return newest > version or not self._version_exists(version)
+
+    def _commit_file(self, version: int) -> bytes | None:
+        """The hash of the commit file of a version; None when it is not there, or cannot be read."""
+        try:
+            return hashlib.sha256(storage.read_bytes(f"{self.uri}/_delta_log/{version:020}.json")).digest()
+        except StorageUnavailable:
+            return None
 
     def _version_exists(self, version: int) -> bool:
         try:

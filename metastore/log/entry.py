@@ -132,17 +132,18 @@ def seal(
     return msgspec.structs.replace(unsealed, hash=entry_hash(unsealed))
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of a log, or of a prefix of it: what the next entry has to continue."""
 
     epoch: int = 0
     state_id: str = ""
     hash: str = GENESIS
+    incarnation: int = 1
 
 
 def position_of(entry: Entry) -> Position:
     """The end of a log whose last entry is `entry`."""
-    return Position(entry.epoch, entry.state_id, entry.hash)
+    return Position(entry.epoch, entry.state_id, entry.hash, entry.incarnation)
 
 
 def verify_next(position: Position, entry: Entry) -> Position:

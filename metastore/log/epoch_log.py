@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from epochlake.metastore.errors import EpochlakeError, LogUnreadable
+from epochlake.metastore.errors import EpochlakeError, LogWentBack
 from epochlake.metastore.log.entry import Entry
 
 
@@ -30,12 +30,9 @@ class AppendFailed(EpochlakeError):
     """The append failed and certainly did not land, and trying again at once would not help (a full disk)."""
 
 
-def ends_too_early(asked: int, last: int) -> LogUnreadable:
+def ends_too_early(asked: int, last: int) -> LogWentBack:
     """The error of a log that is shorter than what was read of it before."""
-    return LogUnreadable(
-        f"the log ends at epoch {last}, but epoch {asked} was known: an older copy was put in its place, or the "
-        "snapshots are of another log. Restore the log"
-    )
+    return LogWentBack(last, asked, "", "whoever asked for what comes after it")
 
 
 class EpochLog(Protocol):
@@ -46,7 +43,7 @@ class EpochLog(Protocol):
 
         With `up_to` only those up to that epoch; the handle moves to the tail all the same.
 
-        Raises LogUnreadable, also when the log ends before `after`; NotInitialised or StorageUnavailable.
+        Raises LogUnreadable, LogWentBack when the log ends before `after`; NotInitialised or StorageUnavailable.
         """
         ...
 

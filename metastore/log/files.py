@@ -38,6 +38,10 @@ SCHEMA = pa.schema(
 )
 
 
+ROW_GROUP_ENTRIES = 512
+"""So many entries are read to have the last one of a large file: every handle that is opened anew does."""
+
+
 class LogFile(NamedTuple):
     """A data file of the log and the epochs that it holds, from its statistics."""
 
@@ -73,7 +77,7 @@ def read_entries(uri: str, files: Sequence[LogFile], after: int = 0, up_to: int 
     parts = []
     for file in sorted(files, key=lambda file: file.first or 0):
         try:
-            parts.append(read_columns(uri, [file.path], SCHEMA.names))
+            parts.append(_read_rows(uri, file.path, after, up_to))
         except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
             raise _unreadable(uri, file, error) from error
     rows = pa.concat_tables(parts)
@@ -111,10 +115,26 @@ def read_columns(uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table
     return pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
 
 
+def _read_rows(uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
+    """The row groups of a data file that may hold an epoch greater than `after`, and not greater than `up_to`."""
+    filesystem, root = storage.filesystem(uri)
+    with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
+        epoch = file.schema_arrow.names.index("epoch")
+        wanted = []
+        for group in range(file.metadata.num_row_groups):
+            found = file.metadata.row_group(group).column(epoch).statistics
+            span = (found.min, found.max) if found is not None and found.has_min_max else (None, None)
+            if LogFile(path, 0, None, *span).may_hold(after, up_to):
+                wanted.append(group)
+        return file.read_row_groups(wanted, columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+
+
 def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
     """Store entries in a new data file, which no version names yet. Raises StorageUnavailable."""
     sink = pa.BufferOutputStream()
-    pq.write_table(to_arrow(entries), sink, compression="zstd", write_page_checksum=True)
+    pq.write_table(
+        to_arrow(entries), sink, compression="zstd", write_page_checksum=True, row_group_size=ROW_GROUP_ENTRIES
+    )
     data = sink.getvalue()
     path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     storage.write_bytes(f"{uri}/{path}", data)

@@ -67,7 +67,7 @@ def without_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(cluster: Cluster) -> Coordination:
         raise CoordinationUnavailable("ZooKeeper is away: this test has none")
 
-    monkeypatch.setattr(clusters, "ZooKeeperQueue", lambda connect: queue)
+    monkeypatch.setattr(clusters, "ZooKeeperQueue", lambda connect, require_root: queue)
     monkeypatch.setattr(Cluster, "coordination", away)
 
 

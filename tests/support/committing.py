@@ -93,6 +93,9 @@ class SteppedQueue:
         self.offers[self._tickets] = proposals
         return self._tickets
 
+    def announced(self) -> None:
+        return None
+
     def withdraw(self, ticket: int) -> bool:
         self._steps.step("withdraw")
         if self._silent > 0:
@@ -204,6 +207,9 @@ class BusyPlace:
         if silent:
             raise CoordinationUnavailable("no answer")
         return found
+
+    def announced(self) -> None:
+        return None
 
     def claim(self) -> list[bytes]:
         line = self._line
