@@ -75,15 +75,22 @@ def initialise(
     root = Root(configuration.root)
     storage.create_directory(root.uri, parents=True)
     create_log_table(root.log)
+    follower = Follower(DeltaLog(root.log))
+    there = follower.catch_up()
     event = Initialise(
-        name=name or configuration.cluster.name or DEFAULT_NAME,
+        # Who does not say a name, and tries again, means the cluster that is there.
+        name=name or configuration.cluster.name or (there.identity.name if there.epoch else DEFAULT_NAME),
         cluster_id=next_state_id(""),
         product_version=PRODUCT_VERSION,
     )
     # There is no cluster id yet to find a lock by: the log alone decides which of two beginnings is the first epoch.
-    committer = Committer(Follower(DeltaLog(root.log)), LocalQueue(), author=author())
+    committer = Committer(follower, LocalQueue(), author=author())
     return committer.commit(
-        event, request_id=request_id, reason=reason, timeout=configuration.log.commit_timeout_seconds
+        event,
+        request_id=request_id,
+        reason=reason,
+        timeout=configuration.log.commit_timeout_seconds,
+        asked=f"initialise cluster {event.name}",
     )
 
 
@@ -142,6 +149,7 @@ class Cluster:
         reason: str = "",
         timeout: float | None = None,
         expect_epoch: int | None = None,
+        asked: str = "",
     ) -> Committed:
         """Commit an event or what a planner makes of the newest metadata: see `Committer.commit`."""
         return self._committer.commit(
@@ -150,6 +158,7 @@ class Cluster:
             reason=reason,
             timeout=self.configuration.log.commit_timeout_seconds if timeout is None else timeout,
             expect_epoch=expect_epoch,
+            asked=asked,
         )
 
     def pipeline(self, name: str, spark: SparkSession, *, datacenter: str | None = None) -> Pipeline:

@@ -18,14 +18,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.log.entry import Position
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import Event
 from epochlake.metastore.submissions import (
@@ -33,8 +33,10 @@ from epochlake.metastore.submissions import (
     Planner,
     Prepared,
     Submission,
+    committed_at,
     decode_proposals,
     encode_proposals,
+    succeeded,
     timed_out,
 )
 from epochlake.placement.errors import EpochlakeError
@@ -138,12 +140,15 @@ class Committer:
         reason: str = "",
         timeout: float = 120.0,
         expect_epoch: int | None = None,
+        asked: str = "",
     ) -> Committed:
         """Commit an event, or what a planner makes of the newest metadata (it is called again on each retry).
 
-        `request_id` is the idempotence key: submitting it twice commits once. `expect_epoch` rejects the event unless
-        it becomes the one right after that epoch. A planner may be called by another thread than its own, and must not
-        commit. Raises Rejected, CommitTimeout or CommitUnknown; AppendFailed, LogUnreadable or StorageUnavailable when
+        `request_id` is the idempotence key: submitting it twice commits once, and submitting it for another change is
+        rejected (request-id-used). Events are compared; a planner plans something else later, so `asked` says in words
+        what it is for: the words are kept in the log and compared. `expect_epoch` rejects the event unless it becomes
+        the one right after that epoch. A planner may be called by another thread than its own, and must not commit.
+        Raises Rejected, CommitTimeout or CommitUnknown; AppendFailed, LogUnreadable or StorageUnavailable when
         nothing was written because the log cannot be; and what the planner raises.
         """
         submission = Submission(
@@ -153,10 +158,14 @@ class Committer:
             reason,
             time.monotonic() + timeout,
             expect_epoch,
+            asked,
+            named=request_id is not None,
         )
+        self._settle_if_known(submission)
         # Whatever happens, nobody waits for it any more afterwards: it must not be left waiting and be appended later.
         try:
-            self._wait_or_lead(submission)
+            if submission.outcome is None:
+                self._wait_or_lead(submission)
         except Exception as error:
             self._take_out(submission)
             self._conclude([submission], _always(error))
@@ -168,8 +177,19 @@ class Committer:
             raise submission.outcome
         return submission.outcome
 
+    def _settle_if_known(self, submission: Submission) -> None:
+        """A request that is known here to be in the log needs neither ZooKeeper nor storage."""
+        if submission.named and self._follower.known_request(submission.request_id) is not None:
+            try:
+                entry = self._follower.request_entry(submission.request_id)
+            except EpochlakeError as error:
+                logger.debug("request %s is committed, what it was is not known yet: %s", submission.request_id, error)
+            else:
+                submission.outcome = None if entry is None else committed_at(submission, entry)
+
     def _wait_or_lead(self, submission: Submission) -> None:
         with self._turn:
+            self._open_offer_again(submission)
             self._waiting.append(submission)
         while submission.outcome is None:
             with self._turn:
@@ -268,22 +288,31 @@ class Committer:
         for submission in shown:
             submission.in_line = False
 
+    def _open_offer_again(self, submission: Submission) -> None:
+        """A request may come again while an offer of an earlier try can still be taken: then that offer is its own."""
+        for offer in self._offers:
+            if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
+                submission.in_line = True
+                offer.submissions.append(submission)
+
     def _end_offers(self) -> None:
-        """Take back what was offered. An offer of which that is not sure stays one, to be taken back later."""
+        """Take back what was offered. An offer whose withdrawal is uncertain stays open, whoever waits for it."""
         remaining = []
         for offer in self._offers:
             try:
                 untouched = self._queue.withdraw(offer.ticket)
             except CoordinationUnavailable as error:
                 logger.debug("an offer is not taken back: %s", error)
-                # Nobody waits for an answer about these any more.
-                if any(submission.outcome is None for submission in offer.submissions):
-                    remaining.append(offer)
+                remaining.append(offer)
                 continue
             for submission in offer.submissions:
                 submission.in_doubt = submission.in_doubt or not untouched
                 submission.in_line = False
-        self._offers = remaining
+        with self._turn:
+            self._offers = remaining
+            for offer in remaining:
+                for submission in offer.submissions:
+                    submission.in_line = True
 
     def _settle_overdue(self) -> None:
         """The lock was not had: give those whose time is over their outcome."""
@@ -303,31 +332,39 @@ class Committer:
         submissions = list(submissions)
         if not submissions:
             return
-        epochs: list[int | None] = [None] * len(submissions)
+        unreadable = self._look_up(submissions)
+        for submission in submissions:
+            if submission.outcome is None:
+                submission.outcome = _without_entry(submission, failure(submission), unreadable)
+
+    def _look_up(self, submissions: Sequence[Submission]) -> EpochlakeError | None:
+        """Give those that are in the log their outcome; the error when the log could not tell it of the others."""
         unreadable: EpochlakeError | None = None
         try:
             with self._follower.exclusively():
                 self._follower.catch_up()
-                if any(submission.in_doubt for submission in submissions):
+                self._settle_committed(submissions)
+                if any(submission.in_doubt and submission.outcome is None for submission in submissions):
                     self._follower.log.fence()
                     self._follower.catch_up()
-                epochs = [self._follower.request_epoch(submission.request_id) for submission in submissions]
         except EpochlakeError as error:
             unreadable = error
-        for submission, epoch in zip(submissions, epochs, strict=True):
-            if epoch is not None:
-                already = not (submission.in_line or submission.in_doubt)
-                submission.outcome = Committed(epoch, submission.request_id, already=already)
-            elif submission.in_line:
-                submission.outcome = CommitUnknown(
-                    submission.request_id, "it was offered to other processes, and ZooKeeper does not say who has it"
-                )
-            elif submission.in_doubt and unreadable is not None:
-                submission.outcome = CommitUnknown(
-                    submission.request_id, f"somebody may be appending it, and the log does not tell ({unreadable})"
-                )
-            else:
-                submission.outcome = failure(submission)
+        try:
+            # Also what is known without the log: it may be away, or its disk full.
+            self._settle_committed(submissions)
+        except EpochlakeError as error:
+            unreadable = unreadable or error
+        return unreadable
+
+    def _settle_committed(self, submissions: Sequence[Submission]) -> None:
+        for submission in submissions:
+            if submission.outcome is not None:
+                continue
+            epoch = self._follower.request_epoch(submission.request_id)
+            if epoch is None:
+                continue
+            entry = self._follower.request_entry(submission.request_id) if submission.named else None
+            submission.outcome = succeeded(submission, epoch) if entry is None else committed_at(submission, entry)
 
     def _commit_waiting(self, mine: Submission) -> None:
         with self._turn:
@@ -381,10 +418,13 @@ class Committer:
         """
         self._follower.catch_up()
         self._follower.require_reached(self._announced)
+        read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
         claimed = self._claim()
         prepared = Prepared(self._follower, [*batch, *claimed], self._snapshot_every, self._author)
-        if self._follower.position != prepared.base:
+        # The append is against what was read before the claim. A planner may have read the log since: an owner that
+        # has fenced the log in between, and told a failure, is only seen by the version.
+        if self._follower.log.version() != read:
             raise AppendConflict("a planner has read the log by itself")
         if prepared.entries:
             try:
@@ -418,6 +458,22 @@ class Committer:
                 self._follower.log.compact_if_due()
         except EpochlakeError as error:
             logger.warning("the log was not compacted: %s", error)
+
+
+def _without_entry(submission: Submission, failure: BaseException, unreadable: EpochlakeError | None) -> BaseException:
+    """The outcome of a submission that was not found in the log, or for which the log could not be asked."""
+    if submission.in_line:
+        return CommitUnknown(
+            submission.request_id, "it was offered to other processes, and ZooKeeper does not say who has it"
+        )
+    if submission.in_doubt and unreadable is not None:
+        return CommitUnknown(
+            submission.request_id, f"somebody may be appending it, and the log does not tell ({unreadable})"
+        )
+    if submission.named and unreadable is not None and isinstance(failure, CommitTimeout | AppendFailed):
+        # Nothing came of this try. An earlier one with the same id may be in the log.
+        return CommitUnknown(submission.request_id, f"the log does not tell whether an earlier try landed ({failure})")
+    return failure
 
 
 def _always(error: Exception) -> Callable[[Submission], Exception]:

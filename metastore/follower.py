@@ -28,6 +28,10 @@ RECENT = 1024
 BEHIND_SECONDS = 2.0
 """How long a log that lacks what was announced is looked at again: a network file system may show it late."""
 
+KEPT_ENTRIES = 1_000
+"""So many of the last entries are kept, those with bulk arrays left out: a request that is submitted again is compared
+with its entry also while the log cannot be read."""
+
 
 class Listener(Protocol):
     """What is told of each epoch. An exception in a listener is logged and does not stop the follower.
@@ -63,6 +67,7 @@ class Follower:
         self._position = Position()
         self._requests: dict[str, int] = {}
         self._requests_known_from = 0
+        self._kept: dict[int, Entry] = {}
         self._pending: dict[int, Entry] = {}
         self._listeners: list[Listener] = []
         self._stopped_by: LogUnreadable | None = None
@@ -173,13 +178,31 @@ class Follower:
                 self._advanced.wait(min(poll_seconds, remaining))
 
     def request_epoch(self, request_id: str) -> int | None:
-        """The epoch that a request id was committed at, in the whole history."""
+        """The epoch that a request id was committed at, in the whole history. What is known here is not asked again.
+
+        Raises as `EpochLog.request_epochs` does, for ids from before the snapshot that was begun with.
+        """
         with self._lock:
-            if self._requests_known_from:
+            if request_id not in self._requests and self._requests_known_from:
                 older = self.log.request_epochs(self._requests_known_from)
                 self._requests = older | self._requests
                 self._requests_known_from = 0
             return self._requests.get(request_id)
+
+    def known_request(self, request_id: str) -> int | None:
+        """The epoch of a request id, if it is known here without asking the log."""
+        return self._requests.get(request_id)
+
+    def request_entry(self, request_id: str) -> Entry | None:
+        """The entry that a request id was committed with. The log is asked only for what is not remembered here.
+
+        The log's handle stays where it is. Raises as `EpochLog.request_epochs` and `EpochLog.entry` do.
+        """
+        with self._lock:
+            epoch = self.request_epoch(request_id)
+            if epoch is None:
+                return None
+            return self._kept.get(epoch) or self.log.entry(epoch)
 
     def _apply_pending(self) -> None:
         while (entry := self._pending.pop(self._position.epoch + 1, None)) is not None:
@@ -209,10 +232,17 @@ class Follower:
             self._metadata, self._position = metadata, position
             self._remember(position)
             self._requests[entry.request_id] = entry.epoch
+            self._keep(entry)
             self._notify("after", entry)
         finally:
             self._moving = False
         self._advanced.notify_all()
+
+    def _keep(self, entry: Entry) -> None:
+        if entry.attachment is None:
+            self._kept[entry.epoch] = entry
+            if len(self._kept) > KEPT_ENTRIES:
+                del self._kept[next(iter(self._kept))]
 
     def _notify(self, when: Literal["before", "after"], entry: Entry) -> None:
         for listener in self._listeners:

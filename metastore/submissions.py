@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from epochlake.metastore.errors import CommitTimeout, LogUnreadable, Rejected
 from epochlake.metastore.follower import Follower
-from epochlake.metastore.log.entry import EncodedEvent, Entry, decode_event, encode_event, position_of, seal
+from epochlake.metastore.log.entry import EncodedEvent, Entry, decode_event, encode_event, position_of, seal, words_in
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, TakeSnapshot
 
 logger = logging.getLogger(__name__)
+
+LONGEST_DESCRIPTION = 300
+"""So many characters of an event are shown in a message."""
 
 Planner = Callable[[ClusterMetadata], Event]
 
@@ -47,6 +50,9 @@ class Submission:
 
     Two things keep a failure from being told. `in_line`: it is offered, and somebody may take it still. `in_doubt`:
     somebody may have taken it before, and may be about to append it; so may an append whose answer was lost.
+
+    `named`: the caller chose the request id, so that earlier tries of it are possible. `asked`: the change in the
+    caller's words, for planners, which may plan something else when the same request is tried again.
     """
 
     def __init__(
@@ -57,8 +63,13 @@ class Submission:
         reason: str,
         deadline: float,
         expect_epoch: int | None,
+        asked: str = "",
+        *,
+        named: bool = True,
     ) -> None:
         self.what = what
+        self.asked = asked
+        self.named = named
         self.request_id = request_id
         self.author = author
         self.reason = reason
@@ -67,8 +78,8 @@ class Submission:
         self.outcome: Committed | BaseException | None = None
         self.in_line = False
         self.in_doubt = False
-        self.planned = _as_followers_see_it(what) if isinstance(what, Event) else None
-        _require_text(request_id=request_id, reason=reason, author=author)
+        _require_text(request_id=request_id, reason=reason, author=author, asked=asked)
+        self.planned = _as_followers_see_it(what, asked) if isinstance(what, Event) else None
 
     def plan(self, metadata: ClusterMetadata) -> tuple[Event, EncodedEvent]:
         """The event on top of `metadata`. Raises Rejected, or whatever the planner raises."""
@@ -80,7 +91,41 @@ class Submission:
         if self.planned is not None:
             return self.planned
         assert not isinstance(self.what, Event)
-        return _as_followers_see_it(self.what(metadata))
+        return _as_followers_see_it(self.what(metadata), self.asked)
+
+    def is_for_another_change(self, entry: Entry) -> bool:
+        """Whether the entry with this one's request id is of another change than is asked for now.
+
+        The words of both decide where both have said them. A planner that does not say what it is for is believed: it
+        may plan something else on the metadata of now.
+        """
+        if self.asked and entry.asked:
+            return self.asked != entry.asked
+        if self.planned is None:
+            return False
+        event, _ = self.planned
+        # Fields may be chosen anew for each try (ids, for instance): then only the words would tell.
+        return event.kind() != entry.event if self.asked else event != entry.decode()
+
+    def description(self) -> str:
+        """What is asked for, for people."""
+        if self.asked or self.planned is None:
+            return self.asked or "a change that is planned when it is committed"
+        return _described(self.planned[1].event, self.planned[1].payload)
+
+
+def used_for_another_change(submission: Submission, entry: Entry) -> Rejected:
+    """The rejection of a request id that comes again with another change."""
+    then = entry.asked or _described(entry.event, entry.payload)
+    return Rejected(
+        "request-id-used",
+        f"request id {submission.request_id} was used at epoch {entry.epoch} for: {then}. Now it comes with: "
+        f"{submission.description()}. Use another request id for another change",
+    )
+
+
+def _described(event: str, payload: str) -> str:
+    return f"{event} {payload}" if len(payload) <= LONGEST_DESCRIPTION else f"{event} {payload[:LONGEST_DESCRIPTION]}…"
 
 
 def timed_out(submission: Submission) -> CommitTimeout:
@@ -112,7 +157,15 @@ def decode_proposals(data: bytes) -> list[Submission]:
     for proposal in proposals:
         try:
             event = decode_event(proposal.event, proposal.payload, proposal.attachment, epoch=0)
-            submission = Submission(event, proposal.request_id, proposal.author, proposal.reason, float("inf"), None)
+            submission = Submission(
+                event,
+                proposal.request_id,
+                proposal.author,
+                proposal.reason,
+                float("inf"),
+                None,
+                words_in(proposal.payload),
+            )
         except (LogUnreadable, Rejected) as error:
             logger.warning("request %s of another process cannot be read: %s", proposal.request_id, error)
             continue
@@ -133,9 +186,7 @@ class Prepared:
         for submission in batch:
             epoch = in_batch.get(submission.request_id) or follower.request_epoch(submission.request_id)
             if epoch is not None:
-                # What was appended on this one's behalf was not there before it was asked for.
-                already = not (submission.in_line or submission.in_doubt)
-                self._results.append((submission, Committed(epoch, submission.request_id, already=already)))
+                self._results.append((submission, self._found(submission, epoch, follower)))
                 continue
             try:
                 event, encoded = submission.plan(self.metadata)
@@ -149,6 +200,13 @@ class Prepared:
         if self.entries and 0 < snapshot_every <= self.metadata.epoch - self.metadata.last_snapshot_epoch:
             snapshot = TakeSnapshot()
             self._add(snapshot, encode_event(snapshot), next_state_id(""), author, "due")
+
+    def _found(self, submission: Submission, epoch: int, follower: Follower) -> Committed | Rejected:
+        """The outcome of a submission whose request id is in the log, or ahead of it in this batch."""
+        if epoch > self.base.epoch:
+            return committed_at(submission, self.entries[epoch - self.base.epoch - 1])
+        entry = follower.request_entry(submission.request_id) if submission.named else None
+        return committed_at(submission, entry) if entry is not None else succeeded(submission, epoch)
 
     def fails_what_others_may_append(self) -> bool:
         """Whether it holds a failure of a submission that somebody may still be about to append."""
@@ -180,14 +238,27 @@ class Prepared:
         self._position = position_of(entry)
 
 
-def _as_followers_see_it(event: Event) -> tuple[Event, EncodedEvent]:
+def committed_at(submission: Submission, entry: Entry) -> Committed | Rejected:
+    """The outcome of a submission whose request id `entry` has."""
+    if submission.named and submission.is_for_another_change(entry):
+        return used_for_another_change(submission, entry)
+    return succeeded(submission, entry.epoch)
+
+
+def succeeded(submission: Submission, epoch: int) -> Committed:
+    """What was appended on a submission's behalf was not there before it was asked for: not `already`."""
+    already = not (submission.in_line or submission.in_doubt)
+    return Committed(epoch, submission.request_id, already=already)
+
+
+def _as_followers_see_it(event: Event, asked: str) -> tuple[Event, EncodedEvent]:
     """The event as it will be read from the log, which is what has to be checked: an entry that cannot be read would
     stop every follower for good. Raises Rejected (invalid-event).
     """
     if not isinstance(event, Event):
         raise Rejected("invalid-event", f"a planner returns an event, not {type(event).__name__}")
     try:
-        encoded = encode_event(event)
+        encoded = encode_event(event, asked)
         return decode_event(encoded.event, encoded.payload, encoded.attachment, epoch=0), encoded
     except (LogUnreadable, msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Rejected("invalid-event", f"{type(event).__name__} holds what the log cannot keep: {error}") from error

@@ -6,10 +6,14 @@ before the commit that relies on them and may be repeated, so a change that was 
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
 
+import msgspec
 from epochlake.metastore.commit import Committed, Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.state_ids import next_state_id
@@ -20,6 +24,11 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 E = TypeVar("E", bound=Event)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LONGEST_WORDS = 1_000
+"""Arguments longer than so many characters are kept as their beginning and their digest."""
 
 STALE_PLAN = "stale-plan"
 """The code of rejections that only mean: plan again on the metadata of now."""
@@ -30,18 +39,49 @@ class Options(TypedDict, total=False):
 
     `request_id`: the idempotence key, submitting it twice commits once. `reason`: kept in the history.
     `expect_epoch`: reject unless the cluster is at exactly this epoch. `timeout`: seconds, else the configuration's.
+    `asked`: the change in words, which a request id that comes again is compared by; made by `in_words`.
     """
 
     request_id: str | None
     reason: str
     expect_epoch: int | None
     timeout: float | None
+    asked: str
 
 
 def identified(options: Options) -> tuple[str, Options]:
     """The request id, made up when none was given, and the options with it."""
     request_id = options.get("request_id") or next_state_id("")
     return request_id, {**options, "request_id": request_id}
+
+
+def in_words(change: Callable[P, R]) -> Callable[P, R]:
+    """Give a change its `asked`: its name and what it was called with, in the same words for each try.
+
+    Arguments that equal their defaults are left out, and so is what only says how to commit (a timeout, a reason).
+    """
+    signature = inspect.signature(change)
+
+    @functools.wraps(change)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "asked" not in kwargs:
+            given = signature.bind(*args, **kwargs).arguments
+            own = {
+                name: value
+                for name, value in given.items()
+                if name not in ("cluster", "options") and value != signature.parameters[name].default
+            }
+            kwargs["asked"] = _words(change.__name__.replace("_", " "), own)
+        return change(*args, **kwargs)
+
+    return made
+
+
+def _words(name: str, arguments: dict[str, object]) -> str:
+    told = msgspec.json.encode(arguments, enc_hook=str, order="sorted").decode()
+    if len(told) > LONGEST_WORDS:
+        told = f"{told[:LONGEST_WORDS]}… (sha256 {hashlib.sha256(told.encode()).hexdigest()})"
+    return f"{name} {told}" if arguments else name
 
 
 def preview(metadata: ClusterMetadata, event: Event) -> ClusterMetadata:
@@ -68,9 +108,8 @@ def commit_prepared(
     deadline = time.monotonic() + (cluster.configuration.log.commit_timeout_seconds if seconds is None else seconds)
     while True:
         metadata = cluster.catch_up()
-        done = cluster.follower.request_epoch(request_id)
-        if done is not None:
-            return Committed(done, request_id, already=True), None
+        if cluster.follower.request_epoch(request_id) is not None:
+            return cluster.commit(plan, **options), None
         require_epoch(metadata, options.get("expect_epoch"))
         event = plan(metadata)
         metadata.check(event)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import msgspec
-from epochlake.jobs.administration.changes import Options, commit_prepared, identified
+from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words
 from epochlake.jobs.administration.tokens import allocated
 from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
@@ -42,6 +42,7 @@ class VolumeSpec(NamedTuple):
 Volumes = Sequence[VolumeSpec | tuple[str, str, int | None]]
 
 
+@in_words
 def add_node(
     cluster: Cluster,
     name: str,
@@ -90,6 +91,7 @@ def add_node(
     return committed
 
 
+@in_words
 def replace_node(
     cluster: Cluster,
     lost: str,

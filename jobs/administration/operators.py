@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import msgspec
-from epochlake.jobs.administration.changes import Options
+from epochlake.jobs.administration.changes import Options, in_words
 from epochlake.metastore.commit import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterNode, AlterTable, SetMaintenance
@@ -34,12 +34,14 @@ class Wanted(msgspec.Struct, frozen=True):
     apart_from: Sequence[str] | None = None
 
 
+@in_words
 def set_maintenance(cluster: Cluster, name: str, on: bool, **options: Unpack[Options]) -> Committed:
     """Put a node into maintenance, where it keeps its replicas and gets no new ones, or take it out."""
     why = options.get("reason", "")
     return cluster.commit(lambda metadata: plan_set_maintenance(metadata, name, on, why), **options)
 
 
+@in_words
 def alter_node(
     cluster: Cluster,
     name: str,
@@ -52,6 +54,7 @@ def alter_node(
     return cluster.commit(lambda metadata: plan_alter_node(metadata, name, weight, tags), **options)
 
 
+@in_words
 def alter_table(cluster: Cluster, full_name: str, changes: Wanted, **options: Unpack[Options]) -> Committed:
     """Change how the tablets of a table are sized, and on which nodes they may be."""
     return cluster.commit(lambda metadata: plan_alter_table(metadata, full_name, changes), **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from epochlake.jobs.administration.changes import Options, identified
+from epochlake.jobs.administration.changes import Options, identified, in_words
 from epochlake.jobs.administration.schema import strategy_of
 from epochlake.jobs.administration.tokens import allocated
 from epochlake.metastore.commit import Committed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 
+@in_words
 def decommission(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is alive hands over its tablets and ranges and leaves.
 
@@ -40,6 +41,7 @@ def decommission(cluster: Cluster, name: str, *, force: bool = False, **options:
     )
 
 
+@in_words
 def remove_node(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is gone is taken out; what it held is rebuilt on other nodes.
 
@@ -52,6 +54,7 @@ def remove_node(cluster: Cluster, name: str, *, force: bool = False, **options: 
     )
 
 
+@in_words
 def rebuild_node(cluster: Cluster, name: str, *, datacenter: str = "", **options: Unpack[Options]) -> Committed:
     """Ask that a node gets all rows of its ranges again, from replicas of `datacenter` where one is named."""
     request_id, options = identified(options)
@@ -59,6 +62,7 @@ def rebuild_node(cluster: Cluster, name: str, *, datacenter: str = "", **options
     return cluster.commit(lambda metadata: plan_rebuild_node(metadata, name, datacenter, request_id, why), **options)
 
 
+@in_words
 def move_node(
     cluster: Cluster, name: str, *, tokens: Sequence[int] = (), count: int | None = None, **options: Unpack[Options]
 ) -> Committed:
@@ -68,6 +72,7 @@ def move_node(
     return cluster.commit(lambda metadata: plan_move_node(metadata, name, tokens, count, request_id, why), **options)
 
 
+@in_words
 def change_replication(
     cluster: Cluster,
     keyspace: str,
@@ -86,18 +91,21 @@ def change_replication(
     )
 
 
+@in_words
 def cancel_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Take an open request back; `request` is its id, or the node or the keyspace that it is about."""
     why = options.get("reason", "")
     return cluster.commit(lambda metadata: plan_cancel_request(metadata, request, why), **options)
 
 
+@in_words
 def pause_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Let the coordinator begin nothing new for an open request until `resume_request`."""
     why = options.get("reason", "")
     return cluster.commit(lambda metadata: plan_pause_request(metadata, request, why), **options)
 
 
+@in_words
 def resume_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Let the coordinator go on with a paused request."""
     return cluster.commit(lambda metadata: plan_resume_request(metadata, request), **options)

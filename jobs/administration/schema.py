@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 import numpy as np
-from epochlake.jobs.administration.changes import Options, commit_prepared, identified, preview
+from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words, preview
 from epochlake.jobs.administration.reachability import THREADS, Probed, probe
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
 from epochlake.jobs.dataplane.schema import check_columns
@@ -62,6 +62,7 @@ class TableCreated(msgspec.Struct, frozen=True):
     unreachable: dict[str, str]
 
 
+@in_words
 def create_keyspace(
     cluster: Cluster,
     name: str,
@@ -78,11 +79,13 @@ def create_keyspace(
     return cluster.commit(plan_create_keyspace(name, replication, placement, strategy), **options)
 
 
+@in_words
 def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
     """Drop a keyspace without tables."""
     return cluster.commit(plan_drop_keyspace(name), **options)
 
 
+@in_words
 def create_table(
     cluster: Cluster,
     full_name: str,
@@ -127,6 +130,7 @@ def create_table(
     return TableCreated(committed, event.table.table_id, event.tablet_count, unreachable)
 
 
+@in_words
 def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Committed:
     """Drop a table from the metadata; its replica tables stay on their volumes."""
     return cluster.commit(lambda metadata: plan_drop_table(metadata, full_name), **options)

@@ -163,6 +163,9 @@ class DeltaLog:
             self._table, self._seen, self._last = table, self._commit_file(read_at + 1), entries[-1]
         self._small_files += 1
 
+    def version(self) -> int | None:
+        return None if self._table is None else self._table.version()
+
     def fence(self) -> None:
         try:
             DeltaTable(self.uri, storage_options=self._options).create_write_transaction(
@@ -180,6 +183,13 @@ class DeltaLog:
             raise LogUnreadable(f"the request ids of the log at {self.uri} cannot be read: {error}") from error
         pairs = zip(rows["request_id"].to_pylist(), rows["epoch"].to_pylist(), strict=True)
         return {request_id: epoch for request_id, epoch in pairs if epoch <= up_to}
+
+    def entry(self, epoch: int) -> Entry:
+        # Not through the handle: that stays where it was read.
+        found = DeltaLog(self.uri).read(epoch - 1, epoch)
+        if not found:
+            raise LogUnreadable(f"epoch {epoch} is not in the log at {self.uri}")
+        return found[0]
 
     def compact_if_due(self) -> bool:
         """Put small files together when there are `compact_every` of them, whoever wrote them."""

@@ -20,6 +20,9 @@ FORMAT = 1
 GENESIS = "0" * 64
 """The previous hash of the first entry."""
 
+ASKED = "_asked"
+"""The key in a payload under which the submitter's own words are; no field of an event is called so."""
+
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -45,6 +48,19 @@ class Entry(msgspec.Struct, frozen=True):
         """The event of this entry."""
         return decode_event(self.event, self.payload, self.attachment, epoch=self.epoch)
 
+    @property
+    def asked(self) -> str:
+        """What the submitter asked for, in words (see `encode_event`); empty when it did not say."""
+        return words_in(self.payload)
+
+
+def words_in(payload: str) -> str:
+    """What the submitter asked for, in words, from the payload of an event; empty when it did not say."""
+    if ASKED not in payload:
+        return ""
+    found = msgspec.json.decode(payload, type=dict[str, Any]).get(ASKED, "")
+    return found if isinstance(found, str) else ""
+
 
 class EncodedEvent(msgspec.Struct, frozen=True):
     event: str
@@ -52,13 +68,17 @@ class EncodedEvent(msgspec.Struct, frozen=True):
     attachment: bytes | None
 
 
-def encode_event(event: Event) -> EncodedEvent:
+def encode_event(event: Event, asked: str = "") -> EncodedEvent:
     """Kind, canonical JSON and attachment. An `attachment` field of an event never becomes part of the JSON.
 
-    One without bytes is no attachment: the event has its default then.
+    One without bytes is no attachment: the event has its default then. `asked`: what the submitter asked for, in words.
+    It is kept beside the event's fields, so that a request id that comes again is compared with what it was used for;
+    no event is decided by it.
     """
     attachment = getattr(event, "attachment", b"") or None
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "attachment"}
+    if asked:
+        fields[ASKED] = asked
     return EncodedEvent(event.kind(), _encoder.encode(fields).decode(), attachment)
 
 
@@ -67,6 +87,9 @@ def decode_event(kind: str, payload: str, attachment: bytes | None, *, epoch: in
     if kind not in KINDS:
         raise UnknownFormat(f"epoch {epoch} holds an event {kind!r} that this version does not know: use a newer one")
     try:
+        if ASKED in payload:
+            own = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+            payload = _encoder.encode({name: value for name, value in own.items() if name != ASKED}).decode()
         if attachment is None:
             return _decoder(kind).decode(payload)
         fields = msgspec.json.decode(payload, type=dict[str, Any])

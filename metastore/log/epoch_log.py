@@ -47,6 +47,12 @@ class EpochLog(Protocol):
         """
         ...
 
+    def version(self) -> int | None:
+        """What the next `append` is made against: another number after every append, fence or compaction that a `read`
+        has seen. None before the first `read`.
+        """
+        ...
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Append all of `entries` or none, against exactly the tail that the last `read` or `append` left.
 
@@ -63,6 +69,10 @@ class EpochLog(Protocol):
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
         """The epoch of every request id in entries up to epoch `up_to`. The handle stays where it is."""
+        ...
+
+    def entry(self, epoch: int) -> Entry:
+        """The entry of an epoch that is in the log. The handle stays where it is. Raises as `read` does."""
         ...
 
     def compact_if_due(self) -> bool:

@@ -32,6 +32,9 @@ class InMemoryLog:
                 raise ends_too_early(after, len(self.shared.entries))
             return self.shared.entries[after:up_to]
 
+    def version(self) -> int | None:
+        return self._seen
+
     def append(self, entries: Sequence[Entry]) -> None:
         with self.shared.lock:
             if self.shared.version != self._seen:
@@ -47,6 +50,10 @@ class InMemoryLog:
     def request_epochs(self, up_to: int) -> dict[str, int]:
         with self.shared.lock:
             return {entry.request_id: entry.epoch for entry in self.shared.entries[:up_to]}
+
+    def entry(self, epoch: int) -> Entry:
+        with self.shared.lock:
+            return self.shared.entries[epoch - 1]
 
     def compact_if_due(self) -> bool:
         return False

@@ -49,6 +49,12 @@ class SteppedLog:
         self._steps.step("read")
         return self._log.read(after, up_to)
 
+    def version(self) -> int | None:
+        return self._log.version()
+
+    def entry(self, epoch: int) -> Entry:
+        return self._log.entry(epoch)
+
     def append(self, entries: Sequence[Entry]) -> None:
         self._steps.step("append")
         unanswered, self.unanswered = self.unanswered, None
@@ -232,6 +238,12 @@ class TroubledLog:
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         return self._log.read(after, up_to)
+
+    def version(self) -> int | None:
+        return self._log.version()
+
+    def entry(self, epoch: int) -> Entry:
+        return self._log.entry(epoch)
 
     def append(self, entries: Sequence[Entry]) -> None:
         line = self._line

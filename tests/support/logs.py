@@ -87,6 +87,12 @@ class ScriptedLog:
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         return self._do("read", after, up_to)  # type: ignore[return-value]
 
+    def version(self) -> int | None:
+        return self.log.version()
+
+    def entry(self, epoch: int) -> Entry:
+        return self._do("entry", epoch)  # type: ignore[return-value]
+
     def append(self, entries: Sequence[Entry]) -> None:
         self._do("append", entries)
 

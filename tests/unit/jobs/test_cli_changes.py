@@ -56,6 +56,24 @@ def test_a_change_under_one_request_id_is_made_once_and_said_to_be_done(grown: C
     assert (shown["request_id"], shown["reason"]) == ("once", "because")
 
 
+def test_a_request_id_that_comes_again_with_another_change_is_rejected_and_both_are_named(grown: CommandLine) -> None:
+    create = ["keyspace", "create", "first", "--replication", "dc1=2"]
+    first = grown.done(*create, "--request-id", "once")
+    before = grown.log()
+    for other in (
+        ["keyspace", "create", "second", "--replication", "dc1=2"],
+        CHANGES["CreateTable"],
+        ["log", "snapshot"],
+    ):
+        refused = grown.json(*other, "--request-id", "once")
+        assert (refused.code, refused.error["code"]) == (3, "request-id-used")
+        assert '"first"' in refused.error["message"]
+        assert other[1] in refused.error["message"].partition("Now it comes with")[2]
+    assert grown.log() == before
+    again = grown.done(*create, "--request-id", "once", "--timeout", "50", "--reason", "tried again")
+    assert (again["epoch"], again["already"]) == (first["epoch"], True)
+
+
 @pytest.mark.parametrize("words", CHANGES.values(), ids=CHANGES)
 def test_a_change_is_rejected_when_the_cluster_is_not_at_the_expected_epoch(
     unchanged: CommandLine, words: list[str]
@@ -80,6 +98,8 @@ def test_a_cluster_begins_and_says_who_it_is(empty: CommandLine) -> None:
     assert begun["details"]["root"] == str(empty.root)
     status = empty.done("status")
     assert (status["cluster"], status["cluster_id"]) == ("lake", begun["details"]["cluster_id"])
+    other = empty.json("init", "--name", "sea", "--request-id", "r")
+    assert (other.code, other.error["code"]) == (3, "request-id-used")
     again = empty.done("init", "--request-id", "r")
     assert (again["epoch"], again["already"]) == (1, True)
 

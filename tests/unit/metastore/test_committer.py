@@ -124,7 +124,7 @@ def test_without_the_lock_a_commit_times_out_in_its_time_and_nothing_is_logged(q
 
 def test_without_the_lock_a_request_that_is_in_the_log_is_not_called_a_timeout() -> None:
     log = begun()
-    result = Committer(Follower(log), NoLock(), author="a").commit(OFF, request_id="request-1", timeout=0.05)
+    result = Committer(Follower(log), NoLock(), author="a").commit(toggle, request_id="request-1", timeout=0.05)
     assert result == Committed(1, "request-1", already=True)
 
 
@@ -391,7 +391,7 @@ def test_a_request_id_is_committed_once_whoever_submits_it_again() -> None:
     assert commits.commit(OFF, request_id="mine") == Committed(2, "mine")
     assert commits.commit(OFF, request_id="mine") == Committed(2, "mine", already=True)
     other = committer(InMemoryLog(log.shared))
-    assert other.commit(ON, request_id="mine", expect_epoch=1) == Committed(2, "mine", already=True)
+    assert other.commit(OFF, request_id="mine", expect_epoch=1) == Committed(2, "mine", already=True)
     assert len(log.shared.entries) == 2
 
 

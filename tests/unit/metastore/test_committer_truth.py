@@ -1,0 +1,345 @@
+"""What is told of a request is what the log says of it: late appends, open offers, full disks, ids that come again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake.exceptions import DeltaError
+from epochlake.metastore import commit
+from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.errors import (
+    CommitTimeout,
+    CommitUnknown,
+    CoordinationUnavailable,
+    Rejected,
+    StorageUnavailable,
+)
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.log import delta
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.entry import Position
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+from epochlake.metastore.log.in_memory import InMemoryLog
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    Event,
+    Initialise,
+    PauseChanges,
+    ResumeChanges,
+    SwitchBalancing,
+)
+from epochlake.metastore.submissions import Submission, encode_proposals
+
+from tests.support.committing import SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
+from tests.support.logs import INITIALISE, ScriptedLog, chain, committer, put, toggle
+
+OFF = SwitchBalancing(on=False)
+
+
+def begun(entries: int = 1) -> InMemoryLog:
+    log = InMemoryLog()
+    put(log, chain(entries))
+    return log
+
+
+def raising(error: Exception) -> Callable:
+    def instead(*_: object, **__: object) -> None:
+        raise error
+
+    return instead
+
+
+def request_ids(log: InMemoryLog) -> list[str]:
+    return [entry.request_id for entry in log.shared.entries]
+
+
+def offered(event: Event, request_id: str = "owned") -> bytes:
+    return encode_proposals([Submission(event, request_id, "owner", "", 0.0, None)])
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", -1.0)
+    monkeypatch.setattr(commit, "RETRY_SECONDS", 0.0)
+
+
+class OwnerGivesUp(LocalQueue):
+    """A line with one offer, whose owner can take it for lost: it fences the log and finds nothing there."""
+
+    def __init__(self, log: InMemoryLog) -> None:
+        super().__init__()
+        self._log = log
+        self._offers = [offered(OFF)]
+
+    def claim(self) -> list[bytes]:
+        offers, self._offers = self._offers, []
+        return offers
+
+    def give_up(self) -> None:
+        owner = InMemoryLog(self._log.shared)
+        owner.fence()
+        assert "owned" not in [entry.request_id for entry in owner.read(0)]
+
+
+# An append is against what was read before the claim
+
+
+def test_a_planner_that_reads_the_log_does_not_let_a_claimed_offer_land_after_its_owner_gave_up() -> None:
+    log = begun()
+    queue, follower, planned = OwnerGivesUp(log), Follower(log), []
+
+    def planner(metadata: ClusterMetadata) -> Event:
+        planned.append(metadata.epoch)
+        if len(planned) == 1:
+            queue.give_up()
+            follower.catch_up()
+        return PauseChanges(why="planned")
+
+    assert Committer(follower, queue, author="a").commit(planner, request_id="planner") == Committed(2, "planner")
+    assert request_ids(log) == ["request-1", "planner"]
+
+
+def test_an_offer_that_was_claimed_is_not_tried_again_after_a_conflict() -> None:
+    log = ScriptedLog(begun())
+    queue = OwnerGivesUp(log.log)  # type: ignore[arg-type]
+
+    def overtaken(append: Callable, entries: list) -> None:
+        queue.give_up()
+        append(entries)
+
+    log.plan("append", overtaken)
+    result = Committer(Follower(log), queue, author="a").commit(PauseChanges(why="x"), request_id="mine")
+    assert result == Committed(2, "mine")
+    assert request_ids(log.log) == ["request-1", "mine"]  # type: ignore[arg-type]
+    assert log.calls.count("append") == 2
+
+
+def test_offers_are_claimed_only_after_the_log_was_read() -> None:
+    log = ScriptedLog(begun())
+
+    class Line(OwnerGivesUp):
+        def claim(self) -> list[bytes]:
+            offers = super().claim()
+            assert log.calls[-1] == "read", "what is appended has to be against a read from before the claim"
+            if offers:
+                self.give_up()
+            return offers
+
+    queue = Line(log.log)  # type: ignore[arg-type]
+    result = Committer(Follower(log), queue, author="a").commit(PauseChanges(why="x"), request_id="mine")
+    assert result == Committed(2, "mine")
+    assert request_ids(log.log) == ["request-1", "mine"]  # type: ignore[arg-type]
+
+
+# An offer that may still be taken
+
+
+def test_a_retry_is_not_told_a_failure_while_an_offer_of_the_first_try_may_still_be_taken() -> None:
+    steps = Steps()
+    queue = SteppedQueue(steps, lock=(False,), silent_withdrawals=10**6)
+    log = begun()
+    commits = Committer(Follower(SteppedLog(log, steps)), queue, author="a")
+    commits._contended = True
+    resume = ResumeChanges()
+    with pytest.raises(CommitUnknown):
+        commits.commit(resume, request_id="resume", timeout=0.01)
+    assert queue.offers, "the offer is still there"
+    # Now the lock is had, and the change is not valid: but somebody may take the offer when it is.
+    queue._lock = [True]
+    with pytest.raises(CommitUnknown, match="offered"):
+        commits.commit(resume, request_id="resume", timeout=0.05)
+    committer(InMemoryLog(log.shared)).commit(PauseChanges(why="an operator"))
+    queue._silent = 0
+    # Taken back at last, so that the log tells: it is valid now, and the caller asks for it now.
+    assert commits.commit(resume, request_id="resume", timeout=5).epoch == 3
+    assert not queue.offers
+
+
+def test_an_offer_whose_withdrawal_failed_is_taken_back_before_a_rejection_is_told() -> None:
+    steps = Steps()
+    queue = SteppedQueue(steps, lock=(False, True), silent_withdrawals=3)
+    log = begun()
+    commits = Committer(Follower(SteppedLog(log, steps)), queue, author="a")
+    commits._contended = True
+    with pytest.raises(CommitUnknown):
+        commits.commit(ResumeChanges(), request_id="resume", timeout=0.0)
+    with pytest.raises(Rejected, match="not-paused"):
+        commits.commit(ResumeChanges(), request_id="resume", timeout=20)
+    assert not queue.offers, "nobody can take what was told to be rejected"
+    assert request_ids(log) == ["request-1"]
+
+
+# What is in the log is committed, whatever fails meanwhile
+
+
+@pytest.mark.parametrize("fails", ["append", "fence", "read"])
+def test_a_request_that_is_in_the_log_is_committed_while_the_disk_is_full_or_the_root_is_away(fails: str) -> None:
+    log = ScriptedLog(begun())
+    commits = committer(log)
+    assert commits.commit(OFF, request_id="mine").epoch == 2
+    errors = {"append": AppendFailed("disk full"), "fence": AppendUncertain("no"), "read": StorageUnavailable("away")}
+    log.plan(fails, *[raising(errors[fails])] * 100)
+    assert commits.commit(OFF, request_id="mine", timeout=0.05) == Committed(2, "mine", already=True)
+    assert commits.commit(toggle, request_id="mine", timeout=0.05) == Committed(2, "mine", already=True)
+
+
+def test_an_append_that_landed_is_committed_also_when_the_fence_behind_it_fails() -> None:
+    log = ScriptedLog(begun())
+
+    def lands_without_answer(append: Callable, entries: list) -> None:
+        append(entries)
+        time.sleep(1.0)  # until the caller's time is over
+        raise AppendUncertain("no answer")
+
+    log.plan("append", lands_without_answer)
+    log.plan("fence", *[raising(AppendUncertain("disk full"))] * 100)
+    assert committer(log).commit(OFF, request_id="mine", timeout=1.0).epoch == 2
+
+
+def test_without_the_log_nothing_is_said_of_a_request_that_may_have_been_tried_before() -> None:
+    log = ScriptedLog(begun())
+    commits = committer(log)
+    log.plan("read", *[raising(StorageUnavailable("away"))] * 10_000)
+    with pytest.raises(CommitUnknown, match="earlier try"):
+        commits.commit(OFF, request_id="mine", timeout=0.05)
+    with pytest.raises(CommitTimeout):
+        commits.commit(OFF, timeout=0.05)
+
+
+def test_a_write_that_landed_and_then_failed_is_not_called_a_failed_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "log")
+    create_log_table(uri)
+    first, second = chain(2)
+    put(DeltaLog(uri), [first])
+    write = delta.write_deltalake
+
+    def lands_and_fails(*arguments: object, **options: object) -> None:
+        write(*arguments, **options)
+        raise DeltaError("connection reset")
+
+    monkeypatch.setattr(delta, "write_deltalake", lands_and_fails)
+    log = DeltaLog(uri)
+    log.read(0)
+    with pytest.raises(AppendUncertain):
+        log.append([second])
+    assert committer(DeltaLog(uri)).commit(PauseChanges(why="x"), request_id="mine").epoch == 3
+    assert [entry.epoch for entry in DeltaLog(uri).read(0)] == [1, 2, 3]
+
+
+def test_a_write_to_a_store_without_a_directory_that_fails_is_never_called_a_failed_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "log")
+    create_log_table(uri)
+    log = DeltaLog(uri)
+    log.read(0)
+    monkeypatch.setattr(delta, "write_deltalake", raising(OSError("reset")))
+    monkeypatch.setattr(delta.storage, "local_path", lambda uri: None)
+    with pytest.raises(AppendUncertain):
+        log.append(chain(1))
+
+
+# A request id that comes again
+
+
+def test_a_request_id_with_another_change_is_rejected_and_both_are_named() -> None:
+    log = begun()
+    commits = committer(log)
+    commits.commit(OFF, request_id="mine")
+    other = committer(InMemoryLog(log.shared))
+    for again in (commits, other):
+        with pytest.raises(Rejected, match=r"request-id-used.*epoch 2.*SwitchBalancing.*PauseChanges") as rejected:
+            again.commit(PauseChanges(why="x"), request_id="mine")
+        assert rejected.value.code == "request-id-used"
+        assert again.commit(OFF, request_id="mine") == Committed(2, "mine", already=True)
+    assert len(log.shared.entries) == 2
+
+
+def test_a_planner_of_the_same_request_that_would_plan_something_else_now_is_done_already() -> None:
+    log = begun()
+    assert committer(log).commit(toggle, request_id="mine", asked="switch balancing") == Committed(2, "mine")
+    again = committer(InMemoryLog(log.shared))
+    assert again.commit(toggle, request_id="mine", asked="switch balancing") == Committed(2, "mine", already=True)
+    assert again.commit(toggle, request_id="mine") == Committed(2, "mine", already=True)
+    with pytest.raises(Rejected, match=r"request-id-used.*switch balancing.*drop keyspace air"):
+        again.commit(toggle, request_id="mine", asked="drop keyspace air")
+
+
+def test_ids_that_are_chosen_anew_for_each_try_do_not_make_another_change_of_what_is_asked_in_words() -> None:
+    log = InMemoryLog()
+    begin = [Initialise(name="x", cluster_id=str(number), product_version="1") for number in range(2)]
+    assert committer(log).commit(begin[0], request_id="mine", asked="initialise x").epoch == 1
+    again = committer(InMemoryLog(log.shared)).commit(begin[1], request_id="mine", asked="initialise x")
+    assert again == Committed(1, "mine", already=True)
+
+
+def test_what_was_asked_is_kept_in_the_log_and_changes_no_event() -> None:
+    log = begun()
+    pause = PauseChanges(why="x")
+    committer(log).commit(pause, request_id="mine", asked='pause "changes"')
+    entry = log.shared.entries[1]
+    assert entry.asked == 'pause "changes"'
+    assert entry.decode() == pause
+    assert_sound(log.shared.entries)
+    assert Follower(InMemoryLog(log.shared)).catch_up().switches.changes is False
+
+
+def test_two_changes_with_one_request_id_in_one_append_are_told_apart() -> None:
+    log = begun()
+
+    class Line(LocalQueue):
+        def claim(self) -> list[bytes]:
+            return [offered(PauseChanges(why="x"), "mine"), offered(OFF, "mine")]
+
+    assert Committer(Follower(log), Line(), author="a").commit(OFF, request_id="mine") == Committed(2, "mine")
+    assert request_ids(log) == ["request-1", "mine"]
+
+
+def test_a_request_id_from_before_a_snapshot_with_another_change_is_rejected(tmp_path: Path) -> None:
+    uri = str(tmp_path / "log")
+    create_log_table(uri)
+    put(DeltaLog(uri), chain(6))
+    follower = Follower(DeltaLog(uri))
+    metadata = follower.catch_up()
+
+    class Start:
+        def newest(self) -> tuple[ClusterMetadata, Position]:
+            return metadata, follower.position
+
+    later = Committer(Follower(DeltaLog(uri), Start()), LocalQueue(), author="a")
+    assert later.commit(SwitchBalancing(on=True), request_id="request-3") == Committed(3, "request-3", already=True)
+    with pytest.raises(Rejected, match="request-id-used"):
+        later.commit(INITIALISE, request_id="request-3")
+    assert later.commit(toggle, request_id="new").epoch == 7
+
+
+def test_nothing_is_asked_of_zookeeper_for_a_request_that_is_known_to_be_done() -> None:
+    class Away(LocalQueue):
+        away = False
+
+        def acquire(self, timeout: float) -> bool:
+            if self.away:
+                raise CoordinationUnavailable("away")
+            return super().acquire(timeout)
+
+    queue = Away()
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(OFF, request_id="mine")
+    queue.away = True
+    assert commits.commit(OFF, request_id="mine", timeout=60) == Committed(2, "mine", already=True)
+    assert isinstance(outcome_of(lambda: commits.commit(toggle, timeout=0.01)), CommitTimeout)
+
+
+def test_a_conflict_is_still_a_conflict() -> None:
+    log = begun()
+    handle = InMemoryLog(log.shared)
+    handle.read(0)
+    log.fence()
+    with pytest.raises(AppendConflict):
+        handle.append(chain(2)[1:])
