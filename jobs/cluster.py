@@ -71,7 +71,7 @@ def initialise(
 
     An `init` that was killed half-way can be run again; with the same `request_id` also one that was not.
     """
-    storage.use_options(configuration.storage.options)
+    storage.use_settings(configuration.storage)
     root = Root(configuration.root)
     storage.create_directory(root.uri, parents=True)
     create_log_table(root.log)
@@ -101,7 +101,7 @@ class Cluster:
     """
 
     def __init__(self, configuration: Configuration) -> None:
-        storage.use_options(configuration.storage.options)
+        storage.use_settings(configuration.storage)
         self.configuration = configuration
         self.root = Root(configuration.root)
         self.snapshots = Snapshots(self.root.snapshots)

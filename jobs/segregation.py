@@ -23,6 +23,7 @@ from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.streaming import Pace
 from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import tablet_ranges
 
@@ -173,7 +174,7 @@ class SparkSegregator:
             return []
         rate = self._bytes_per_second / len(asked)
         numbers = self._spark.range(0, len(asked), numPartitions=len(asked))
-        task = partial(_segregate_numbered, rate, tuple(asked), storage.used_options())
+        task = partial(_segregate_numbered, rate, tuple(asked), storage.used_settings())
         results = {row.number: row.result for row in numbers.mapInArrow(task, _RESULT_DDL).collect()}
         return [msgspec.json.decode(results[number], type=Segregated) for number in range(len(asked))]
 
@@ -181,10 +182,10 @@ class SparkSegregator:
 def _segregate_numbered(
     bytes_per_second: float,
     asked: Sequence[Segregation],
-    options: dict[str, str],
+    settings: StorageSettings,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    storage.use_options(options)
+    storage.use_settings(settings)
     pace = Pace(bytes_per_second)
     for batch in batches:
         for number in batch.column(0).to_pylist():

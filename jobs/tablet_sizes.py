@@ -18,7 +18,7 @@ from epochlake.jobs.coordinator.planning import Loads
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore import storage
-from epochlake.metastore.configuration import TabletSettings
+from epochlake.metastore.configuration import StorageSettings, TabletSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, VolumeId
@@ -49,7 +49,7 @@ def tablet_sizes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     from epochlake.placement.frames import schema_of  # only here: commands that start no Spark must not pay for it
 
     places = _places(metadata)
-    task = partial(_measure_numbered, places, storage.used_options())
+    task = partial(_measure_numbered, places, storage.used_settings())
     numbers = spark.range(0, len(places), numPartitions=max(1, min(PARTITIONS, len(places))))
     return numbers.mapInArrow(task, schema_of(_SIZES))
 
@@ -102,9 +102,9 @@ def _may_answer(metadata: ClusterMetadata, volume: VolumeId) -> bool:
 
 
 def _measure_numbered(
-    places: Sequence[_Place], options: dict[str, str], batches: Iterable[pa.RecordBatch]
+    places: Sequence[_Place], settings: StorageSettings, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    storage.use_options(options)
+    storage.use_settings(settings)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             place = places[number]

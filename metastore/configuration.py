@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+from epochlake.metastore.deadlines import DEADLINE_SECONDS
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel
 from msgspec import Meta
@@ -155,6 +156,14 @@ class StorageSettings(msgspec.Struct, frozen=True):
         dict[str, str],
         Meta(description="Storage options by delta-rs's names (`aws_region`, …), for every root and volume."),
     ] = msgspec.field(default_factory=dict)
+    deadline_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="An access to a volume that makes no progress for so long is given up, and the volume counts "
+            "as unreachable for a while.",
+        ),
+    ] = DEADLINE_SECONDS
 
 
 class LoggingSettings(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The one module that touches storage: everything else names a place by its URI.
 
 The one idea: a URI is a plain path, `file://…` or an address that `pyarrow.fs` knows, and whatever goes wrong behind it
-becomes StorageUnavailable with the URI, the cause and what to do. Local files get what only they can do: atomic
+becomes StorageUnavailable, of the kind that it is, with the URI, the cause and what to do. Every access to a volume has
+a deadline (deadlines.py). Local files get what only they can do: atomic
 replacement, put-if-absent, hard links, free space. Object stores put whole objects, which is atomic by itself.
 """
 
@@ -9,15 +10,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from epochlake.metastore import deadlines
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
 from pyarrow import fs
 
@@ -27,6 +33,8 @@ CHUNK = 8 << 20
 TEMPORARY = ".tmp-"
 """Part of the name of a file that is being written and will be renamed; left behind only by a killed process."""
 
+T = TypeVar("T")
+
 _S3_OPTIONS = {
     "aws_access_key_id": "access_key",
     "aws_secret_access_key": "secret_key",
@@ -35,21 +43,55 @@ _S3_OPTIONS = {
     "aws_endpoint_url": "endpoint_override",
 }
 
-_ADVICE = {
-    errno.ENOSPC: "the disk is full: make room and retry",
-    errno.EDQUOT: "the quota is used up: make room and retry",
-    errno.EROFS: "it is mounted read-only: mount it writable and retry",
-    errno.EACCES: "permission is denied: check owner and mode",
-    errno.EPERM: "permission is denied: check owner and mode",
-    errno.ENOENT: "it is not there: check that the disk is mounted and the URI right",
-    errno.ENOTDIR: "a file stands where a directory should be: check the URI",
-}
+STORAGE_ERRORS = (OSError, DeltaError, pa.ArrowException, ValueError)
+"""What the libraries below raise when storage fails, or holds what cannot be read. `unavailable` says which it was."""
 
-_options: dict[str, str] = {}
+_settings = StorageSettings()
 
 
 class MissingFile(StorageUnavailable):
     """What was asked for is not there, though storage answers."""
+
+
+class StorageFull(StorageUnavailable):
+    """There is no room left, or no quota."""
+
+
+class StorageDamaged(StorageUnavailable):
+    """Something is there and cannot be understood: trying again does not help."""
+
+    exit_code = 1
+
+
+class StorageMisconfigured(StorageUnavailable):
+    """The place can never be used as it is: a wrong URI, a wrong owner, a file where a directory belongs."""
+
+    exit_code = 1
+
+
+_KINDS: dict[int, tuple[type[StorageUnavailable], str]] = {
+    errno.ENOSPC: (StorageFull, "the disk is full: make room and retry"),
+    errno.EDQUOT: (StorageFull, "the quota is used up: make room and retry"),
+    errno.EROFS: (StorageUnavailable, "it is mounted read-only: mount it writable and retry"),
+    errno.EACCES: (StorageMisconfigured, "permission is denied: check owner and mode"),
+    errno.EPERM: (StorageMisconfigured, "permission is denied: check owner and mode"),
+    errno.ENOENT: (MissingFile, "it is not there: check that the disk is mounted and the URI right"),
+    errno.ENOTDIR: (StorageMisconfigured, "a file stands where a directory should be: check the URI"),
+    errno.EISDIR: (StorageMisconfigured, "a directory stands where a file should be: check the URI"),
+    errno.ENAMETOOLONG: (StorageMisconfigured, "the name is too long for the file system: choose a shorter URI"),
+    errno.ELOOP: (StorageMisconfigured, "its symbolic links lead in a circle: check the URI"),
+    errno.EIO: (StorageUnavailable, "the device reports an error: check the disk"),
+    errno.ESTALE: (StorageUnavailable, "its mount is stale: mount it again and retry"),
+    errno.ENODEV: (StorageUnavailable, "the device is gone: check the disk"),
+    errno.ENXIO: (StorageUnavailable, "the device is gone: check the disk"),
+    errno.ENOTCONN: (StorageUnavailable, "its mount has no connection: mount it again and retry"),
+    errno.EHOSTDOWN: (StorageUnavailable, "its file server is down: retry when it answers"),
+    errno.ETIMEDOUT: (StorageUnavailable, "it does not answer in time: retry when it does"),
+}
+"""What an error number of the system means: the kind of the failure, and what to do."""
+
+_UNKNOWN_SCHEME = re.compile("unrecognized filesystem type|unknown (url )?scheme|unable to recognise url", re.I)
+_NUMBER = re.compile(r"(?:code: |os error |errno )(\d+)")
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -67,21 +109,22 @@ class Space(msgspec.Struct, frozen=True):
     free: int
 
 
-def use_options(options: Mapping[str, str]) -> None:
-    """Set the storage options of this process, by delta-rs' names; once, when it starts."""
-    _options.clear()
-    _options.update(options)
+def use_settings(settings: StorageSettings) -> None:
+    """Set how this process uses storage: once, when it starts."""
+    global _settings
+    _settings = settings
+    deadlines.use_deadline(settings.deadline_seconds)
     _remote_filesystem.cache_clear()
 
 
-def used_options() -> dict[str, str]:
-    """The options of this process, to be used in another one too."""
-    return dict(_options)
+def used_settings() -> StorageSettings:
+    """The settings of this process, to be used in another one too."""
+    return _settings
 
 
 def storage_options(uri: str) -> dict[str, str]:
     """What delta-rs needs for this place: nothing for local files."""
-    return {} if local_path(uri) is not None else dict(_options)
+    return {} if local_path(uri) is not None else dict(_settings.options)
 
 
 def local_path(uri: str) -> str | None:
@@ -131,14 +174,32 @@ def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def unavailable(asked: str, uri: str, error: BaseException) -> StorageUnavailable:
-    """The error for `asked` (a verb) at `uri`: cause and advice. For callers that reach storage through delta-rs."""
-    number = getattr(error, "errno", None)
-    text = str(error) or type(error).__name__
-    if number is None:  # delta-rs says it in words only
-        number = next((known for known in _ADVICE if f"code: {known}," in text or os.strerror(known) in text), None)
-    advice = _ADVICE.get(number, "check that the place is reachable and retry") if number else "retry when it answers"
-    kind = MissingFile if number == errno.ENOENT else StorageUnavailable
+    """The error for `asked` (a verb) at `uri`: its kind, cause and advice. The one place that reads what libraries say.
+
+    StorageUnavailable itself is what may pass. Callers that reach storage through delta-rs or Arrow come here too.
+    """
+    if isinstance(error, StorageUnavailable):
+        return error
+    text = " ".join(str(error).split()) or type(error).__name__
+    kind, advice = _kind_of(error, text)
     return kind(f"cannot {asked} {uri}: {advice} ({text})")
+
+
+def _kind_of(error: BaseException, text: str) -> tuple[type[StorageUnavailable], str]:
+    number = getattr(error, "errno", None)
+    if number is None and (said := _NUMBER.search(text)):  # delta-rs says it in words only
+        number = int(said.group(1))
+    if number is None:
+        number = next((known for known in _KINDS if os.strerror(known) in text), None)
+    if number is not None:
+        return _KINDS.get(number, (StorageUnavailable, "check that the place is reachable and retry"))
+    if _UNKNOWN_SCHEME.search(text):
+        return StorageMisconfigured, "no file system is known by the scheme of this URI: check it"
+    if isinstance(error, TableNotFoundError):
+        return MissingFile, "there is no table: check that the disk is mounted and the URI right"
+    if isinstance(error, OSError):
+        return StorageUnavailable, "retry when it answers"
+    return StorageDamaged, "what is there cannot be read: it is torn, or not of this kind. Restore or repair it"
 
 
 @contextmanager
@@ -146,36 +207,55 @@ def naming(asked: str, uri: str) -> Iterator[None]:
     """Turn errors of the storage below into StorageUnavailable that names what was asked and where."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except STORAGE_ERRORS as error:
         raise unavailable(asked, uri, error) from error
+
+
+def within_deadline(asked: str, uri: str, call: Callable[[], T]) -> T:
+    """`call()`, which touches `uri`, within the deadline. Raises StorageUnavailable for all that storage raises."""
+    with naming(asked, uri):
+        return deadlines.within(uri, f"{asked} {uri}", call)
 
 
 def read_bytes(uri: str) -> bytes:
     """The whole file. Raises MissingFile, StorageUnavailable."""
     filesystem_, path = filesystem(uri)
-    with naming("read", uri), filesystem_.open_input_stream(path, compression=None) as stream:
-        return bytes(stream.read())
+
+    def read() -> bytes:
+        with filesystem_.open_input_stream(path, compression=None) as stream:
+            return bytes(stream.read())
+
+    return within_deadline("read", uri, read)
 
 
 def read_tail(uri: str, size: int) -> bytes:
     """The last `size` bytes of a file, or all of it when it is shorter."""
     filesystem_, path = filesystem(uri)
-    with naming("read", uri), filesystem_.open_input_file(path) as stream:
-        start = max(0, stream.size() - size)
-        stream.seek(start)
-        return bytes(stream.read(size))
+
+    def read() -> bytes:
+        with filesystem_.open_input_file(path) as stream:
+            start = max(0, stream.size() - size)
+            stream.seek(start)
+            return bytes(stream.read(size))
+
+    return within_deadline("read", uri, read)
 
 
 def write_bytes(uri: str, data: bytes | pa.Buffer) -> None:
     """Write a file whose name nobody else uses yet. A failure may leave a torn one, so this is for staging only."""
     filesystem_, path = filesystem(uri)
-    with naming("write", uri):
+
+    def write() -> None:
         if filesystem_ is _LOCAL:
             with open(path, "wb", buffering=0) as file:
                 _write_all(file.fileno(), memoryview(data))
             return
         with filesystem_.open_output_stream(path, compression=None) as stream:
-            stream.write(data)
+            for start in range(0, len(data), CHUNK):
+                stream.write(data[start : start + CHUNK])
+                deadlines.progress()
+
+    within_deadline("write", uri, write)
 
 
 @contextmanager
@@ -202,12 +282,15 @@ def touch(uri: str) -> bool:
     path = local_path(uri)
     if path is None:
         return False
-    with naming("touch", uri):
+
+    def set_times() -> bool:
         try:
             os.utime(path)
         except FileNotFoundError:
             return False
         return True
+
+    return within_deadline("touch", uri, set_times)
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
@@ -221,14 +304,18 @@ def put_if_absent(uri: str, data: bytes) -> bool:
             return False
         write_bytes(uri, data)
         return True
-    temporary = _temporary(path)
-    with naming("create", uri), _removed_afterwards(temporary):
-        _write_through(temporary, data)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        return True
+
+    def put() -> bool:
+        temporary = _temporary(path)
+        with _removed_afterwards(temporary):
+            _write_through(temporary, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            return True
+
+    return within_deadline("create", uri, put)
 
 
 def replace_bytes(uri: str, data: bytes) -> None:
@@ -236,16 +323,21 @@ def replace_bytes(uri: str, data: bytes) -> None:
     path = local_path(uri)
     if path is None:
         return write_bytes(uri, data)
-    temporary = _temporary(path)
-    with naming("replace", uri), _removed_afterwards(temporary):
-        _write_through(temporary, data)
-        os.replace(temporary, path)
+
+    def replace() -> None:
+        temporary = _temporary(path)
+        with _removed_afterwards(temporary):
+            _write_through(temporary, data)
+            os.replace(temporary, path)
+
+    return within_deadline("replace", uri, replace)
 
 
 def create_directory(uri: str, *, parents: bool = False) -> None:
     """Make sure that a directory is there. Without `parents` its parent must be: a lost mount is not papered over."""
     filesystem_, path = filesystem(uri)
-    with naming("create the directory", uri):
+
+    def create() -> None:
         if filesystem_ is not _LOCAL:
             filesystem_.create_dir(path, recursive=parents)
         elif parents:
@@ -254,40 +346,47 @@ def create_directory(uri: str, *, parents: bool = False) -> None:
             with suppress(FileExistsError):
                 os.mkdir(path)
 
+    within_deadline("create the directory", uri, create)
+
 
 def exists(uri: str) -> bool:
     """Whether a file or directory is there. Raises StorageUnavailable when that cannot be told."""
-    filesystem_, path = filesystem(uri)
-    with naming("look for", uri):
-        return bool(filesystem_.get_file_info(path).type != fs.FileType.NotFound)
+    return _info(uri).type != fs.FileType.NotFound
 
 
 def size_of(uri: str) -> int | None:
     """Bytes of a file, None when there is no such file."""
-    filesystem_, path = filesystem(uri)
-    with naming("look for", uri):
-        info = filesystem_.get_file_info(path)
-        return int(info.size) if info.type == fs.FileType.File else None
+    info = _info(uri)
+    return int(info.size) if info.type == fs.FileType.File else None
 
 
 def modified_ms(uri: str) -> int | None:
     """When a file was last written, milliseconds since the Unix epoch; None when there is no such file."""
-    filesystem_, path = filesystem(uri)
-    with naming("look for", uri):
-        info = filesystem_.get_file_info(path)
-        return int((info.mtime_ns or 0) // 1_000_000) if info.type == fs.FileType.File else None
+    info = _info(uri)
+    return int((info.mtime_ns or 0) // 1_000_000) if info.type == fs.FileType.File else None
 
 
 def list_files(uri: str) -> list[FileEntry]:
     """All files below a directory, however deep, sorted by name. Raises MissingFile when it is not there."""
     filesystem_, path = filesystem(uri)
-    with naming("list", uri):
-        found = filesystem_.get_file_info(fs.FileSelector(path, recursive=True))
+
+    def listed() -> list[fs.FileInfo]:
+        # A directory at a time, so that a long listing makes progress.
+        files: list[fs.FileInfo] = []
+        directories = [path]
+        while directories:
+            for info in filesystem_.get_file_info(fs.FileSelector(directories.pop())):
+                if info.type == fs.FileType.Directory:
+                    directories.append(info.path)
+                elif info.type == fs.FileType.File:
+                    files.append(info)
+            deadlines.progress()
+        return files
+
     prefix = len(path.rstrip("/")) + 1
     entries = [
         FileEntry(info.path[prefix:], int(info.size), int((info.mtime_ns or 0) // 1_000_000))
-        for info in found
-        if info.type == fs.FileType.File
+        for info in within_deadline("list", uri, listed)
     ]
     return sorted(entries, key=lambda entry: entry.name)
 
@@ -295,7 +394,8 @@ def list_files(uri: str) -> list[FileEntry]:
 def delete_file(uri: str) -> bool:
     """Delete a file; whether it was there."""
     filesystem_, path = filesystem(uri)
-    with naming("delete", uri):
+
+    def delete() -> bool:
         if filesystem_ is not _LOCAL:
             if filesystem_.get_file_info(path).type == fs.FileType.NotFound:
                 return False
@@ -307,35 +407,33 @@ def delete_file(uri: str) -> bool:
             return False
         return True
 
+    return within_deadline("delete", uri, delete)
+
 
 def copy_file(source: str, target: str) -> int:
     """Copy a file and return its bytes. The target appears whole under its name or not at all.
 
-    By the store itself where both are on the same one, by the kernel between local files, else as a stream.
+    By the store itself where both are on the same one, else as a stream, of which each part may take the deadline.
     """
-    source_path, target_path = local_path(source), local_path(target)
-    if source_path is not None and target_path is not None:
-        temporary = _temporary(target_path)
-        with naming(f"copy {source} to", target), _removed_afterwards(temporary):
-            shutil.copyfile(source_path, temporary)
-            size = os.path.getsize(temporary)
-            os.replace(temporary, target_path)
-            return size
     from_filesystem, from_path = filesystem(source)
     to_filesystem, to_path = filesystem(target)
-    with naming(f"copy {source} to", target):
+    target_path = local_path(target)
+
+    def copy() -> int:
         if target_path is not None:
-            to_path = _temporary(target_path)
-            with _removed_afterwards(to_path):
-                _copy_stream(from_filesystem, from_path, to_filesystem, to_path)
-                size = os.path.getsize(to_path)
-                os.replace(to_path, target_path)
+            temporary = _temporary(target_path)
+            with _removed_afterwards(temporary):
+                _copy_stream(source, from_filesystem, from_path, to_filesystem, temporary)
+                size = os.path.getsize(temporary)
+                os.replace(temporary, target_path)
                 return size
         if from_filesystem is to_filesystem:
             from_filesystem.copy_file(from_path, to_path)
         else:
-            _copy_stream(from_filesystem, from_path, to_filesystem, to_path)
+            _copy_stream(source, from_filesystem, from_path, to_filesystem, to_path)
         return int(to_filesystem.get_file_info(to_path).size)
+
+    return within_deadline(f"copy {source} to", target, copy)
 
 
 def hard_link(source: str, target: str) -> bool:
@@ -346,7 +444,8 @@ def hard_link(source: str, target: str) -> bool:
     source_path, target_path = local_path(source), local_path(target)
     if source_path is None or target_path is None:
         return False
-    with naming(f"link {source} to", target):
+
+    def link() -> bool:
         try:
             os.link(source_path, target_path)
         except FileExistsError:
@@ -359,14 +458,15 @@ def hard_link(source: str, target: str) -> bool:
         os.utime(target_path)
         return True
 
+    return within_deadline(f"link {source} to", target, link)
+
 
 def space(uri: str) -> Space | None:
     """Total and free bytes of a local place, None where there is no such thing."""
     path = local_path(uri)
     if path is None:
         return None
-    with naming("measure", uri):
-        usage = shutil.disk_usage(path)
+    usage = within_deadline("measure", uri, lambda: shutil.disk_usage(path))
     return Space(usage.total, usage.free)
 
 
@@ -376,7 +476,8 @@ _LOCAL = fs.LocalFileSystem()
 @lru_cache(maxsize=256)
 def _remote_filesystem(scheme: str, authority: str) -> fs.FileSystem:
     if scheme in ("s3", "s3a"):
-        known = {theirs: _options[ours] for ours, theirs in _S3_OPTIONS.items() if ours in _options}
+        options = _settings.options
+        known = {theirs: options[ours] for ours, theirs in _S3_OPTIONS.items() if ours in options}
         return fs.S3FileSystem(**known)
     return fs.FileSystem.from_uri(f"{scheme}://{authority}")[0]
 
@@ -398,16 +499,23 @@ def _write_through(path: str, data: bytes) -> None:
 
 def _write_all(descriptor: int, data: memoryview) -> None:
     while data:
-        data = data[os.write(descriptor, data) :]
+        data = data[os.write(descriptor, data[:CHUNK]) :]
+        deadlines.progress()
 
 
-def _copy_stream(source: fs.FileSystem, source_path: str, target: fs.FileSystem, target_path: str) -> None:
-    with (
-        source.open_input_stream(source_path, compression=None) as reader,
-        target.open_output_stream(target_path, compression=None) as writer,
-    ):
-        while chunk := reader.read(CHUNK):
+def _copy_stream(uri: str, source: fs.FileSystem, source_path: str, target: fs.FileSystem, target_path: str) -> None:
+    """Copy from the place `uri`; what hangs while it is read is the source's lateness, not the target's."""
+    asked = f"read {uri}"
+    reader = deadlines.within(uri, asked, lambda: source.open_input_stream(source_path, compression=None))
+    with reader, target.open_output_stream(target_path, compression=None) as writer:
+        while chunk := deadlines.within(uri, asked, lambda: reader.read(CHUNK)):
             writer.write(chunk)
+            deadlines.progress()
+
+
+def _info(uri: str) -> fs.FileInfo:
+    filesystem_, path = filesystem(uri)
+    return within_deadline("look for", uri, lambda: filesystem_.get_file_info(path))
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class Session:
             if self.verbose:
                 settings = msgspec.structs.replace(settings, level="DEBUG")
             start_logging(settings)
-            storage.use_options(loaded.storage.options)
+            storage.use_settings(loaded.storage)
             self._configuration = loaded
         return self._configuration
 

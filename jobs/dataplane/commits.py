@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
@@ -43,14 +44,13 @@ from epochlake.jobs.dataplane.pieces import (
 from epochlake.jobs.dataplane.replica import (
     ATTEMPTS,
     LOG_RETENTION_SECONDS,
-    STORAGE_ERRORS,
     ReplicaAddress,
     ReplicaSnapshot,
     attempts,
     open_snapshot,
 )
 from epochlake.jobs.dataplane.volumes import require_volume
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import TABLET
 
@@ -288,16 +288,20 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
         if not (decision.adds or decision.removes or decision.leaves_mark):
             return AlreadyApplied(snapshot.version)
         try:
-            version = _commit(snapshot, decision, mark)
+            version = deadlines.within(
+                address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
+            )
             if time.time() - started < LOG_RETENTION_SECONDS / 2:
                 require_volume(address.volume_uri, address.cluster_id, address.volume_id)
                 return Acknowledged(version)
             doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
         except CommitFailedError:
             continue
+        except deadlines.StorageLate as error:
+            return Unreachable(f"whether it has landed cannot be told: {error}")
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
-        except STORAGE_ERRORS as error:
+        except storage.STORAGE_ERRORS as error:
             doubt = storage.unavailable("commit to the replica table", address.uri, error)
         return _read_back(address, mark, doubt)
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
@@ -329,7 +333,7 @@ def _read_back(address: ReplicaAddress, mark: _Applied | None, doubt: StorageUna
             snapshot = open_snapshot(address)
             if mark.seen_in(snapshot):
                 return Acknowledged(snapshot.version)
-        except (StorageUnavailable, WrongCluster, *STORAGE_ERRORS) as error:
+        except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(f"{doubt}; and it cannot be told whether it has landed: {error}")
     return Unreachable(str(doubt))
 

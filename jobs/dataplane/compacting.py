@@ -164,7 +164,7 @@ def plan_merges(
                     purge_before=purge_before if one.whole else MIN_TOKEN,
                 )
             )
-    return MergePlan(table, tuple(merges), target_file_bytes, storage.used_options())
+    return MergePlan(table, tuple(merges), target_file_bytes, storage.used_settings())
 
 
 def _slices(interval: Interval, count: int) -> list[Interval]:

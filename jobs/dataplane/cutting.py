@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from epochlake.jobs.dataplane.files import DataFile, cut_id, id_in
 from epochlake.jobs.dataplane.pieces import Interval, Part, meet, overlap
-from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, ReplicaAddress, require_replica
+from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
 from epochlake.metastore import storage
@@ -105,7 +105,7 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
         with filesystem.open_input_file(stored) as stream:
             footer = pq.read_metadata(stream)
         tokens, times, tombstones = (_range_of(footer, name) for name in (TOKEN, WRITTEN_AT, DELETED))
-    except STORAGE_ERRORS:
+    except storage.STORAGE_ERRORS:
         return None
     found = DataFile(
         file_id=id_in(path),

@@ -20,7 +20,8 @@ from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.sealing import CHUNK, DamagedBytes, require_intact
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
 if TYPE_CHECKING:
@@ -57,16 +58,21 @@ def check_bytes(stored: StoredFile) -> Checked:
     try:
         if require_intact(stored.file, stored.uri) is not None:
             return Checked(None, None)
-        filesystem, path = storage.filesystem(stored.uri)
-        digest = hashlib.sha256()
-        with storage.naming("read", stored.uri), filesystem.open_input_file(path) as stream:
-            while chunk := stream.read(CHUNK):
-                digest.update(chunk)
+        return Checked(storage.within_deadline("read", stored.uri, partial(_digest, stored.uri)), None)
     except DamagedBytes as error:
         return Checked(None, error.damage)
     except StorageUnavailable as error:
         return Checked(None, str(error))
-    return Checked(digest.hexdigest(), None)
+
+
+def _digest(uri: str) -> str:
+    filesystem, path = storage.filesystem(uri)
+    digest = hashlib.sha256()
+    with filesystem.open_input_file(path) as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            deadlines.progress()
+    return digest.hexdigest()
 
 
 def check_in_threads(files: Sequence[StoredFile]) -> list[Checked]:
@@ -79,15 +85,15 @@ def check_with_spark(spark: SparkSession, files: Sequence[StoredFile], partition
     if not files:
         return []
     numbers = spark.range(0, len(files), numPartitions=min(partitions, len(files)))
-    task = partial(_check_numbered, tuple(files), storage.used_options())
+    task = partial(_check_numbered, tuple(files), storage.used_settings())
     rows = numbers.mapInArrow(task, _RESULT_DDL).toArrow().sort_by("number").to_pylist()
     return [Checked(row["digest"], row["damage"]) for row in rows]
 
 
 def _check_numbered(
-    files: Sequence[StoredFile], options: dict[str, str], batches: Iterable[pa.RecordBatch]
+    files: Sequence[StoredFile], settings: StorageSettings, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    storage.use_options(options)
+    storage.use_settings(settings)
     for batch in batches:
         numbers = batch.column(0).to_pylist()
         found = [check_bytes(files[number]) for number in numbers]

@@ -20,6 +20,7 @@ from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.dataplane.sealing import SealedWriter
 from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
@@ -73,7 +74,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     written_at: int
     deleted: bool
     target_file_bytes: int
-    storage_options: dict[str, str]
+    storage: StorageSettings
 
 
 class RowsRefused(Exception):
@@ -82,7 +83,7 @@ class RowsRefused(Exception):
 
 def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
-    storage.use_options(plan.storage_options)
+    storage.use_settings(plan.storage)
     replicas = Replicas()
     batches = iter(batches)
     try:

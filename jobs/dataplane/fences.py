@@ -14,7 +14,6 @@ from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import (
     FENCE,
     SESSIONS,
-    STORAGE_ERRORS,
     ReplicaAddress,
     attempts,
     encode_sessions,
@@ -70,6 +69,6 @@ def _change(
             snapshot.delta_table().alter.set_table_properties(properties, raise_if_not_exists=False)
         except CommitFailedError:
             continue
-        except STORAGE_ERRORS as error:
+        except storage.STORAGE_ERRORS as error:
             failure = str(storage.unavailable(f"raise the fence to {epoch} of", address.uri, error))
     return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")

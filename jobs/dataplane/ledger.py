@@ -31,7 +31,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, meet, overlap
-from epochlake.jobs.dataplane.replica import STORAGE_ERRORS, attempts
+from epochlake.jobs.dataplane.replica import attempts
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
@@ -185,7 +185,7 @@ class Ledger:
                 )
             except CommitFailedError:
                 continue
-            except STORAGE_ERRORS as error:
+            except storage.STORAGE_ERRORS as error:
                 raise storage.unavailable("write the ledger of compactions at", self.uri, error) from error
             self._remember(table_id, [*known, *chosen])
             self._tidy(table_id)
@@ -217,7 +217,7 @@ class Ledger:
             return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
         except TableNotFoundError:
             return None
-        except STORAGE_ERRORS as error:
+        except storage.STORAGE_ERRORS as error:
             raise storage.unavailable("read the ledger of compactions at", self.uri, error) from error
 
     def _create(self) -> DeltaTable:
@@ -234,7 +234,7 @@ class Ledger:
                     configuration=_PROPERTIES,
                     storage_options=storage.storage_options(self.uri),
                 )
-            except STORAGE_ERRORS as error:
+            except storage.STORAGE_ERRORS as error:
                 if self._open() is None:
                     raise storage.unavailable("create the ledger of compactions at", self.uri, error) from error
             return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
@@ -248,7 +248,7 @@ class Ledger:
                 new = self._store(table_id, entries)
                 if _read_file(self.uri, new.path, table_id) == entries:
                     replace_files(table, files, [new], {"table_id": table_id})
-        except (StorageUnavailable, *STORAGE_ERRORS) as error:
+        except (StorageUnavailable, *storage.STORAGE_ERRORS) as error:
             logger.info("the ledger was not put together: %s", error)
 
     def _store(self, table_id: TableId, entries: Sequence[Merge]) -> NewFile:
@@ -301,7 +301,7 @@ def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
     """The entries of a table, each once: earlier versions could store one twice, by two OPTIMIZE at the same time."""
     try:
         read = [entry for file in _files(table, table_id) for entry in _read_file(uri, file.path, table_id)]
-    except STORAGE_ERRORS as error:
+    except storage.STORAGE_ERRORS as error:
         raise storage.unavailable("read the ledger of compactions at", uri, error) from error
     return list(dict.fromkeys(read))
 

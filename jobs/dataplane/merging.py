@@ -25,6 +25,7 @@ from epochlake.jobs.dataplane.pieces import Interval, merged
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
 from epochlake.placement.tokens import TOKEN, range_label
@@ -67,7 +68,7 @@ class MergePlan(msgspec.Struct, frozen=True):
     table: Table
     merges: tuple[RangeMerge, ...]
     target_file_bytes: int
-    storage_options: dict[str, str]
+    storage: StorageSettings
 
     @property
     def lows(self) -> NDArray[np.int64]:
@@ -132,7 +133,7 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
 
 def _encoded(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows that count in, `MergedFile`s as JSON out."""
-    storage.use_options(plan.storage_options)
+    storage.use_settings(plan.storage)
     for made in encode(plan, batches):
         yield pa.RecordBatch.from_pydict({"merged": [msgspec.json.encode(made).decode()]})
 

@@ -17,11 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, from_add_actions
 from epochlake.jobs.dataplane.schema import replica_schema
 from epochlake.jobs.dataplane.volumes import require_volume
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import TABLET
@@ -35,9 +34,6 @@ VOLUME = "epochlake.volume"
 
 LOG_RETENTION_SECONDS = 86_400
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
-
-STORAGE_ERRORS = (OSError, DeltaError, ValueError, pa.ArrowException)
-"""What delta-rs raises when the storage below fails or holds something torn."""
 
 _DELTA_PROPERTIES = {
     # Opening reads the newest checkpoint and each commit after it; at 10, opening and committing take 7 ms together.
@@ -69,6 +65,10 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
     keyspace: str
     table_id: TableId
 
+    def __post_init__(self) -> None:
+        # Whoever knows where a replica is may touch it: from then on its volume has the deadline.
+        deadlines.watch(self.volume_uri)
+
     @property
     def uri(self) -> str:
         return storage.join(self.volume_uri, self.keyspace, self.table_id)
@@ -87,7 +87,11 @@ class ReplicaSnapshot:
     @cached_property
     def all_files(self) -> dict[str, DataFile]:
         """The live files: file id -> file."""
-        return {file.file_id: file for file in from_add_actions(_arrow(self._table.get_add_actions(flatten=True)))}
+        return storage.within_deadline(
+            "list the files of",
+            self.address.uri,
+            lambda: {f.file_id: f for f in from_add_actions(_arrow(self._table.get_add_actions(flatten=True)))},
+        )
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
@@ -108,7 +112,9 @@ class ReplicaSnapshot:
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
-        return self._table.transaction_version(app_id)
+        return storage.within_deadline(
+            "look for a commit in", self.address.uri, lambda: self._table.transaction_version(app_id)
+        )
 
     def delta_table(self) -> DeltaTable:
         """The handle, for a commit with conflict detection from this version on. It is used up by that."""
@@ -133,8 +139,8 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
         SESSIONS: encode_sessions(frozenset()),
         **_identity(address),
     }
-    try:
-        storage.create_directory(storage.join(address.volume_uri, address.keyspace))
+
+    def create() -> None:
         DeltaTable.create(
             storage.delta_uri(address.uri),
             schema=schema,
@@ -144,9 +150,13 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
             storage_options=storage.storage_options(address.uri),
             raise_if_key_not_exists=False,
         )
-    except STORAGE_ERRORS as error:
+
+    try:
+        storage.create_directory(storage.join(address.volume_uri, address.keyspace))
+        storage.within_deadline("create the replica table", address.uri, create)
+    except StorageUnavailable:
         if not _was_created_meanwhile(address):
-            raise storage.unavailable("create the replica table", address.uri, error) from error
+            raise
     open_snapshot(address)
 
 
@@ -157,18 +167,25 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
     table belong to somebody else. A missing table is never taken for an empty one.
     """
     require_volume(address.volume_uri, address.cluster_id, address.volume_id)
-    try:
+
+    def load() -> tuple[DeltaTable, Mapping[str, str]]:
         table = DeltaTable(storage.delta_uri(address.uri), storage_options=storage.storage_options(address.uri))
-        properties = table.metadata().configuration
-    except STORAGE_ERRORS as error:
+        return table, table.metadata().configuration
+
+    try:
+        table, properties = storage.within_deadline("open the replica table", address.uri, load)
+    except deadlines.StorageLate:
+        raise
+    except StorageUnavailable as error:
         if _is_missing(address):
             raise StorageUnavailable(
                 f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
                 f"not. Rebuild its replicas, or restore the directory"
             ) from error
-        raise storage.unavailable("open the replica table", address.uri, error) from error
+        raise
     _require_identity(address, properties)
-    return ReplicaSnapshot(address, table, properties)
+    with storage.naming("read the fence of", address.uri):
+        return ReplicaSnapshot(address, table, properties)
 
 
 def require_replica(replica: ReplicaAddress) -> None:

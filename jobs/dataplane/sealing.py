@@ -20,8 +20,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.replica import STORAGE_ERRORS
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import TOKEN
 
@@ -162,18 +161,23 @@ def require_intact(file: DataFile, uri: str) -> bytes | None:
     """
     seal, footer = _seal(file, uri)
     filesystem, path = storage.filesystem(uri)
-    with storage.naming("read", uri), filesystem.open_input_file(path) as stream:
-        if seal is None:
-            _require_decodable(file, uri, stream)
-            return None
-        found, left = hashlib.sha256(), file.size - footer
-        while left:
-            chunk = stream.read(min(CHUNK, left))
-            if not chunk:
-                raise DamagedBytes(uri, f"it ends {left} bytes before its footer")
-            found.update(chunk)
-            left -= len(chunk)
-    if found.hexdigest()[:_DIGITS].encode() != seal:
+
+    def digest() -> bytes | None:
+        with filesystem.open_input_file(path) as stream:
+            if seal is None:
+                _require_decodable(file, uri, stream)
+                return None
+            found, left = hashlib.sha256(), file.size - footer
+            while left:
+                chunk = stream.read(min(CHUNK, left))
+                if not chunk:
+                    raise DamagedBytes(uri, f"it ends {left} bytes before its footer")
+                found.update(chunk)
+                left -= len(chunk)
+                deadlines.progress()
+        return found.hexdigest()[:_DIGITS].encode()
+
+    if storage.within_deadline("read", uri, digest) != seal:
         raise DamagedBytes(uri, "its bytes are not those that were written")
     return seal
 
@@ -215,8 +219,11 @@ def _require_rows(file: DataFile, uri: str, footer: bytes) -> None:
 def _require_decodable(file: DataFile, uri: str, stream: pa.NativeFile) -> None:
     try:
         source = pq.ParquetFile(stream, page_checksum_verification=True)
-        rows = sum(batch.num_rows for batch in source.iter_batches(BATCH_ROWS, use_threads=False))
-    except STORAGE_ERRORS as error:
+        rows = 0
+        for batch in source.iter_batches(BATCH_ROWS, use_threads=False):
+            rows += batch.num_rows
+            deadlines.progress()
+    except storage.STORAGE_ERRORS as error:
         lines = str(error).strip().splitlines()
         raise DamagedBytes(uri, lines[0] if lines else type(error).__name__) from error
     if rows != file.rows:

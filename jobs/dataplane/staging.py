@@ -64,7 +64,7 @@ def stage(
         written_at=written_at,
         deleted=deleted,
         target_file_bytes=target_file_bytes,
-        storage_options=storage.used_options(),
+        storage=storage.used_settings(),
     )
     rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
     return _staged(rows, plan)

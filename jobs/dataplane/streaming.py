@@ -21,6 +21,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage, missing
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class SparkCopier:
         tasks = min(self._partitions, len(copies))
         numbers = self._spark.range(0, len(copies), numPartitions=tasks)
         rate = self._bytes_per_second / tasks
-        task = partial(_copy_numbered, self._how, rate, tuple(copies), storage.used_options())
+        task = partial(_copy_numbered, self._how, rate, tuple(copies), storage.used_settings())
         for row in numbers.mapInArrow(task, _RESULT_DDL).toLocalIterator(prefetchPartitions=True):
             result = row.failure if row.file is None else msgspec.json.decode(row.file, type=DataFile)
             results[copies[row.number].key] = _told(result, progress)
@@ -157,10 +158,10 @@ def _copy_numbered(
     how: Copy,
     bytes_per_second: float,
     copies: Sequence[PieceCopy],
-    options: dict[str, str],
+    settings: StorageSettings,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    storage.use_options(options)
+    storage.use_settings(settings)
     pace = Pace(bytes_per_second)
     for batch in batches:
         for number in batch.column(0).to_pylist():

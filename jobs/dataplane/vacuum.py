@@ -14,7 +14,6 @@ import time
 import msgspec
 import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.replica import (
-    STORAGE_ERRORS,
     TOMBSTONE_RETENTION_SECONDS,
     ReplicaAddress,
     ReplicaSnapshot,
@@ -105,7 +104,7 @@ def removal_times(address: ReplicaAddress) -> dict[str, int]:
                     remove = json.loads(line).get("remove")
                     if remove:
                         times[remove["path"]] = remove.get("deletionTimestamp") or 0
-    except STORAGE_ERRORS as error:
+    except storage.STORAGE_ERRORS as error:
         raise storage.unavailable("read the log of", address.uri, error) from error
     return times
 

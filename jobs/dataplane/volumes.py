@@ -7,7 +7,7 @@ behind, and taking that for a volume without replicas would lose every acknowled
 from __future__ import annotations
 
 import msgspec
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import InvalidRequest
@@ -47,6 +47,7 @@ def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
         raise InvalidRequest(
             f"a volume cannot be at {uri}: Spark reads {' '.join(odd)} in a path as a pattern. Choose a URI without"
         )
+    deadlines.watch(uri)
     storage.create_directory(uri, parents=True)
     if storage.put_if_absent(marker_uri(uri), msgspec.json.format(msgspec.json.encode(marker), indent=2)):
         return marker
@@ -74,6 +75,7 @@ def require_volume(uri: str, cluster_id: str, volume_id: VolumeId) -> VolumeMark
 
 def read_marker(uri: str) -> VolumeMarker:
     """The marker of the volume at `uri`, whoever's it is."""
+    deadlines.watch(uri)
     try:
         data = storage.read_bytes(marker_uri(uri))
     except storage.MissingFile as error:
@@ -84,7 +86,9 @@ def read_marker(uri: str) -> VolumeMarker:
     try:
         marker = msgspec.json.decode(data, type=VolumeMarker)
     except msgspec.MsgspecError as error:
-        raise StorageUnavailable(f"the marker {marker_uri(uri)} cannot be read: {error}. Restore the file") from error
+        raise storage.StorageDamaged(
+            f"the marker {marker_uri(uri)} cannot be read: {error}. Restore the file"
+        ) from error
     if marker.format != MARKER_FORMAT:
         raise StorageUnavailable(
             f"the marker {marker_uri(uri)} has format {marker.format}, and this version knows {MARKER_FORMAT}: upgrade"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.failures import mounted, no_room_to_write, remount
@@ -150,9 +151,9 @@ def test_an_unknown_kind_of_uri_is_named() -> None:
 
 
 def test_options_are_for_places_that_are_not_local(tmp_path: Path) -> None:
-    storage.use_options({"aws_region": "eu-west-1"})
+    storage.use_settings(StorageSettings({"aws_region": "eu-west-1"}))
     try:
         assert storage.storage_options(str(tmp_path)) == {}
         assert storage.storage_options("s3://bucket/x") == {"aws_region": "eu-west-1"}
     finally:
-        storage.use_options({})
+        storage.use_settings(StorageSettings())

@@ -1,0 +1,309 @@
+"""Deadlines of storage: no access to a volume lasts longer than it may, whatever the file system below does.
+
+The one idea: a thread that hangs in the file system cannot be stopped, only left behind. So each access to a watched
+place runs in a thread of its own, and its caller waits for it until the deadline, counted from its last sign of
+progress. Then the place is *late*, which is one way of being unreachable (StorageLate), and the thread is left behind:
+counted, shown, and never waited for, not even when the process ends. A place with a thread left behind is not asked
+again at once; one call asks it after a while, and all do as soon as a thread comes back (docs/decisions/024-…).
+
+A left-behind access may still do its work when the file system comes back. It is the same as an access of a process
+that was paused, and nothing new has to guard against it: fences, sessions and conditional commits do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from epochlake.metastore.errors import StorageUnavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEADLINE_SECONDS = 30.0
+"""How long an access may go without a sign of progress, unless the configuration says otherwise. It is above what disks
+need to spin up and file servers for a stall, and far below what people wait for."""
+
+MOST_LEFT_BEHIND = 128
+"""Threads that a process leaves behind at most. With so many, late places are not asked again before one comes back."""
+
+SLICE_SECONDS = 1.0
+
+LONGEST_PAUSE_SECONDS = 900.0
+"""A late place is asked again after the deadline, then after twice as long, and so on up to this."""
+
+
+class StorageLate(StorageUnavailable):
+    """A place has not answered within the deadline; what was asked of it may still happen."""
+
+
+class LatePlace(msgspec.Struct, frozen=True):
+    """A place that does not answer: `hanging` threads were left behind there, the first one `seconds` ago."""
+
+    place: str
+    hanging: int
+    seconds: float
+
+
+class _Place:
+    """What is known of a watched place.
+
+    It is `late` from a missed deadline until a thread comes back, or one access that was let through has ended. `pause`
+    is how long it is left alone; it only starts anew when a thread came back: what answers from a cache proves little.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.late = False
+        self.late_since = 0.0
+        self.hanging = 0
+        self.pause = 0.0
+        self.ask_again_at = 0.0
+
+
+class _Access:
+    """One access: what runs, where it is at, and how often it said that it goes on."""
+
+    def __init__(self, place: str, asked: str, call: Callable[[], Any]) -> None:
+        self.place = place
+        self.asked = asked
+        self.call = call
+        self.signs = 0
+        self.left_behind_at: str | None = None
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _Thread(threading.Thread):
+    """Runs one access after the other. A daemon: the end of the process does not wait for one that hangs."""
+
+    def __init__(self) -> None:
+        super().__init__(name="epochlake-storage", daemon=True)
+        self.accesses: SimpleQueue[_Access] = SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            access = self.accesses.get()
+            _current.access = access
+            try:
+                access.result = access.call()
+            except BaseException as error:  # it is raised again where the access was asked for
+                access.error = error
+            _current.access = None
+            _ended(access)
+            del access
+            with _lock:
+                _idle.append(self)
+
+
+_current = threading.local()
+_lock = threading.Lock()
+_idle: list[_Thread] = []
+_places: dict[str, _Place] = {}
+_seconds = DEADLINE_SECONDS
+
+
+def use_deadline(seconds: float) -> None:
+    """Set the deadline of this process."""
+    global _seconds
+    _seconds = seconds
+
+
+def used_deadline() -> float:
+    """The deadline of this process, in seconds."""
+    return _seconds
+
+
+def watch(uri: str) -> None:
+    """From now on every access to this place, and to what lies below it, has the deadline."""
+    place = _normal(uri)
+    if place not in _places:
+        with _lock:
+            _places.setdefault(place, _Place(place))
+
+
+def within(uri: str, asked: str, call: Callable[[], T]) -> T:
+    """`call()`, which touches `uri` and may hang there; `asked` says in the infinitive what it is for ("read …").
+
+    In this thread when nobody watches the place. Raises StorageLate when the deadline is over, or the place was late a
+    short while ago; else what `call` raises.
+    """
+    place = _watched(uri)
+    if place is None:
+        return call()
+    outer: _Access | None = getattr(_current, "access", None)
+    if outer is not None:
+        return _inside(outer, place, asked, call)
+    asks_again = _admit(place, asked)
+    access = _Access(place.name, asked, call)
+    _thread().accesses.put(access)
+    _wait(access, asks_again)
+    if asks_again:
+        place.late = False
+    if access.error is not None:
+        try:
+            raise access.error
+        finally:
+            access.error = None  # no cycle over the traceback, which would keep what the caller held
+    return access.result
+
+
+def progress() -> None:
+    """Say that an access goes on: its deadline counts from now. Raises StorageLate when nobody waits for it now."""
+    access: _Access | None = getattr(_current, "access", None)
+    if access is not None:
+        access.signs += 1
+        if access.left_behind_at is not None:
+            raise StorageLate(f"nobody waits any more for: {access.asked}")
+
+
+def late_places() -> list[LatePlace]:
+    """The places that do not answer this process now, by name."""
+    now = time.monotonic()
+    with _lock:
+        return [
+            LatePlace(place.name, place.hanging, now - place.late_since)
+            for _, place in sorted(_places.items())
+            if place.late
+        ]
+
+
+def left_behind() -> int:
+    """How many threads of this process hang in storage."""
+    with _lock:
+        return sum(place.hanging for place in _places.values())
+
+
+def _inside(access: _Access, place: _Place, asked: str, call: Callable[[], T]) -> T:
+    """A part of an access. It may be at another place: that one is late when it hangs there."""
+    before = access.place
+    asks_again = place.name != before and _admit(place, asked)
+    progress()
+    access.place = place.name
+    try:
+        result = call()
+        if asks_again:
+            place.late = False
+        return result
+    finally:
+        access.place = before
+        access.signs += 1
+
+
+def _wait(access: _Access, asks_again: bool) -> None:
+    """Until the access has ended. Raises StorageLate when it makes no progress for the deadline.
+
+    Waited in slices, of which each counts as one: a process that was paused itself gives its threads their time.
+    """
+    signs, waited = access.signs, 0.0
+    while waited < _seconds:
+        piece = min(SLICE_SECONDS, _seconds - waited)
+        if access.done.wait(piece):
+            return
+        waited += piece
+        if access.signs != signs:
+            signs, waited = access.signs, 0.0
+    with _lock:
+        if access.done.is_set():
+            return
+        place = _places[access.place]
+        access.left_behind_at = place.name
+        place.hanging += 1
+        now = time.monotonic()
+        if newly := not place.late:
+            place.late, place.late_since = True, now - waited
+        if newly or asks_again:
+            place.pause = min(2 * place.pause or _seconds, LONGEST_PAUSE_SECONDS)
+        place.ask_again_at = now + place.pause
+    if newly:
+        logger.warning("%s does not answer: a thread is left behind that should %s", place.name, access.asked)
+    raise StorageLate(
+        f"cannot {access.asked}: {place.name} has not answered for {_seconds:g} seconds. Check the disk or mount; "
+        f"[storage] deadline_seconds says how long is waited"
+    )
+
+
+def _ended(access: _Access) -> None:
+    with _lock:
+        access.done.set()
+        if access.left_behind_at is None:
+            return
+        place = _places[access.left_behind_at]
+        place.hanging -= 1
+        answers_again = place.late
+        place.late, place.pause = False, 0.0
+    if answers_again:
+        logger.warning("%s answers again", place.name)
+
+
+def _admit(place: _Place, asked: str) -> bool:
+    """Let an access through; whether it is the one that asks a late place again. Raises StorageLate for the others."""
+    if not place.late:
+        return False
+    with _lock:
+        if not place.late:
+            return False
+        now = time.monotonic()
+        too_many = sum(one.hanging for one in _places.values()) >= MOST_LEFT_BEHIND
+        if now >= place.ask_again_at and not too_many:
+            place.ask_again_at = now + LONGEST_PAUSE_SECONDS  # until this one has ended or is late as well
+            return True
+        again = (
+            "It is asked again when a thread comes back, or by a new process"
+            if too_many
+            else f"It is asked again in {place.ask_again_at - now:.0f} seconds"
+        )
+        raise StorageLate(
+            f"cannot {asked}: {place.name} has not answered for {now - place.late_since:.0f} seconds "
+            f"({place.hanging} threads hang there). {again}"
+        )
+
+
+def _thread() -> _Thread:
+    with _lock:
+        if _idle:
+            return _idle.pop()
+    thread = _Thread()
+    thread.start()
+    return thread
+
+
+def _watched(uri: str) -> _Place | None:
+    """The watched place that a URI is at or below."""
+    name = _normal(uri)
+    while name:
+        if (place := _places.get(name)) is not None:
+            return place
+        name = name.rpartition("/")[0]
+    return None
+
+
+def _normal(uri: str) -> str:
+    if "://" not in uri:
+        return os.path.abspath(uri)
+    parts = urlsplit(uri)
+    return os.path.abspath(unquote(parts.path)) if parts.scheme == "file" else uri.rstrip("/")
+
+
+def _forget_threads() -> None:
+    """In a forked process: the threads are those of the parent."""
+    global _lock
+    _lock = threading.Lock()
+    _idle.clear()
+    for place in _places.values():
+        place.hanging = 0
+        place.late, place.pause = False, 0.0
+
+
+with suppress(AttributeError):
+    os.register_at_fork(after_in_child=_forget_threads)
