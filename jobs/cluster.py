@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from epochlake.jobs.dataplane.damage_notes import DamageNotes
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
@@ -53,6 +54,7 @@ class Root:
         self.snapshots = storage.join(uri, "snapshots")
         self.batches = storage.join(uri, "batches")
         self.compactions = storage.join(uri, "compactions")
+        self.damaged = storage.join(uri, "damaged")
 
 
 def author() -> str:
@@ -106,6 +108,7 @@ class Cluster:
         self.root = Root(configuration.root)
         self.snapshots = Snapshots(self.root.snapshots)
         self.ledger = Ledger(self.root.compactions)
+        self.damage = DamageNotes(self.root.damaged)
         log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
         self.follower = Follower(log, self.snapshots)
         self._connecting = threading.RLock()

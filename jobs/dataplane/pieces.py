@@ -81,6 +81,43 @@ def holds(have: Iterable[DataFile], file: DataFile, lineage: Lineage = NO_LINEAG
     return not missing((file,), have, *file.window, lineage)
 
 
+def rows_are_in(
+    have: Iterable[DataFile],
+    file: DataFile,
+    low: int,
+    high: int,
+    lineage: Lineage = NO_LINEAGE,
+    replaced: Lineage = NO_LINEAGE,
+) -> bool:
+    """Whether the rows of `file` from token `low` to `high` can be read of other files: `holds`, and the way back too.
+
+    `replaced`: what each merged file was made of, one step down, all of it. What a merged file stands for can be read
+    in its place: that is what was read before the merge. Only what is known counts: a gap in a file that is not there
+    may have had no row, and is a gap all the same.
+    """
+    have = list(have)
+    lacking = [part for part in missing((file,), have, low, high, lineage) if part.file.rows]
+    if not lacking:
+        return True
+    covered: dict[str, list[Interval]] = defaultdict(list)
+    for one in have:
+        covered[one.origin].append(one.window)
+        for origin, first, last in lineage.get(one.origin, ()):
+            if meet(one.window, (first, last)):
+                covered[origin].append(overlap(one.window, (first, last)))
+    return all(_is_covered(file.origin, (part.low, part.high), covered, replaced) for part in lacking)
+
+
+def _is_covered(origin: str, window: Interval, covered: Mapping[str, Sequence[Interval]], replaced: Lineage) -> bool:
+    for gap in without(window, covered.get(origin, ())):
+        if origin not in replaced:
+            return False
+        for older, first, last in replaced[origin]:
+            if meet(gap, (first, last)) and not _is_covered(older, overlap(gap, (first, last)), covered, replaced):
+                return False
+    return True
+
+
 def superseded(files: Iterable[DataFile], lineage: Lineage) -> list[DataFile]:
     """Those of a replica's files all of whose rows are in merged files that it has as well."""
     files = list(files)

@@ -9,17 +9,18 @@ others are merged, and so only they are shuffled. An append-only table needs no 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, overlap, select
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, overlap, rows_are_in, select
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT, spark_ddl
 from epochlake.metastore import storage
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.tokens import TOKEN
 
 if TYPE_CHECKING:
@@ -41,21 +42,30 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 class ReadPlan(msgspec.Struct, frozen=True):
-    """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key."""
+    """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key.
+
+    `copies`: the files, where they are read. `lost`: damaged copies with rows that no other file has.
+    """
 
     plain: tuple[Scan, ...]
     filtered: tuple[Scan, ...]
     merged: tuple[Scan, ...]
+    copies: tuple[StoredFile, ...] = ()
+    lost: tuple[StoredFile, ...] = ()
 
 
 def read_files(spark: SparkSession, table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAGE) -> DataFrame:
-    """The rows of the ranges asked for, which must not overlap, with exactly the table's columns.
+    """The rows of the ranges asked for, which must not overlap: `read_plan` of `plan_read`."""
+    return read_plan(spark, table, plan_read(table, asked, lineage))
+
+
+def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
+    """The rows of a plan, with exactly the table's columns.
 
     Per key the highest `_written_at` wins, then a tombstone, then the highest file id; a tombstone that wins hides the
-    key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing or torn. `lineage`: what
-    the merged files of these snapshots stand for.
+    key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing, torn or has a page with
+    other bytes than were written.
     """
-    plan = plan_read(table, asked, lineage)
     names = [f"`{column.name}`" for column in table.columns]
     frames = [scan_rows(spark, table, scan).select(*names) for scan in plan.plain]
     frames += [_live(scan_rows(spark, table, scan)).select(*names) for scan in plan.filtered]
@@ -66,19 +76,40 @@ def read_files(spark: SparkSession, table: Table, asked: Iterable[Asked], lineag
     return _union(frames)
 
 
-def plan_read(table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAGE) -> ReadPlan:
-    """Choose the files to read, and for each one the replica that has been given the fewest bytes to read so far."""
+def plan_read(
+    table: Table,
+    asked: Iterable[Asked],
+    lineage: Lineage = NO_LINEAGE,
+    *,
+    damaged: Collection[tuple[VolumeId, str]] = (),
+    replaced: Lineage = NO_LINEAGE,
+    turn: int = 0,
+) -> ReadPlan:
+    """Choose the files to read, and for each one the replica that has been given the fewest bytes to read so far.
+
+    `lineage`: what the merged files of these snapshots stand for. Copies that are `damaged` (volume and path) are not
+    read; `replaced` says what each merged file was made of, so that rows of a damaged one are found in older files.
+    `turn`: with whom to begin, so that not all reads begin with the same replica.
+    """
     files: dict[str, DataFile] = {}
-    holders: dict[str, set[str]] = defaultdict(set)
+    holders: dict[str, dict[VolumeId, ReplicaAddress]] = defaultdict(dict)
     wanted: dict[str, list[Interval]] = defaultdict(list)
+    lost: dict[tuple[VolumeId, str], StoredFile] = {}
     for low, high, snapshots in _joined(asked):
         union: dict[str, DataFile] = {}
+        bad: list[StoredFile] = []
         for snapshot in snapshots:
             for file in snapshot.within(low, high):
+                if (snapshot.address.volume_id, file.path) in damaged:
+                    bad.append(StoredFile(file, snapshot.address))
+                    continue
                 union[file.file_id] = file
-                holders[file.file_id].add(snapshot.address.uri)
+                holders[file.file_id][snapshot.address.volume_id] = snapshot.address
         for part in select(union.values(), low, high, lineage):
             wanted[part.file.file_id].append((part.low, part.high))
+        for copy in bad:
+            if not rows_are_in(union.values(), copy.file, low, high, lineage, replaced):
+                lost[copy.address.volume_id, copy.file.path] = copy
         files |= union
     parts = {file_id: merged(intervals) for file_id, intervals in wanted.items()}
     alone = (
@@ -91,14 +122,24 @@ def plan_read(table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAG
             }
         )
     )
-    load: dict[str, int] = defaultdict(int)
+    load: dict[VolumeId, int] = defaultdict(int)
     plain, filtered, by_key = _Scans(), _Scans(), _Scans()
+    copies = []
+    first = _beginning(holders.values(), turn)
     for file in sorted((files[file_id] for file_id in parts), key=lambda file: (file.min_token, file.file_id)):
-        uri = min(holders[file.file_id], key=lambda holder: (load[holder], holder))
-        load[uri] += file.size
+        able = holders[file.file_id]
+        volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
+        load[volume] += file.size
+        copies.append(StoredFile(file, able[volume]))
         kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain
-        kind.add(storage.spark_uri(storage.join(uri, file.path)), file, parts[file.file_id])
-    return ReadPlan(plain.scans(), filtered.scans(), by_key.scans())
+        kind.add(storage.spark_uri(copies[-1].uri), file, parts[file.file_id])
+    return ReadPlan(plain.scans(), filtered.scans(), by_key.scans(), tuple(copies), tuple(lost.values()))
+
+
+def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) -> VolumeId:
+    """The volume that is preferred where loads are equal."""
+    volumes = sorted({volume for able in holders for volume in able})
+    return volumes[turn % len(volumes)] if volumes else 0
 
 
 def not_overlapping(extents: Mapping[str, Interval]) -> set[str]:

@@ -44,3 +44,38 @@ class ConsistencyNotReached(EpochlakeError):
         self.ranges = ranges
         self.tablets = ranges.numbers
         self.replicas = dict(replicas)
+
+
+class RowsUnreadable(EpochlakeError):
+    """Rows that a read must show have no whole copy on any replica that answers. Nothing is left out silently.
+
+    `damaged`: for each copy, its place and path, what is wrong with it. `unreachable`: what replicas said that do not
+    answer and may have whole copies.
+    """
+
+    def __init__(self, table: str, damaged: Mapping[str, str], unreachable: Mapping[str, str]) -> None:
+        named = "; ".join(f"{copy} ({damage})" for copy, damage in list(damaged.items())[:SHOWN])
+        more = f" and {len(damaged) - SHOWN} more" if len(damaged) > SHOWN else ""
+        away = "".join(f" {place} does not answer: {reason}." for place, reason in unreachable.items())
+        advice = "Bring it back and read again" if away else "Restore one of the files from a backup"
+        super().__init__(
+            f"the read of {table} cannot show all rows: no whole copy is left of {named}{more}.{away} {advice}, or "
+            f"write these rows again"
+        )
+        self.damaged = dict(damaged)
+        self.unreachable = dict(unreachable)
+        self.exit_code = 75 if unreachable else 1
+
+
+class ReadDisturbed(EpochlakeError):
+    """A file was found damaged while a read was running. It is noted: the next read uses another replica's copy."""
+
+    exit_code = 75
+
+    def __init__(self, table: str, damaged: Mapping[str, str]) -> None:
+        named = "; ".join(f"{copy} ({damage})" for copy, damage in list(damaged.items())[:SHOWN])
+        super().__init__(
+            f"a read of {table} met a damaged file: {named}. Read again: the next read uses another replica. Then run "
+            f"`epochlake repair {table} --check-bytes`"
+        )
+        self.damaged = dict(damaged)

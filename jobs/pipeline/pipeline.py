@@ -12,29 +12,32 @@ import os
 import socket
 import time
 import uuid
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
+from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.jobs.dataplane.encoding import Cover
-from epochlake.jobs.dataplane.pieces import Interval, Lineage
-from epochlake.jobs.dataplane.reading import Asked, read_files
+from epochlake.jobs.dataplane.pieces import Interval
+from epochlake.jobs.dataplane.reading import Asked, ReadPlan, read_plan
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.staging import StagedFile, stage
 from epochlake.jobs.pipeline import batches
 from epochlake.jobs.pipeline.conform import conform, conform_keys, only_windows
 from epochlake.jobs.pipeline.cover import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.pipeline.landing import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, Landing
 from epochlake.jobs.pipeline.replicas import describe, open_all
+from epochlake.jobs.pipeline.verified_reading import damage_behind, plan_verified_read
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
@@ -80,6 +83,8 @@ class Pipeline:
         self._tables: set[str] = set()
         self._clock = 0
         self._versions = 0
+        self._reads = 0
+        self._read: dict[Table, dict[StoredFile, None]] = {}
         self._announcement: Announcement | None = None
         self._metadata = cluster.catch_up()
         self._grouped: dict[tuple[int, TableId], Grouped] = {}
@@ -103,6 +108,20 @@ class Pipeline:
         if self._announcement is not None:
             self._announcement.release()
             self._announcement = None
+        if isinstance(error, Exception) and not isinstance(error, EpochlakeError):
+            self._look_for_damage(error)
+
+    def _look_for_damage(self, error: Exception) -> None:
+        """A frame of `read` is executed long after it was planned: note and say what was found damaged then."""
+        for table, copies in self._read.items():
+            damaged = damage_behind(error, copies)
+            if damaged:
+                self.cluster.damage.add(table.table_id, damaged)
+                named = {
+                    f"{describe(self._metadata, one.address.volume_id)}: {one.file.path}": damage
+                    for one, damage in damaged
+                }
+                raise ReadDisturbed(table.full_name, named) from error
 
     def write(
         self, rows: DataFrame, table: str, *, consistency: str | None = None, batch: str | None = None
@@ -129,14 +148,27 @@ class Pipeline:
     def read(self, table: str, *, consistency: str | None = None) -> DataFrame:
         """The rows of a table at a consistency level, pinned now: later writes and clean-ups do not change the result.
 
-        Raises ConsistencyNotReached when too few replicas can be read, Rejected for an unknown table.
+        A file that is missing or damaged on one replica is read on another; the log says so and `repair` is told. What
+        is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
+        and raises ReadDisturbed: the next read uses another replica.
+
+        Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
+        of all rows, Rejected for an unknown table.
         """
         target = self._table(table)
         level = self._level(consistency)
         self._touch(target)
-        opened, asked = self._open_for_read(target, level)
+        return read_plan(self._spark, target, self._plan_read(target, level))
+
+    def _plan_read(self, table: Table, level: ConsistencyLevel) -> ReadPlan:
+        """What a read at `level` reads, and where: of files whose ends were looked at just now."""
+        opened, asked = self._open_for_read(table, level)
         self._clock = max([self._clock, *(snapshot.newest_written_at for snapshot in opened.values())])
-        return read_files(self._spark, target, asked, self._lineage(target, opened.values()))
+        turn = zlib.crc32(f"{self.name} {self._reads}".encode())
+        self._reads += 1
+        plan = plan_verified_read(self.cluster, self._metadata, table, asked, turn)
+        self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
+        return plan
 
     def _write(
         self, rows: DataFrame, table: Table, consistency: str | None, batch: str | None, *, deleted: bool
@@ -363,11 +395,6 @@ class Pipeline:
         raise ConsistencyNotReached(
             f"the read of {table.full_name}", level, self.epoch, named(self._metadata, table, ()), {}
         )
-
-    def _lineage(self, table: Table, snapshots: Iterable[ReplicaSnapshot]) -> Lineage:
-        """What the merged files of these snapshots stand for."""
-        files = [file for snapshot in snapshots for file in snapshot.all_files.values()]
-        return self.cluster.ledger.lineage(table.table_id, files)
 
     def _next_written_at(self, snapshots: Iterable[ReplicaSnapshot]) -> int:
         """A hybrid clock in microseconds: never at or below anything seen, so that a later write wins everywhere."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline import pipeline as pipeline_module
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
@@ -261,3 +261,25 @@ def test_pipelines_write_one_table_from_several_threads_while_its_tablets_move(
     assert not failures
     found = notes(cluster.pipeline("reader", spark).read("air.flights", consistency="ALL"))
     assert found == {100 * w + n: f"by {w}" for w in range(3) for n in range(20)}
+
+
+@pytest.mark.connect
+def test_a_flipped_bit_is_never_read_as_another_value_and_the_next_read_goes_elsewhere(
+    cluster: SmallCluster, spark: SparkSession
+) -> None:
+    with cluster.pipeline("writer", spark) as writing:
+        writing.write(rows(spark, range(200), "as it was written"), "air.flights", consistency="ALL")
+    for path in Path(cluster.address("A").uri).rglob("*.parquet"):
+        data = bytearray(path.read_bytes())
+        data[data.index(b"\x28\xb5\x2f\xfd") + 12] ^= 1  # within the first page, which is compressed by zstd
+        path.write_bytes(data)
+    disturbed = 0
+    for number in range(6):
+        try:
+            with cluster.pipeline(f"reader {number}", spark) as reading:
+                shown = notes(reading.read("air.flights", consistency="ALL"))
+        except ReadDisturbed as error:
+            disturbed += "A/d1" in str(error)
+        else:
+            assert shown == dict.fromkeys(range(200), "as it was written")
+    assert 1 <= disturbed <= 2, "each of the two damaged files disturbs one read at most"

@@ -25,7 +25,6 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.dataplane.files import DataFile, directory_of
 from epochlake.jobs.dataplane.pieces import Interval, meet, overlap, select
-from epochlake.jobs.dataplane.reading import plan_read
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.volumes import MARKER_FILE
@@ -233,9 +232,8 @@ class SmallTable:
 
         Raises ConsistencyNotReached.
         """
-        opened, asked = pipeline._open_for_read(self.table, ConsistencyLevel.parse(level))
         append_only = msgspec.structs.replace(self.table, append_only=True)
-        plan = plan_read(append_only, asked, pipeline._lineage(self.table, opened.values()))
+        plan = pipeline._plan_read(append_only, ConsistencyLevel.parse(level))
         return sorted(
             row
             for scan in (*plan.plain, *plan.filtered)

@@ -16,8 +16,9 @@ from epochlake.jobs.dataplane.compacting import EVERYTHING
 from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
 from epochlake.jobs.dataplane.merging import MergedFile, MergePlan, RangeMerge, encode
 from epochlake.jobs.dataplane.pieces import Interval
-from epochlake.jobs.dataplane.reading import ReadPlan, Scan, plan_read
+from epochlake.jobs.dataplane.reading import ReadPlan, Scan
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.dataplane.sealing import sealed_writer
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.pipeline.replicas import address_of
@@ -79,8 +80,7 @@ def write_versions(
 def read_versions(table: SmallTable, level: str = "QUORUM") -> list[tuple[int, str]]:
     """What `Pipeline.read` shows, (id, note) ascending; a row twice that it shows twice."""
     pipeline = table.pipeline("reader")
-    opened, asked = pipeline._open_for_read(table.table, ConsistencyLevel.parse(level))
-    return shown(plan_read(table.table, asked, pipeline._lineage(table.table, opened.values())))
+    return shown(pipeline._plan_read(table.table, ConsistencyLevel.parse(level)))
 
 
 def shown(plan: ReadPlan) -> list[tuple[int, str]]:
@@ -165,7 +165,8 @@ def _store(label: str, rows: Sequence[tuple[int, int, str | None]], at: int, pla
         DELETED: [note is None for _, _, note in rows],
     }
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=_SCHEMA), sink, write_page_checksum=True)
+    with sealed_writer(sink, _SCHEMA, file_id) as writer:
+        writer.write(pa.table(columns, schema=_SCHEMA))
     data = sink.getvalue().to_pybytes()
     for place in places:
         path = place / path_of(label, file_id)

@@ -29,7 +29,7 @@ from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
-from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, write_versions
+from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, token_of, write_versions
 
 TABLE = "air.flights"
 ROWS = range(40)
@@ -158,7 +158,7 @@ def test_versions_and_deletes_are_merged_as_a_read_merges_them(table: SmallClust
 
 
 def test_only_small_files_are_put_together_and_deletes_kept_where_not_all_takes_part(table: SmallCluster) -> None:
-    write_versions(table, {row: "a long note " * 20 + str(row) for row in range(2000)})
+    write_versions(table, {row: str([token_of(8 * row + n) for n in range(8)]) for row in range(2000)})
     for row in range(8):
         write_versions(table, {row: None, row + 100: "new"})
     large = {file.file_id for file in live(table, "A") if file.rows > 500}
