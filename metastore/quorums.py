@@ -2,8 +2,9 @@
 
 The one idea: between two steps of the same range or tablet stands a barrier, so only views one epoch apart are ever in
 use at once. For every epoch and the one after it, every read quorum of either view has to meet every write quorum of
-the other (design, section 8). Ring ranges are checked exhaustively by `placement/ring/simulation/quorums.py`, tablets
-by counting; at QUORUM, and within each datacenter at LOCAL_QUORUM.
+the other (design, section 8). Storage that is declared lost at an epoch is in no quorum of that epoch, which needs as
+many replicas as if it were there. Ring ranges are checked exhaustively by `placement/ring/simulation/quorums.py`,
+tablets by counting; at QUORUM, and within each datacenter at LOCAL_QUORUM.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from epochlake.placement.ring.simulation.quorums import Counterexample, View, di
 from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tokens import tablet_label
 
-Views = tuple[Placement, Placement]
+Lost = frozenset[VolumeId]
+Views = tuple[Placement, Placement, Lost, Lost]
 
 QUORUM = "quorums-disjoint"
 """The code of a finding: a read quorum and a write quorum that may be in use at once have no replica in common."""
@@ -46,9 +48,10 @@ def quorums_of(versions: Iterable[ClusterMetadata]) -> tuple[Finding, ...]:
     known: set[Views] = set()
     previous: ClusterMetadata | None = None
     for metadata in versions:
-        if previous is None or metadata.rings is not previous.rings:
+        declared = previous is not None and metadata.directory.lost != previous.directory.lost
+        if previous is None or declared or metadata.rings is not previous.rings:
             rings.append(metadata)
-        if previous is not None and metadata.tablets is not previous.tablets:
+        if previous is not None and (declared or metadata.tablets is not previous.tablets):
             found += list(_of_tablets(previous, metadata, known))
         previous = metadata
     return tuple(sorted([*found, *_of_rings(rings)], key=lambda finding: finding.epoch))
@@ -64,7 +67,7 @@ def _versions(log: EpochLog) -> Iterator[ClusterMetadata]:
 
 
 def _of_rings(versions: Sequence[ClusterMetadata]) -> Iterator[Finding]:
-    """`versions` are those in which the rings have changed."""
+    """`versions` are those in which the rings have changed, or what is declared lost."""
     for position, counterexample in disjoint_in_history(map(ring_state, versions)):
         metadata = versions[position]
         yield Finding(metadata.epoch, QUORUM, _told(counterexample, node_names(metadata.directory)))
@@ -89,11 +92,13 @@ def _of_tablets(before: ClusterMetadata, after: ClusterMetadata, known: set[View
         for tablet in sorted(_touched(before, after, table_id)):
             was = before.placement(table_id, tablet * earlier.count // finer)
             now = after.placement(table_id, tablet * tablet_map.count // finer)
-            if (was, now) in known:
+            named = {*was.reads, *was.writes, *now.reads, *now.writes}
+            views = (was, now, before.directory.lost & named, after.directory.lost & named)
+            if views in known:
                 continue
-            reason = _missed(was, now, after)
+            reason = _missed(*views, after)
             if reason is None:
-                known.add((was, now))
+                known.add(views)
                 continue
             name = f"{after.schema.tables[table_id].full_name}/{tablet_label(tablet, finer)}"
             yield Finding(after.epoch, QUORUM, f"tablet {name}: {reason}")
@@ -107,7 +112,9 @@ def _touched(before: ClusterMetadata, after: ClusterMetadata, table_id: TableId)
     old, new = before.tablets.transitions, after.tablets.transitions
     for transitions, count in ((old, was.count), (new, now.count)):
         for key, transition in transitions.items():
-            if key[0] == table_id and not (old.get(key) is new.get(key) is transition):
+            # What is no longer declared lost is in the quorums of a transition again.
+            same = old.get(key) is new.get(key) is transition and before.directory.lost == after.directory.lost
+            if key[0] == table_id and not same:
                 touched.update(range(key[1] * finer // count, (key[1] + 1) * finer // count))
     return touched
 
@@ -127,13 +134,17 @@ def _sorted(tablet_map: TabletMap, width: int) -> np.ndarray:
     return np.sort(whole, axis=1)
 
 
-def _missed(was: Placement, now: Placement, metadata: ClusterMetadata) -> str | None:
-    """Which reader may miss which writer when the two placements are in use at once."""
-    for reading, writing in ((was, now), (now, was), (now, now)):
+def _missed(was: Placement, now: Placement, lost: Lost, lost_now: Lost, metadata: ClusterMetadata) -> str | None:
+    """Which reader may miss which writer when the two placements are in use at once.
+
+    `lost` and `lost_now`: the replicas that are declared lost at the first and at the second.
+    """
+    earlier, later = (was, lost), (now, lost_now)
+    for (reading, unread), (writing, unwritten) in ((earlier, later), (later, earlier), (later, later)):
         for datacenter in _datacenters(reading, writing, metadata):
             read = _within(reading.reads, datacenter, metadata)
             sets = [_within(replicas, datacenter, metadata) for replicas in writing.write_sets]
-            if read and not any(majorities_meet(read, replicas) for replicas in sets if replicas):
+            if read and not any(majorities_meet(read, one, unread, unwritten) for one in sets if one):
                 where = f" in datacenter {datacenter}" if datacenter else ""
                 names = volume_names(metadata.directory)
                 readers, writers = (", ".join(names[v] for v in who) for who in (read, sorted({*sum(sets, ())})))

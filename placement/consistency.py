@@ -77,7 +77,11 @@ def missing(
     datacenter_of: DatacenterOf,
     local: str | None = None,
 ) -> dict[str | None, int]:
-    """How many acknowledgements are still missing, per datacenter (None: anywhere); empty when the level is reached."""
+    """How many acknowledgements are still missing, per datacenter (None: anywhere); empty when the level is reached.
+
+    Replicas that are declared lost stay among `replicas` and are never in `acknowledged`: a level asks for the same
+    number as before, of those that are left.
+    """
     have = Counter(datacenter_of(replica) for replica in replicas if replica in acknowledged)
     total = sum(have.values())
     short = {}
@@ -127,8 +131,13 @@ def barrier_passed(
     new: Sequence[int],
     fenced: Collection[int],
     datacenter_of: DatacenterOf,
+    lost: Collection[int] = (),
 ) -> bool:
     """Whether the replicas in `fenced` acknowledge a step between `old` and `new`.
+
+    Replicas that are declared `lost` are never taken for fenced: their storage may come back, and who planned before
+    the declaration would count it. Where the others are too few, all of them have to be fenced; no quorum is left then
+    for anybody who knows of the declaration, and requests look for it (docs/decisions/026-lost-storage.md).
 
     Old and new are counted apart. Counting both together instead would not do: of six replicas with four fenced, two
     of the three old ones are free to form a quorum (design, section 10).
@@ -139,15 +148,26 @@ def barrier_passed(
             groups += [[r for r in replicas if datacenter_of(r) == dc] for dc in set(map(datacenter_of, replicas))]
         for group in groups:
             need = len(group) if level is BarrierLevel.ALL else blocking(len(group))
-            if sum(replica in fenced for replica in group) < need:
+            left = [replica for replica in group if replica not in lost]
+            if sum(replica in fenced for replica in left) < min(need, len(left)):
                 return False
     return True
 
 
-def majorities_meet(read: Sequence[int], write: Sequence[int]) -> bool:
-    """Whether every majority of `read` shares a replica with every majority of `write`."""
+def majorities_meet(
+    read: Sequence[int], write: Sequence[int], unread: Collection[int] = (), unwritten: Collection[int] = ()
+) -> bool:
+    """Whether every majority of `read` shares a replica with every majority of `write`.
+
+    What the reader knows to be lost (`unread`), or the writer (`unwritten`), is in none of its majorities, which need
+    as many replicas as before; where too few are left there is no majority.
+    """
+    readable, writable = set(read).difference(unread), set(write).difference(unwritten)
+    needed, wanted = majority(len(read)), majority(len(write))
+    if needed > len(readable) or wanted > len(writable):
+        return True
     # The worst case picks as many replicas outside the other set as it can; the shared part must still overlap.
-    shared = len(set(read) & set(write))
-    read_inside = max(0, majority(len(read)) - (len(read) - shared))
-    write_inside = max(0, majority(len(write)) - (len(write) - shared))
+    shared = len(readable & writable)
+    read_inside = max(0, needed - (len(readable) - shared))
+    write_inside = max(0, wanted - (len(writable) - shared))
     return read_inside + write_inside > shared

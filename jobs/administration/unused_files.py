@@ -76,10 +76,12 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
 
 
 def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
-    """Every table with every volume: one whose last tablet has moved away has files to delete as well."""
+    """Every table with every volume that is not declared lost: one whose last tablet has moved away has files to
+    delete as well.
+    """
     tables = sorted(metadata.schema.tables.values(), key=lambda table: table.full_name)
     volumes = [volume.volume_id for node in metadata.directory.members() for volume in node.volumes]
-    return [(table, volume) for table in tables for volume in volumes]
+    return [(table, volume) for table in tables for volume in volumes if volume not in metadata.directory.lost]
 
 
 def _counted(address: ReplicaAddress, keep_newer_than_ms: int) -> Vacuumed:

@@ -15,9 +15,14 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.pieces import Interval
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
+from epochlake.jobs.dataplane.replica import (
+    ReplicaAddress,
+    ReplicaSnapshot,
+    create_replica,
+    open_snapshot,
+    require_place,
+)
 from epochlake.jobs.dataplane.streaming import plan_streaming
-from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -51,7 +56,7 @@ def make_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId,
 def was_never_made(address: ReplicaAddress) -> bool:
     """Whether the volume answers and has no such table."""
     try:
-        require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+        require_place(address)
         return not storage.exists(address.uri)
     except (StorageUnavailable, WrongCluster):
         return False

@@ -20,16 +20,13 @@ from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import NodeState, TableId, Transition, VolumeId
+from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
 logger = logging.getLogger(__name__)
 
 Place = tuple[TableId, VolumeId]
 THREADS = 16
-
-GONE = frozenset({NodeState.LEFT, NodeState.REMOVING})
-"""Nodes of which an operator has said that their storage is gone for good."""
 
 
 class Sides(msgspec.Struct, frozen=True):
@@ -78,6 +75,9 @@ class Fences:
             for place in barrier.places:
                 need[place] = max(need.get(place, 0), barrier.epoch)
         sessions = sessions_by_place(metadata)
+        # What was fenced before it was declared lost is no acknowledgement any more.
+        for place in [place for place in self._known if is_gone(metadata, place[1])]:
+            del self._known[place]
         due = [
             place
             for place, epoch in need.items()
@@ -110,21 +110,20 @@ class Fences:
     def passed(self, metadata: ClusterMetadata, barrier: Barrier, level: BarrierLevel) -> bool:
         """Whether the step is acknowledged at `level`.
 
-        Storage that is gone for good and does not answer cannot be part of anybody's quorum either: it counts as
-        fenced, but not where it is required. Without that a table whose only other replica is dead could never be
-        freed by removing its node.
+        Storage that is declared lost is neither fenced nor counted as if it were (`barrier_passed`): what is left has
+        to leave no quorum free. A table whose other replicas are all lost can still be freed by removing their nodes.
         """
         fenced = self.fenced(barrier)
         if not barrier.required <= fenced:
             return False
-        stopped = fenced | {place for place in barrier.places if is_gone(metadata, place[1])}
         return all(
             barrier_passed(
                 level,
                 side.old,
                 side.new,
-                {volume for volume in (*side.old, *side.new) if (side.table_id, volume) in stopped},
+                {volume for volume in (*side.old, *side.new) if (side.table_id, volume) in fenced},
                 metadata.directory.datacenter_of,
+                metadata.directory.lost,
             )
             for side in barrier.sides
         )
@@ -162,8 +161,8 @@ class Patience:
 
 
 def is_gone(metadata: ClusterMetadata, volume: VolumeId) -> bool:
-    """Whether the storage of `volume` is not expected to answer any more."""
-    return metadata.directory.node_of_volume[volume].state in GONE
+    """Whether `volume` is declared lost: it is not expected to answer, and not opened when it does."""
+    return volume in metadata.directory.lost
 
 
 def sessions_by_place(metadata: ClusterMetadata) -> dict[Place, frozenset[str]]:

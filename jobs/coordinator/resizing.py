@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import msgspec
 import numpy as np
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator.fencing import is_gone
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.planning import Loads
 from epochlake.jobs.coordinator.resize_planning import (
@@ -268,11 +267,13 @@ class ResizingTrack:
     def _acknowledged(self, metadata: ClusterMetadata, decided: Decided, fenced: set[VolumeId]) -> bool:
         """Whether the replicas in `fenced` are all that answer, and meet every quorum of every tablet.
 
-        As everywhere (decision 003): storage that is gone for good counts, and the level relaxes with time.
+        As everywhere (decision 003): storage that is declared lost is not waited for and counts for nothing, and the
+        level relaxes with time.
         """
         tablet_map = metadata.tablets.maps[decided[0]]
         away = self._away.get(decided, {})
-        uncounted = [v for v in volumes_of(tablet_map) if v not in fenced and not is_gone(metadata, v)]
+        lost = metadata.directory.lost
+        uncounted = [v for v in volumes_of(tablet_map) if v not in fenced or v in lost]
         if any(volume not in away for volume in uncounted):
             return False
         since = self._waiting_since.setdefault(decided, time.monotonic())
@@ -281,7 +282,7 @@ class ResizingTrack:
             level = BarrierLevel.QUORUM
         datacenter_of = metadata.directory.datacenter_of
         if all(
-            barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of)
+            barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of, lost)
             for replicas in replica_sets_with(tablet_map, uncounted)
         ):
             return True

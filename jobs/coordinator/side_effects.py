@@ -96,12 +96,15 @@ def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
 
 
 def _sources(metadata: ClusterMetadata, transition: Transition) -> list[ReplicaSnapshot]:
-    """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum."""
+    """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
+
+    The second also where the leaving replica has been declared lost since its migration began.
+    """
     sources = Sources(metadata, transition.table_id, transition.epoch)
-    if transition.kind is Kind.REBUILD:
+    leaving = transition.leaving
+    if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
         return sources.quorum(transition.replicas, transition.pending)
-    assert transition.leaving is not None
-    return [sources.of(transition.leaving)]
+    return [sources.of(leaving)]
 
 
 def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:

@@ -186,7 +186,7 @@ class TabletTrack:
     def _should_go_back(self, metadata: ClusterMetadata, transition: Transition) -> bool:
         if transition.error is not None:
             return False
-        if is_gone(metadata, transition.pending) and transition.pending not in self._fenced(transition):
+        if is_gone(metadata, transition.pending):
             return True
         if self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
             return False

@@ -48,8 +48,8 @@ from epochlake.jobs.dataplane.replica import (
     ReplicaSnapshot,
     attempts,
     open_snapshot,
+    require_place,
 )
-from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import TABLET
@@ -292,7 +292,7 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
                 address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
             )
             if time.time() - started < LOG_RETENTION_SECONDS / 2:
-                require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+                require_place(address)
                 return Acknowledged(version)
             doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
         except CommitFailedError:

@@ -57,13 +57,17 @@ PAUSE_SECONDS = 0.1
 
 
 class ReplicaAddress(msgspec.Struct, frozen=True):
-    """Where the replicas of a table on one volume are, and whose they must be."""
+    """Where the replicas of a table on one volume are, and whose they must be.
+
+    `lost` says why the volume is not to be opened, where it is declared lost: nothing there is touched then.
+    """
 
     cluster_id: str
     volume_id: VolumeId
     volume_uri: str
     keyspace: str
     table_id: TableId
+    lost: str = ""
 
     def __post_init__(self) -> None:
         # Whoever knows where a replica is may touch it: from then on its volume has the deadline.
@@ -132,7 +136,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
     that cannot be stored, StorageUnavailable, WrongCluster.
     """
     schema = replica_schema(table)
-    require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+    require_place(address)
     configuration: dict[str, str | None] = {
         **_DELTA_PROPERTIES,
         FENCE: str(fence),
@@ -166,7 +170,7 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
     Raises StorageUnavailable when the volume cannot be reached or the table on it was lost, WrongCluster when volume or
     table belong to somebody else. A missing table is never taken for an empty one.
     """
-    require_volume(address.volume_uri, address.cluster_id, address.volume_id)
+    require_place(address)
 
     def load() -> tuple[DeltaTable, Mapping[str, str]]:
         table = DeltaTable(storage.delta_uri(address.uri), storage_options=storage.storage_options(address.uri))
@@ -190,9 +194,16 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
 
 def require_replica(replica: ReplicaAddress) -> None:
     """That volume and table are there, without opening the table. Raises StorageUnavailable, WrongCluster."""
-    require_volume(replica.volume_uri, replica.cluster_id, replica.volume_id)
+    require_place(replica)
     if _is_missing(replica):
         raise StorageUnavailable(f"the replica table {replica.uri} was lost: rebuild its replicas")
+
+
+def require_place(replica: ReplicaAddress) -> None:
+    """That the volume is not declared lost, is there and ours. Raises StorageUnavailable, WrongCluster."""
+    if replica.lost:
+        raise StorageUnavailable(replica.lost)
+    require_volume(replica.volume_uri, replica.cluster_id, replica.volume_id)
 
 
 def attempts() -> Iterator[int]:

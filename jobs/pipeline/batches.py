@@ -23,9 +23,8 @@ import msgspec
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, missing
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.replica import ReplicaSnapshot, require_place
 from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.cover import ranges_of
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore import storage
@@ -232,7 +231,7 @@ def is_stored(metadata: ClusterMetadata, table: Table, staged: StagedFile, volum
     Raises StorageUnavailable, WrongCluster when that cannot be told.
     """
     address = address_of(metadata, table, volume)
-    require_volume(address.volume_uri, address.cluster_id, volume)
+    require_place(address)
     uri = storage.join(address.uri, staged.file.path)
     storage.touch(uri)
     return storage.size_of(uri) == staged.file.size

@@ -88,9 +88,11 @@ def choose_for_read(
 ) -> tuple[list[tuple[VolumeId, ...]], list[int]]:
     """For each group of ranges the replicas to read at `level`, and the groups that have too few usable ones.
 
+    Storage that is declared lost is never read, and a level needs as many replicas as it did with it.
     Few volumes that hold many of the ranges are preferred, local ones first: each volume costs one snapshot.
     """
     datacenter_of = metadata.directory.datacenter_of
+    unusable = metadata.directory.lost.union(unusable)
     holds: Counter[VolumeId] = Counter()
     for placement, ranges in zip(among.distinct, np.bincount(among.group).tolist(), strict=True):
         holds.update(dict.fromkeys(placement.reads, ranges))

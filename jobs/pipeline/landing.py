@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -160,11 +160,17 @@ class Landing:
                     self._batch.level,
                     newest.epoch,
                     named(newest, self._batch.table, unsatisfied),
-                    {describe(newest, volume): reason for volume, reason in self._missing.items()},
+                    {describe(newest, v): why for v, why in (self._missing | self._lost(newest, unsatisfied)).items()},
                 )
             logger.info("round %d: %d ranges are not at %s yet", rounds, len(unsatisfied), self._batch.level)
             if newest.epoch == planned.epoch:
                 time.sleep(RETRY_SECONDS * failures)
+
+    def _lost(self, metadata: ClusterMetadata, ranges: Iterable[int]) -> dict[VolumeId, str]:
+        """The write replicas of some ranges that are declared lost, and why they do not count."""
+        placements, directory = self._placements(metadata), metadata.directory
+        written = {volume for index in ranges for volume in placements.placement(index).writes}
+        return {volume: directory.why_lost(volume) for volume in written & directory.lost}
 
     def _landed(self, epoch: int, rounds: int) -> Landed:
         return Landed(
@@ -304,12 +310,15 @@ class Landing:
                         del known[file_id]
 
     def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
-        """Ranges whose acknowledgements do not reach the level in the placement of `metadata`."""
-        placements = self._placements(metadata)
+        """Ranges whose acknowledgements do not reach the level in the placement of `metadata`.
+
+        Storage that is declared lost by then acknowledges nothing, whenever it has: what is on it alone is lost.
+        """
+        placements, lost = self._placements(metadata), metadata.directory.lost
         short = set()
         for file, index, window in shared(placements, self._files):
             placement = placements.placement(index)
-            have = {volume for volume in placement.writes if self._has(volume, file, window)}
+            have = {volume for volume in placement.writes if volume not in lost and self._has(volume, file, window)}
             level, local = self._batch.level, self._batch.local
             if not is_satisfied(level, placement.write_sets, have, metadata.directory.datacenter_of, local):
                 short.add(index)

@@ -365,6 +365,7 @@ class Pipeline:
 
         And which of them are asked for which tokens: from a first to a last one, in token order.
         """
+        self._catch_up_before(table)
         unreachable: dict[VolumeId, str] = {}
         for _ in range(10 * self.cluster.configuration.pipeline.attempts):
             metadata, among = self._metadata, self._placements(table)
@@ -379,7 +380,7 @@ class Pipeline:
                     level,
                     metadata.epoch,
                     named(metadata, table, among.ranges_in(short)),
-                    {describe(metadata, volume): reason for volume, reason in unreachable.items()},
+                    {describe(metadata, v): reason for v, reason in (unreachable | _lost(metadata, among)).items()},
                 )
             opened, failed = open_all(metadata, table, {v for volumes in chosen for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
@@ -409,6 +410,15 @@ class Pipeline:
         if self._metadata.epoch != before:
             self._announce()
         return self._metadata
+
+    def _catch_up_before(self, table: Table) -> None:
+        """Ask the log for news before a read, so that whatever was committed before the read began holds for it.
+
+        A fence tells of steps that have passed a replica; of storage that was declared lost, and is back as if nothing
+        had happened, only the log tells.
+        """
+        self._catch_up(0)
+        self._require(table)
 
     def _table(self, name: str) -> Table:
         try:
@@ -451,3 +461,9 @@ class Pipeline:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
+
+
+def _lost(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:
+    """The replicas of some ranges that are declared lost, and why they are not read."""
+    directory = metadata.directory
+    return {v: directory.why_lost(v) for one in among.distinct for v in one.reads if v in directory.lost}

@@ -14,13 +14,14 @@ THREADS = 16
 
 
 def address_of(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> ReplicaAddress:
-    """Where the replicas of `table` on `volume` are."""
+    """Where the replicas of `table` on `volume` are; who opens it is refused where the volume is declared lost."""
     return ReplicaAddress(
         cluster_id=metadata.identity.cluster_id,
         volume_id=volume,
         volume_uri=metadata.directory.volumes[volume].uri,
         keyspace=table.keyspace,
         table_id=table.table_id,
+        lost=metadata.directory.why_lost(volume),
     )
 
 

@@ -37,6 +37,7 @@ from epochlake.metastore.metadata.placements import (
     TabletPlacements,
 )
 from epochlake.metastore.metadata.rings import Rings, replication_setting
+from epochlake.placement.ring.state import LOST as LOST_MEMBERS
 from epochlake.placement.tablet_map import TabletMap
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 """States of a request that has not ended."""
+
+LOST = frozenset(NodeState(state.value) for state in LOST_MEMBERS)
+"""States of a node whose storage is lost for everybody: an operator has declared it so, or it has handed everything
+over. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
+comes back under an old number is never taken for a new volume (docs/decisions/026-lost-storage.md)."""
 
 
 class Directory(msgspec.Struct, frozen=True, dict=True):
@@ -63,8 +69,26 @@ class Directory(msgspec.Struct, frozen=True, dict=True):
         return {volume.volume_id: node for node in self.nodes.values() for volume in node.volumes}
 
     @cached_property
+    def lost(self) -> frozenset[VolumeId]:
+        """Volumes that count for nothing and are never opened, also where their storage answers again: see `LOST`."""
+        return frozenset(
+            volume.volume_id for node in self.nodes.values() if node.state in LOST for volume in node.volumes
+        )
+
+    @cached_property
     def volumes(self) -> dict[VolumeId, Volume]:
         return {volume.volume_id: volume for node in self.nodes.values() for volume in node.volumes}
+
+    def why_lost(self, volume: VolumeId) -> str:
+        """Why a volume is not to be opened, for people; empty where it may be."""
+        if volume not in self.lost:
+            return ""
+        node = self.node_of_volume[volume]
+        said = "was declared lost and is being removed" if node.state is NodeState.REMOVING else "has left"
+        return (
+            f"node {node.name!r} {said} (epoch {node.epoch}): its volume {volume} is neither read nor written any "
+            "more, also when it answers again. Clear it and add it as a new node"
+        )
 
     def datacenter_of(self, volume: VolumeId) -> str:
         return self.node_of_volume[volume].datacenter

@@ -30,6 +30,10 @@ class MemberState(StrEnum):
     LEFT = "left"
 
 
+LOST = frozenset({MemberState.REMOVING, MemberState.LEFT})
+"""States of a node whose storage is lost for everybody: it is in nobody's quorum and counts in no barrier."""
+
+
 class OperationKind(StrEnum):
     JOIN = "join"
     LEAVE = "leave"

@@ -70,6 +70,14 @@ def without_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "coordination", away)
 
 
+def reads_trust_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on pipelines do not ask the log for news before they read, as one that was asked just before a step.
+
+    Fences have to be enough for them, except where too little is left of what can be fenced.
+    """
+    monkeypatch.setattr(Pipeline, "_catch_up_before", lambda pipeline, table: None)
+
+
 def begin(root: Path, name: str = "", configuration: Configuration | None = None) -> Cluster:
     """A new, empty cluster below `root`, open. `configuration` says the rest."""
     configuration = msgspec.structs.replace(
@@ -137,7 +145,8 @@ class SmallTable:
         return tuple(self.volume(node) for node in nodes)
 
     def address(self, node: str) -> ReplicaAddress:
-        return address_of(self.metadata, self.table, self.volume(node))
+        """Where a node's replica table is; to look at also when the node is declared lost."""
+        return msgspec.structs.replace(address_of(self.metadata, self.table, self.volume(node)), lost="")
 
     def files_within(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[DataFile]:
         """Live files with rows between two tokens; of a node without the replica table, none."""

@@ -3,7 +3,9 @@
 The one idea: whatever may happen next, happens. From a state all actions are tried that the rules allow: a coordinator
 fences, prepares, streams, cleans up, commits the next stage or goes back on an error; an older coordinator, paused
 before one of its side effects, does it now; a writer commits to one more replica by the view that it planned by, or
-looks at the newest one; a volume dies. What stages mean and when a barrier is passed is asked of production
+looks at the newest one; a volume dies, or an operator declares it lost although it answers who does not know.
+
+What stages mean and when a barrier is passed is asked of production
 (`placement/transitions.py`, `placement/consistency.py`); what replicas refuse, and what a coordinator does in which
 stage, are the `Rules` here.
 
@@ -29,8 +31,9 @@ Numbers = dict[int, int]
 class Rules(NamedTuple):
     """What replicas and coordinators keep to; each can be broken on purpose.
 
-    The last two are where operations on the ring differ: PREPARE and FINISH have no barrier of their own, and START is
-    acknowledged before anything is streamed, as `write_both_read_old` is for a tablet.
+    `first_and_last_have_barriers` and `streaming_waits_for_a_barrier` are where operations on the ring differ: PREPARE
+    and FINISH have no barrier of their own, and START is acknowledged before anything is streamed, as
+    `write_both_read_old` is for a tablet.
     """
 
     fences_refuse: bool = True
@@ -42,6 +45,7 @@ class Rules(NamedTuple):
     old_acknowledgements_are_forgotten: bool = True
     first_and_last_have_barriers: bool = True
     streaming_waits_for_a_barrier: bool = False
+    lost_is_not_fenced: bool = True
 
 
 class Begin(NamedTuple):
@@ -55,13 +59,16 @@ class Begin(NamedTuple):
 
 class Scenario(NamedTuple):
     """Tablets by their replicas, each with the transitions that it may go through one after the other; how many side
-    effects a paused coordinator does late; volumes of which one may die; and whether the write was acknowledged before
-    anything began, instead of going on meanwhile (that leaves room for more of the rest)."""
+    effects a paused coordinator does late; volumes of which one may die; volumes of which one may be declared lost, and
+    is back for who planned before; and whether the write was acknowledged before anything began, or is planned in one
+    stage only, instead of at any time (that leaves room for more of the rest)."""
 
     tablets: tuple[tuple[Volumes, tuple[Begin, ...]], ...]
     late: int = 1
     mortal: Volumes = ()
+    declared: Volumes = ()
     written: bool = False
+    planned_in: Stage | None = None
 
 
 class Move(NamedTuple):
@@ -131,6 +138,14 @@ class Late(NamedTuple):
     brings: bool
 
 
+class View(NamedTuple):
+    """By which replicas it was read before the epoch `end`, and which of them were declared lost then."""
+
+    end: int
+    reads: Volumes
+    lost: frozenset[int]
+
+
 class State(NamedTuple):
     epoch: int
     placed: int
@@ -143,8 +158,8 @@ class State(NamedTuple):
     late: Late | None
     late_left: int
     dead: frozenset[int]
-    views: tuple[tuple[int, Volumes], ...]
-    """By which replicas it was read before, each with the epoch at which that ended."""
+    lost: frozenset[int]
+    views: tuple[View, ...]
 
 
 class Broken(AssertionError):
@@ -205,6 +220,7 @@ def _beginning(scenario: Scenario) -> State:
         late=None,
         late_left=scenario.late,
         dead=frozenset(),
+        lost=frozenset(),
         views=(),
     )
 
@@ -215,17 +231,17 @@ def _beginning(scenario: Scenario) -> State:
 def _wrong(state: State) -> str | None:
     """What does not hold in a state."""
     followed = state.tablets[0]
-    if followed.move is None and not state.have <= {*followed.replicas}:
+    if followed.move is None and not state.have - state.lost <= {*followed.replicas}:
         return f"INV-TABL-1: rows of a tablet at rest are on {sorted(state.have - {*followed.replicas})}"
     open_now = {tablet.move.session for tablet in state.tablets if tablet.move is not None}
     resting = all(tablet.move is None for tablet in state.tablets)
     for volume, sessions in enumerate(state.sessions):
-        if resting and sessions - open_now and volume not in state.dead:
+        if resting and sessions - open_now and volume not in state.dead | state.lost:
             return f"a session stays open on {volume}"
     if state.acknowledged:
-        for end, reads in (*state.views, (state.epoch + 1, followed.reads())):
-            missing = [volume for volume in _readable(state, end, reads) if volume not in state.have]
-            if len(missing) >= consistency.majority(len(reads)):
+        for view in (*state.views, View(state.epoch + 1, followed.reads(), state.lost)):
+            missing = [volume for volume in _readable(state, view) if volume not in state.have]
+            if len(missing) >= consistency.majority(len(view.reads)):
                 return f"an acknowledged write is lost to a read quorum of {missing}"
     return None
 
@@ -262,13 +278,16 @@ def _actions(scenario: Scenario, rules: Rules, state: State) -> Iterator[tuple[s
         yield from _of_tablet(scenario, rules, state, number, tablet)
     for volume in {v for tablet in state.tablets if tablet.move for side in tablet.old_and_new for v in side}:
         fenced = _fenced(state, volume)
-        if volume not in state.dead and fenced != state:
+        if volume not in state.dead | state.lost and fenced != state:
             yield f"fence {volume}", fenced
-    yield from _of_writer(rules, state)
+    yield from _of_writer(scenario, rules, state)
     if state.late is not None:
         yield from _late(rules, state, state.late)
     for volume in scenario.mortal if not state.dead else ():
         yield f"{volume} dies", state._replace(dead=frozenset((volume,)), have=state.have - {volume})
+    for volume in scenario.declared if not state.lost else ():
+        declared = _committed(state, 0, state.tablets[0])._replace(lost=frozenset((volume,)))
+        yield f"{volume} is declared lost", _read_until_now(state, declared)
 
 
 def _of_tablet(
@@ -288,7 +307,7 @@ def _of_tablet(
         return
     effect = _effect(rules, state, number, tablet, move)
     if effect is not None and not move.done:
-        after = _done(rules, state, effect)
+        after = None if effect.volume in state.lost else _done(rules, state, effect)
         if after is not None:
             yield (
                 f"{number} {effect.what} on {effect.volume}",
@@ -306,7 +325,7 @@ def _of_tablet(
 
 
 def _may_begin(state: State, tablet: Tablet, begin: Begin) -> bool:
-    alive = begin.pending not in state.dead
+    alive = begin.pending not in state.dead | state.lost
     return alive and begin.leaving in tablet.replicas and begin.pending not in tablet.replicas
 
 
@@ -321,7 +340,7 @@ def _next_stage(rules: Rules, state: State, tablet: Tablet, move: Move) -> Stage
     """The stage that a coordinator commits now; None where it has to wait."""
     stage, going_on = move.stage, not move.error
     if stage is Stage.WRITE_BOTH_READ_OLD and move.error:
-        return transitions.BACKWARD[stage] if _acknowledged(state, tablet, move, required=False) else None
+        return transitions.BACKWARD[stage] if _acknowledged(rules, state, tablet, move, required=False) else None
     if stage is Stage.ALLOW_WRITE_BOTH_READ_OLD:
         if rules.pending_is_prepared and not move.done:
             return None
@@ -331,17 +350,19 @@ def _next_stage(rules: Rules, state: State, tablet: Tablet, move: Move) -> Stage
         return transitions.FORWARD[stage]
     if stage in (Stage.STREAMING, Stage.CLEANUP, Stage.CLEANUP_TARGET):
         volume = {Stage.CLEANUP: move.leaving, Stage.CLEANUP_TARGET: move.pending}.get(stage)
-        return transitions.FORWARD[stage] if move.done or volume in state.dead else None
+        return transitions.FORWARD[stage] if move.done or volume in state.dead | state.lost else None
     required = rules.pending_is_required and going_on and stage is not Stage.USE_NEW
-    return transitions.FORWARD[stage] if _acknowledged(state, tablet, move, required=required) else None
+    return transitions.FORWARD[stage] if _acknowledged(rules, state, tablet, move, required=required) else None
 
 
-def _acknowledged(state: State, tablet: Tablet, move: Move, *, required: bool) -> bool:
+def _acknowledged(rules: Rules, state: State, tablet: Tablet, move: Move, *, required: bool) -> bool:
     fenced = _fenced_at(state, move.epoch)
     if required and move.pending not in fenced:
         return False
     old, new = tablet.old_and_new
-    return consistency.barrier_passed(BarrierLevel.QUORUM, old, new, fenced | state.dead, lambda _: "dc1")
+    lost = state.lost if rules.lost_is_not_fenced else frozenset[int]()
+    fenced = fenced | state.dead | (state.lost - lost)
+    return consistency.barrier_passed(BarrierLevel.QUORUM, old, new, fenced, lambda _: "dc1", lost)
 
 
 def _effect(rules: Rules, state: State, number: int, tablet: Tablet, move: Move) -> Late | None:
@@ -355,7 +376,7 @@ def _effect(rules: Rules, state: State, number: int, tablet: Tablet, move: Move)
             return Late("drops", number, move.started, move.leaving, state.epoch, None, False)
         case Stage.STREAMING:
             sources = _sources(state, tablet, move)
-            waits = rules.streaming_waits_for_a_barrier and not _acknowledged(state, tablet, move, required=True)
+            waits = rules.streaming_waits_for_a_barrier and not _acknowledged(rules, state, tablet, move, required=True)
             if sources is None or waits:
                 return None
             brings = number == 0 and bool(sources & state.have)
@@ -365,7 +386,8 @@ def _effect(rules: Rules, state: State, number: int, tablet: Tablet, move: Move)
 
 def _sources(state: State, tablet: Tablet, move: Move) -> set[int] | None:
     """The replicas that are streamed from: the one that leaves, or so many that they meet every quorum."""
-    wanted = tablet.replicas if move.kind is Kind.REBUILD else (move.leaving,)
+    from_all = move.kind is Kind.REBUILD or move.leaving in state.lost
+    wanted = tablet.replicas if from_all else (move.leaving,)
     found = {*wanted} & _fenced_at(state, move.epoch)
     return found if len(found) >= consistency.blocking(len(wanted)) else None
 
@@ -412,11 +434,12 @@ def _late(rules: Rules, state: State, effect: Late) -> Iterator[tuple[str, State
     yield f"the paused one {effect.what} on {effect.volume}", after
 
 
-def _of_writer(rules: Rules, state: State) -> Iterator[tuple[str, State]]:
+def _of_writer(scenario: Scenario, rules: Rules, state: State) -> Iterator[tuple[str, State]]:
     followed = state.tablets[0]
     writer = state.writer
     if writer is None:
-        if not state.acknowledged:
+        stage = None if followed.move is None else followed.move.stage
+        if not state.acknowledged and scenario.planned_in in (None, stage):
             yield "a write is planned", state._replace(writer=_planned(state, frozenset()))
         return
     have = {volume for volume, _ in writer.acknowledged}
@@ -431,7 +454,7 @@ def _of_writer(rules: Rules, state: State) -> Iterator[tuple[str, State]]:
         for volume, then in writer.acknowledged
         if not rules.old_acknowledgements_are_forgotten or _stands(volume, then, now)
     )
-    volumes = {volume for volume, _ in stands}
+    volumes = {volume for volume, _ in stands} - state.lost
     if consistency.is_satisfied(ConsistencyLevel.QUORUM, followed.write_sets(), volumes, lambda _: "dc1"):
         yield "it is acknowledged", state._replace(writer=None, acknowledged=True)
     elif state.epoch > writer.planned:
@@ -462,8 +485,12 @@ def _with_tablet(state: State, number: int, tablet: Tablet) -> State:
 def _committed(state: State, number: int, tablet: Tablet) -> State:
     """The next epoch, in which a tablet is this one."""
     after = _with_tablet(state, number, tablet)._replace(epoch=state.epoch + 1)
-    reads = state.tablets[0].reads()
-    return after if after.tablets[0].reads() == reads else after._replace(views=(*state.views, (after.epoch, reads)))
+    return after if after.tablets[0].reads() == state.tablets[0].reads() else _read_until_now(state, after)
+
+
+def _read_until_now(before: State, after: State) -> State:
+    """The state after an epoch from which on it is read in another way than before."""
+    return after._replace(views=(*before.views, View(after.epoch, before.tablets[0].reads(), before.lost)))
 
 
 def _at_stage(state: State, number: int, tablet: Tablet, move: Move, stage: Stage) -> State:
@@ -480,7 +507,8 @@ def _ended(state: State, number: int, tablet: Tablet, move: Move) -> State:
 
 
 def _fenced_at(state: State, epoch: int) -> set[int]:
-    return {volume for volume, fence in enumerate(state.fences) if fence >= epoch and volume not in state.dead}
+    gone = state.dead | state.lost
+    return {volume for volume, fence in enumerate(state.fences) if fence >= epoch and volume not in gone}
 
 
 def _fenced(state: State, volume: int) -> State:
@@ -510,7 +538,7 @@ def _numbered_anew(rules: Rules, state: State) -> State:
         stands = frozenset((volume, then) for volume, then in writer.acknowledged if _stands(volume, then, now))
         writer = writer._replace(acknowledged=stands)
     moves = [tablet.move for tablet in state.tablets if tablet.move is not None]
-    compared = {0, *(move.epoch for move in moves), *(end for end, _ in views)}
+    compared = {0, *(move.epoch for move in moves), *(view.end for view in views)}
     if writer is not None:
         compared.add(writer.planned + 1)
     if late is not None:
@@ -519,7 +547,7 @@ def _numbered_anew(rules: Rules, state: State) -> State:
     fences = tuple(
         0 if volume in state.dead else cuts[bisect_right(cuts, fence) - 1] for volume, fence in enumerate(state.fences)
     )
-    used = {0, state.epoch, *fences, *(move.epoch for move in moves), *(end for end, _ in views)}
+    used = {0, state.epoch, *fences, *(move.epoch for move in moves), *(view.end for view in views)}
     if writer is not None:
         used.add(writer.planned)
     if late is not None:
@@ -546,18 +574,19 @@ def _numbered_anew(rules: Rules, state: State) -> State:
         ),
         writer=None if writer is None else _writer_anew(writer, new, placed, started),
         late=None if late is None else _late_anew(late, new, started, known),
-        views=tuple((new[end], reads) for end, reads in views),
+        views=tuple(view._replace(end=new[view.end]) for view in views),
     )
 
 
-def _usable(state: State) -> list[tuple[int, Volumes]]:
+def _usable(state: State) -> list[View]:
     """The views of the past by which a quorum of replicas can still be read."""
-    return [view for view in state.views if len(_readable(state, *view)) >= consistency.majority(len(view[1]))]
+    return [view for view in state.views if len(_readable(state, view)) >= consistency.majority(len(view.reads))]
 
 
-def _readable(state: State, end: int, reads: Volumes) -> list[int]:
-    """Replicas that answer a read that was planned before the epoch `end`."""
-    return [volume for volume in reads if state.fences[volume] < end and volume not in state.dead]
+def _readable(state: State, view: View) -> list[int]:
+    """Replicas that answer a read that was planned by a view: also lost ones, to who does not know that they are."""
+    gone = state.dead | view.lost
+    return [volume for volume in view.reads if state.fences[volume] < view.end and volume not in gone]
 
 
 def _tablet_anew(tablet: Tablet, new: Numbers, started: Numbers) -> Tablet:

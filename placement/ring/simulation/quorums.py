@@ -4,7 +4,8 @@ Exhaustive: every read quorum is enumerated, and for each of them it is decided 
 avoids it. What makes a write quorum is design section 10: a majority of the old replicas *and* of the new ones, as
 far as writes go to them. Barriers stand between steps (majorities of old, new and both together), so that of one
 range only views one step apart are in use at once; that a barrier leaves no quorum to an older view is checked here
-as well.
+as well. Nodes whose storage is declared lost are in no quorum of a view that knows of it, and a barrier never takes
+them for fenced: they may be back for a view that does not (docs/decisions/026-lost-storage.md).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import combinations, count
 import msgspec
 import numpy as np
 from epochlake.placement.ring.placements import Assignment, Delta, applied_to_reads, inverse, on_grid
-from epochlake.placement.ring.state import RingState
+from epochlake.placement.ring.state import LOST, RingState
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.tokens import NodeIds, Tokens
 
@@ -24,12 +25,16 @@ Nodes = frozenset[int]
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a coordinator may go by for one range: who serves reads, who gets writes, and the old and new replicas."""
+    """What a coordinator may go by for one range: who serves reads, who gets writes, and the old and new replicas.
+
+    `lost` are those among them that are declared lost.
+    """
 
     reads: Nodes
     writes: Nodes
     old: Nodes
     new: Nodes
+    lost: Nodes = frozenset()
 
 
 Pair = tuple[View, View]
@@ -104,7 +109,9 @@ def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str])
     """A counterexample for one range at two views one step apart: at QUORUM, and at LOCAL_QUORUM of each
     datacenter."""
     roles = _roles((*_groups(earlier), *_groups(later)))
-    found = _avoided_somewhere(tuple(sorted([_number(datacenters[node]) << 8 | role for node, role in roles.items()])))
+    found = _avoided_somewhere(
+        tuple(sorted([_number(datacenters[node]) << BITS | role for node, role in roles.items()]))
+    )
     if found is None:
         return None
     scope, what, quorum = found
@@ -125,17 +132,19 @@ def _roles(groups: tuple[Nodes, ...]) -> dict[int, int]:
     return roles
 
 
-Masks = tuple[int, int, int, int]
+Masks = tuple[int, int, int, int, int]
+BITS = 2 * len(View.__struct_fields__)
+"""So many groups a node can be in: the five of an earlier view and the five of a later one."""
 
 
 @lru_cache(maxsize=100_000)
 def _avoided_somewhere(roles: tuple[int, ...]) -> tuple[int | None, str, int] | None:
     """What `_avoided` finds in all datacenters together (None) or in one of them; a role has its datacenter's number
-    above its eight bits."""
-    numbers = sorted({role >> 8 for role in roles})
+    above its bits."""
+    numbers = sorted({role >> BITS for role in roles})
     scopes: list[int | None] = [None, *numbers] if len(numbers) > 1 else [None]
     for scope in scopes:
-        found = _avoided(tuple(sorted(role & 255 for role in roles if scope in (None, role >> 8))))
+        found = _avoided(tuple(sorted(role & (1 << BITS) - 1 for role in roles if scope in (None, role >> BITS))))
         if found is not None:
             return scope, *found
     return None
@@ -157,25 +166,25 @@ def _avoided(roles: tuple[int, ...]) -> tuple[str, int] | None:
     Nodes are only what they belong to, in ascending order: pairs of views that are alike are checked once. The quorum
     is a bit mask over them.
     """
-    sets = [sum(1 << index for index, role in enumerate(roles) if role >> group & 1) for group in range(8)]
-    earlier, later = (sets[0], sets[1], sets[2], sets[3]), (sets[4], sets[5], sets[6], sets[7])
+    sets = [sum(1 << index for index, role in enumerate(roles) if role >> group & 1) for group in range(BITS)]
+    earlier, later = (*sets[:4], sets[4]), (*sets[5:9], sets[9])
     for what, reader, writer in (
         ("a write at the later view misses the read quorum at the earlier", earlier, later),
         ("a write at the earlier view misses the read quorum at the later", later, earlier),
         ("a write misses the read quorum at the same view", later, later),
     ):
         targets = _targets(writer)
-        for quorum in _majorities(reader[0]):
-            if targets and all(_has_majority(target, quorum) for target in targets):
+        for quorum in _majorities(reader[0], reader[4]):
+            if targets and all(_has_majority(target, quorum | writer[4]) for target in targets):
                 return what, quorum
-    reads, _, old, new = earlier
+    reads, _, old, new, lost = earlier
     fenced = [group for group in (old, new, old | new) if group]
-    for quorum in _majorities(reads):
-        if all(_has_majority(group, quorum) for group in fenced):
+    for quorum in _majorities(reads, lost):
+        if all(_may_leave_out(group, quorum, later[4]) for group in fenced):
             return "a barrier leaves out the read quorum at the earlier view", quorum
     # A write holds a majority of each target: it is enough that those of one target cannot be left out.
     left_out = [
-        next((quorum for quorum in _majorities(target) if all(_has_majority(g, quorum) for g in fenced)), 0)
+        next((q for q in _majorities(target, lost) if all(_may_leave_out(g, q, later[4]) for g in fenced)), 0)
         for target in _targets(earlier)
     ]
     if left_out and all(left_out):
@@ -185,7 +194,7 @@ def _avoided(roles: tuple[int, ...]) -> tuple[str, int] | None:
 
 def _targets(view: Masks) -> list[int]:
     """The sets of which a write needs a majority each: old and new replicas, as far as they get writes."""
-    _, writes, old, new = view
+    _, writes, old, new, _ = view
     return [group for group in {old, new} if group and group & ~writes == 0]
 
 
@@ -193,11 +202,20 @@ def _has_majority(group: int, without: int) -> bool:
     return (group & ~without).bit_count() > group.bit_count() // 2
 
 
+def _may_leave_out(group: int, quorum: int, lost: int) -> bool:
+    """Whether a barrier over a group can be passed with no fence in a quorum.
+
+    What is declared lost counts in no barrier: it is not opened, and may be back for who does not know of it.
+    """
+    return _has_majority(group, quorum | lost)
+
+
 @lru_cache(maxsize=10_000)
-def _majorities(group: int) -> tuple[int, ...]:
-    """Every smallest majority of a group; of an empty group none."""
-    members = [1 << index for index in range(group.bit_length()) if group >> index & 1]
-    return tuple(sum(chosen) for chosen in combinations(members, len(members) // 2 + 1)) if members else ()
+def _majorities(group: int, without: int) -> tuple[int, ...]:
+    """Every smallest majority of a group that has none of `without` in it; of an empty group none."""
+    left = group & ~without
+    members = [1 << index for index in range(left.bit_length()) if left >> index & 1]
+    return tuple(sum(chosen) for chosen in combinations(members, group.bit_count() // 2 + 1)) if group else ()
 
 
 def _views(state: RingState, replication: Replication) -> Views:
@@ -213,13 +231,14 @@ def _views(state: RingState, replication: Replication) -> Views:
             new = applied_to_reads(new, delta)
     columns = [_sets(now.reads, grid)]
     columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old, new)]
-    return Views(grid, [_view(*sets) for sets in zip(*columns, strict=True)])
+    lost = frozenset(node.node_id for node in state.nodes.values() if node.state in LOST)
+    return Views(grid, [_view(*sets, lost) for sets in zip(*columns, strict=True)])
 
 
 @lru_cache(maxsize=50_000)
-def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes) -> View:
+def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes, lost: Nodes) -> View:
     """One object for views that come again: they are compared with each other after every step."""
-    return View(reads, writes, old, new)
+    return View(reads, writes, old, new, lost & (reads | writes | old | new))
 
 
 def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
@@ -247,13 +266,13 @@ def _nodes(row: bytes) -> Nodes:
     return frozenset(nodes[nodes >= 0].tolist())
 
 
-def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes]:
-    return view.reads, view.writes, view.old, view.new
+def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes, Nodes]:
+    return view.reads, view.writes, view.old, view.new, view.lost
 
 
 def _shown(view: View) -> str:
-    reads, writes, old, new = (sorted(group) for group in _groups(view))
-    return f"reads {reads} writes {writes} (old {old}, new {new})"
+    reads, writes, old, new, lost = (sorted(group) for group in _groups(view))
+    return f"reads {reads} writes {writes} (old {old}, new {new}{f', lost {lost}' if lost else ''})"
 
 
 def _unsplit(delta: Delta) -> Delta:

@@ -83,7 +83,9 @@ class World:
         return SimpleNamespace(
             epoch=self.epoch,
             schema=SimpleNamespace(tables={TABLE.table_id: TABLE}, keyspaces={"air": SimpleNamespace(epoch=0)}),
-            directory=SimpleNamespace(datacenter_of=lambda volume: "dc1", node_of_volume=nodes, volumes=volumes),
+            directory=SimpleNamespace(
+                datacenter_of=lambda volume: "dc1", node_of_volume=nodes, volumes=volumes, lost=frozenset()
+            ),
             rings=SimpleNamespace(operations={}),
             placements=lambda table_id: cover,
             is_on_ring=lambda table_id: True,

@@ -27,7 +27,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.placement.transitions import Kind, Stage
 
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
 
 ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 PAIRS = [set(chosen) for chosen in combinations("ABCX", 2)]
@@ -41,6 +41,7 @@ FORWARD = [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW,
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
+    reads_trust_fences_alone(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, "ABC", configuration=ONE_TRY)
 

@@ -21,7 +21,7 @@ from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.resizing import Resize
 from epochlake.placement.tokens import tablet_label
 
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
 
 ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 PARTS = [part << 60 for part in range(-8, 8)]
@@ -31,6 +31,7 @@ PARTS = [part << 60 for part in range(-8, 8)]
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
+    reads_trust_fences_alone(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, append_only=True, configuration=ONE_TRY)
 

@@ -24,7 +24,7 @@ from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.metastore.metadata.placements import ranges_within
 from epochlake.placement.ring.state import Step
 
-from tests.support.clusters import without_zookeeper
+from tests.support.clusters import reads_trust_fences_alone, without_zookeeper
 from tests.support.rings import FOUR, SPREAD, TURN, RingCluster, assert_settled, ringed
 
 QUICK = Configuration(
@@ -51,6 +51,7 @@ OPERATIONS: list[Callable[[RingCluster], None]] = [join, leave, move]
 @pytest.fixture
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingCluster:
     without_zookeeper(monkeypatch)
+    reads_trust_fences_alone(monkeypatch)
     monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
     return ringed(tmp_path, FOUR, configuration=QUICK)
 

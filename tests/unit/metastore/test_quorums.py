@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.events import (
     StageChange,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import RequestKind
+from epochlake.metastore.metadata.model import NodeState, RequestKind
 from epochlake.metastore.quorums import QUORUM, quorums_of, verify_quorums
 from epochlake.placement.ring.state import Step
 from epochlake.placement.transitions import Kind, Stage
@@ -107,6 +107,23 @@ def test_a_split_is_safe_and_one_that_moves_a_half_is_found(changed: dict[int, l
         assert [finding.message.split(":")[0] for finding in quorums_of(versions)] == [
             f"tablet {name}" for name in found
         ]
+
+
+def test_storage_that_is_declared_lost_is_in_no_quorum() -> None:
+    """Tablet 0 goes from volume 1 to 4 in one epoch, without steps: only volumes 2 and 3 are left to read and write."""
+    metadata = applied([CreateKeyspace(keyspace("big", dc1=3)), table("crews", [[1, 2, 3]], keyspace="big")], SMALL)
+    tablet_map = metadata.tablets.maps["id-crews"].with_replicas({0: [2, 3, 4]}, epoch=metadata.epoch + 1)
+    moved = msgspec.structs.replace(metadata.tablets, maps={**metadata.tablets.maps, "id-crews": tablet_map})
+    after = msgspec.structs.replace(metadata, epoch=metadata.epoch + 1, tablets=moved)
+    assert quorums_of([metadata, after])
+
+    def declared(state: NodeState, version: ClusterMetadata) -> ClusterMetadata:
+        nodes = [version.directory.node_of_volume[volume] for volume in (1, 4)]
+        gone = [msgspec.structs.replace(node, state=state) for node in nodes]
+        return msgspec.structs.replace(version, directory=version.directory.with_nodes(*gone, epoch=version.epoch))
+
+    lost = [declared(NodeState.REMOVING, version) for version in (metadata, after)]
+    assert quorums_of(lost) == ()
 
 
 def test_a_log_that_cannot_be_replayed_is_refused() -> None:

@@ -118,14 +118,35 @@ def test_a_barrier_for_all_waits_for_everyone():
     assert barrier_passed(BarrierLevel.ALL, old, new, {1, 2, 3, 4}, datacenter)
 
 
+@pytest.mark.parametrize("replicas", [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("level", BarrierLevel)
+def test_a_lost_replica_is_never_taken_for_fenced_and_can_always_be_done_without(level, replicas):
+    """Where enough are left, no quorum is free for who planned before the declaration; else for who knows of it."""
+    quorums = [set(q) for q in combinations(replicas, majority(len(replicas)))]
+    for lost in (set(q) for size in range(len(replicas) + 1) for q in combinations(replicas, size)):
+        left = set(replicas) - lost
+        assert barrier_passed(level, replicas, replicas, left, datacenter, lost), "all that are left are fenced"
+        for fenced in (set(q) for size in range(len(left) + 1) for q in combinations(sorted(left), size)):
+            if barrier_passed(level, replicas, replicas, fenced | lost, datacenter, lost):
+                assert barrier_passed(level, replicas, replicas, fenced, datacenter, lost), (
+                    "its fence counts for nothing"
+                )
+                free = [quorum for quorum in quorums if not quorum & fenced]
+                assert all(quorum & lost for quorum in free)
+                assert not free or fenced == left
+
+
 @pytest.mark.parametrize("shared", range(5))
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 3), (3, 4), (4, 4), (5, 4)])
-def test_majorities_meet_exactly_when_every_pair_of_them_does(sizes, shared):
+@pytest.mark.parametrize("lost", [((), ()), ((0,), ()), ((), (1,)), ((0,), (0, 3)), ((0, 1, 2), (1,))])
+def test_majorities_meet_exactly_when_every_pair_of_them_does(sizes, shared, lost):
     read = tuple(range(sizes[0]))
     write = tuple(range(max(0, sizes[0] - shared), max(0, sizes[0] - shared) + sizes[1]))
+    unread, unwritten = map(set, lost)
     pairs = [
         (set(r), set(w))
         for r in combinations(read, majority(len(read)))
         for w in combinations(write, majority(len(write)))
+        if not unread.intersection(r) and not unwritten.intersection(w)
     ]
-    assert majorities_meet(read, write) == all(r & w for r, w in pairs)
+    assert majorities_meet(read, write, *lost) == all(r & w for r, w in pairs)

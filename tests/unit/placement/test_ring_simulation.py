@@ -12,6 +12,7 @@ from epochlake.placement.ring.movement import Movement
 from epochlake.placement.ring.placements import NO_CHANGE, NO_DELTA, Assignment, Delta
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
+from epochlake.placement.ring.simulation import quorums
 from epochlake.placement.ring.simulation.histories import STEPS, QuorumsDisjoint, simulate_quorums
 from epochlake.placement.ring.simulation.placements import (
     CONFIGURATIONS,
@@ -232,6 +233,36 @@ def test_the_two_accidents_that_seed_002_tells_of_are_found(earlier: int, later:
     found = disjoint_quorums(BOOTSTRAP[earlier], BOOTSTRAP[later], dict.fromkeys(BOTH, "dc1"))
     assert found is not None
     assert reader in found.quorum
+
+
+LOST_BETWEEN = View(OLD, BOTH, OLD, NEW), View(NEW, BOTH, OLD, NEW, frozenset({A}))
+
+
+def test_storage_that_is_declared_lost_between_two_views_is_safe_though_it_comes_back() -> None:
+    assert disjoint_quorums(*LOST_BETWEEN, dict.fromkeys(BOTH, "dc1")) is None
+
+
+def test_a_barrier_that_took_lost_storage_for_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A and C, which no fence has reached, are a quorum for who planned before A was declared lost."""
+    quorums._avoided_somewhere.cache_clear()
+    quorums._avoided.cache_clear()
+    monkeypatch.setattr(
+        quorums, "_may_leave_out", lambda group, quorum, lost: quorums._has_majority(group, quorum & ~lost)
+    )
+    found = disjoint_quorums(*LOST_BETWEEN, dict.fromkeys(BOTH, "dc1"))
+    quorums._avoided_somewhere.cache_clear()
+    quorums._avoided.cache_clear()
+    assert found is not None
+    assert A in found.quorum
+    assert "barrier" in found.what
+
+
+def test_lost_storage_is_in_no_quorum_of_who_knows_of_it() -> None:
+    """Without A, which both know to be lost, every read of two of A, B and C is of B and C."""
+    reads, writes = View(OLD, OLD, OLD, OLD, frozenset({A})), View(NEW, NEW, NEW, NEW, frozenset({X}))
+    assert disjoint_quorums(reads, writes, dict.fromkeys(BOTH, "dc1")) is None
+    known = View(OLD, OLD, OLD, OLD), View(NEW, NEW, NEW, NEW)
+    assert disjoint_quorums(*known, dict.fromkeys(BOTH, "dc1")) is not None
 
 
 def test_a_datacenter_that_loses_its_quorum_is_found_though_the_whole_ring_keeps_its_own() -> None:

@@ -29,6 +29,10 @@ PAIR = Scenario((((0, 1), (Begin(MOVES, 0, 2),)),), late=0)
 PAIR_WITH_A_DEAD_ONE = Scenario((((0, 1), (Begin(REBUILDS, 0, 2),)),), late=0, mortal=(0,))
 PAIRS_CROSSING = Scenario((((0, 1), (Begin(MOVES, 0, 2),)), ((2, 1), (Begin(MOVES, 2, 0),))), late=0, written=True)
 THREE_WITH_A_DEATH = Scenario((((0, 1, 2), (Begin(REBUILDS, 0, 3),)),), mortal=(0, 3), written=True)
+PAIR_WITH_A_LOST_ONE = Scenario((((0, 1), (Begin(MOVES, 0, 2),)),), late=0, declared=(0, 1, 2), written=True)
+THREE_WITH_A_LOST_ONE = Scenario(
+    (((0, 1, 2), (Begin(REBUILDS, 0, 3, errors=False),)),), late=0, declared=(0,), planned_in=Stage.USE_NEW
+)
 
 SCENARIOS = {
     "one tablet, and a coordinator that does something late": ONE,
@@ -40,6 +44,8 @@ SCENARIOS = {
     "three replicas, of which one dies": THREE_WITH_A_DEATH,
     "two replicas": PAIR,
     "two replicas, of which one dies": PAIR_WITH_A_DEAD_ONE,
+    "two replicas and a pending one, of which one is declared lost and comes back": PAIR_WITH_A_LOST_ONE,
+    "three replicas, of which one is declared lost and comes back": THREE_WITH_A_LOST_ONE,
 }
 
 
@@ -53,7 +59,9 @@ def weaker_blocking(count: int) -> int:
     return max(0, count - consistency.majority(count))
 
 
-def without_old(level: object, old: tuple[int, ...], new: tuple[int, ...], fenced: set[int], where: object) -> bool:
+def without_old(
+    level: object, old: tuple[int, ...], new: tuple[int, ...], fenced: set[int], where: object, lost: object
+) -> bool:
     return len(fenced & {*new}) >= consistency.blocking(len(new))
 
 
@@ -135,6 +143,7 @@ BROKEN_RULES = [
     ("the pending replica need not be fenced", PAIR, Rules(pending_is_required=False), "stays open"),
     ("a pending replica is prepared twice", ONE, Rules(preparing_is_marked=False), LOST),
     ("old acknowledgements count", AGAIN, Rules(old_acknowledgements_are_forgotten=False), LOST),
+    ("lost storage counts as fenced", THREE_WITH_A_LOST_ONE, Rules(lost_is_not_fenced=False), LOST),
 ]
 
 
