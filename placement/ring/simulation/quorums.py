@@ -167,7 +167,8 @@ def _avoided(roles: tuple[int, ...]) -> tuple[str, int] | None:
     is a bit mask over them.
     """
     sets = [sum(1 << index for index, role in enumerate(roles) if role >> group & 1) for group in range(BITS)]
-    earlier, later = (*sets[:4], sets[4]), (*sets[5:9], sets[9])
+    earlier = (sets[0], sets[1], sets[2], sets[3], sets[4])
+    later = (sets[5], sets[6], sets[7], sets[8], sets[9])
     for what, reader, writer in (
         ("a write at the later view misses the read quorum at the earlier", earlier, later),
         ("a write at the earlier view misses the read quorum at the later", later, earlier),
