@@ -46,12 +46,11 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Merge
 from epochlake.jobs.dataplane.merging import MergedFile, Merger, encode_empty, merge_with_spark
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
-from epochlake.jobs.pipeline.landing import require_stored
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import View, look, repair
 from epochlake.jobs.settling import Settled, settle
 from epochlake.metastore.coordination.leases import live_leases
-from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN
@@ -280,12 +279,6 @@ class _Run:
 
         def commit(volume: VolumeId) -> CommitOutcome:
             address = address_of(view.metadata, view.table, volume)
-            try:
-                # It may have taken long since they were stored, and this process may have been cut off in between.
-                for file in due[volume]:
-                    require_stored(file, address)
-            except StorageUnavailable as error:
-                return Unreachable(str(error))
             return commit_files(
                 address,
                 due[volume],

@@ -130,7 +130,12 @@ def _stored(address: ReplicaAddress, merge: Merge, label: str) -> DataFile | Non
     """The merged file as it lies in a replica's directory."""
     window = (merge.low, merge.high)
     path = path_of(range_label(*window), merge.file_id)
+    uri = storage.join(address.uri, path)
     try:
-        return described(storage.join(address.uri, path), path, label, window)
+        found = described(uri, path, label, window)
+        if found is not None:
+            # Whoever has stored it may not have come to that.
+            storage.sync_data([uri])
+        return found
     except StorageUnavailable:
         return None

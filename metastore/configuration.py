@@ -164,6 +164,15 @@ class StorageSettings(msgspec.Struct, frozen=True):
             "as unreachable for a while.",
         ),
     ] = DEADLINE_SECONDS
+    durability: Annotated[
+        Literal["fsync", "replicas"],
+        Meta(
+            description="What an acknowledgement on a file system promises. `fsync`: what was acknowledged is on the "
+            "disks of the replicas that did, and survives a power cut of all of them. `replicas`: the rows of a "
+            "replica may be lost when its machine loses power, and survive on the others; the log, fences and "
+            "markers are on the disk all the same."
+        ),
+    ] = "fsync"
 
 
 class LoggingSettings(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Replacing files of a Delta table by files with the same rows, in a commit that nobody can make twice.
+"""Adding files to a Delta table, or replacing them by files with the same rows, in a commit that nobody makes twice.
 
 The one idea: delta-rs lets two OPTIMIZE commits that take out the same files both succeed, without retries too, and
 every row is in the table twice afterwards (docs/decisions/016-compacting-the-log.md). So tables whose rows must be
@@ -11,10 +11,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
+from epochlake.metastore import storage
+from epochlake.metastore.delta_commits import Action, checkpoint_if_due, put_commit
 
 
 class OldFile(NamedTuple):
@@ -34,6 +37,30 @@ class NewFile(NamedTuple):
     highest: Mapping[str, int]
 
 
+class Mark(NamedTuple):
+    """The transaction that a commit is known by."""
+
+    app_id: str
+    version: int
+
+
+def append_files(
+    table: DeltaTable,
+    version: int,
+    adds: Sequence[NewFile],
+    mark: Mark,
+    partition: Mapping[str, str | None] | None = None,
+) -> bool:
+    """Add files, all of one partition, as exactly `version` of the table. False: there is that one already, and nothing
+    was changed. `version` comes after the handle's, or after a later one that the caller knows of.
+
+    The files' bytes are on the disk, and so is the commit when this returns. Raises StorageUnavailable, and what
+    delta-rs raises.
+    """
+    storage.sync_always(directories=_directories(table, adds))
+    return _commit(table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
+
+
 def replace_files(
     table: DeltaTable,
     removes: Sequence[OldFile],
@@ -43,36 +70,100 @@ def replace_files(
     """Take files out and put others in, all of one partition, against exactly the version of `table`.
 
     False: somebody has committed anything since, and nothing was changed. That the rows are the same is the caller's
-    word: the commit says that no data changes, which append-only tables allow. Raises what delta-rs raises.
+    word: the commit says that no data changes, which append-only tables allow. Raises StorageUnavailable, and what
+    delta-rs raises.
     """
     now, values = time.time_ns() // 1_000_000, dict(partition or {})
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values=values,
-            modification_time=now,
-            data_change=False,
-            stats=_statistics(file),
-        )
-        for file in adds
-    ]
-    actions += [
+    storage.sync_always(directories=_directories(table, adds))
+    actions = [
         RemoveAction(path=file.path, data_change=False, deletion_timestamp=now, size=file.size, partition_values=values)
         for file in removes
     ]
+    return _commit(table, table.version() + 1, _adds(adds, values, data_change=False), actions, None, values)
+
+
+def _commit(
+    table: DeltaTable,
+    version: int,
+    adds: Sequence[AddAction],
+    removes: Sequence[RemoveAction],
+    mark: Mark | None,
+    partition: Mapping[str, str | None],
+) -> bool:
+    uri = table.table_uri
+    if storage.local_path(uri) is not None:
+        lines = [*map(_add_line, adds), *map(_remove_line, removes)]
+        lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
+        if not put_commit(uri, version, "OPTIMIZE" if removes else "WRITE", lines):
+            return False
+        interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
+        checkpoint_if_due(table, uri, version, interval)
+        return True
+    if version != table.version() + 1:
+        table.update_incremental()
+        if version != table.version() + 1:
+            return False
     try:
         table.create_write_transaction(
-            actions,
+            [*adds, *removes],
             mode="append",
             schema=table.schema(),
-            partition_by=list(values) or None,
-            commit_properties=CommitProperties(max_commit_retries=0),
+            partition_by=list(partition) or None,
+            commit_properties=CommitProperties(
+                max_commit_retries=0, app_transactions=[Transaction(*mark)] if mark else None
+            ),
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         )
     except CommitFailedError:
         return False
     return True
+
+
+def _adds(files: Sequence[NewFile], partition: Mapping[str, str | None], *, data_change: bool) -> list[AddAction]:
+    now = time.time_ns() // 1_000_000
+    return [
+        AddAction(
+            path=file.path,
+            size=file.size,
+            partition_values=dict(partition),
+            modification_time=now,
+            data_change=data_change,
+            stats=_statistics(file),
+        )
+        for file in files
+    ]
+
+
+def _directories(table: DeltaTable, files: Sequence[NewFile]) -> list[str]:
+    """Of the files, and the table's own."""
+    uris = [storage.join(table.table_uri, file.path) for file in files]
+    return [*dict.fromkeys(uri.rpartition("/")[0] for uri in uris), table.table_uri.rstrip("/")]
+
+
+def _add_line(action: AddAction) -> Action:
+    return {
+        "add": {
+            "path": quote(action.path, safe="/=-_.~"),
+            "partitionValues": action.partition_values,
+            "size": action.size,
+            "modificationTime": action.modification_time,
+            "dataChange": action.data_change,
+            "stats": action.stats,
+        }
+    }
+
+
+def _remove_line(action: RemoveAction) -> Action:
+    return {
+        "remove": {
+            "path": quote(action.path, safe="/=-_.~"),
+            "dataChange": action.data_change,
+            "deletionTimestamp": action.deletion_timestamp,
+            "extendedFileMetadata": True,
+            "partitionValues": action.partition_values,
+            "size": action.size,
+        }
+    }
 
 
 def _statistics(file: NewFile) -> str:

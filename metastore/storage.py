@@ -4,6 +4,9 @@ The one idea: a URI is a plain path, `file://…` or an address that `pyarrow.fs
 becomes StorageUnavailable, of the kind that it is, with the URI, the cause and what to do. Every access to a volume has
 a deadline (deadlines.py). Local files get what only they can do: atomic
 replacement, put-if-absent, hard links, free space. Object stores put whole objects, which is atomic by itself.
+
+What is put, replaced or created here is on the disk when the call returns. Data files are synced in groups by those who
+write many of them: `sync_data` (syncing.py says when and why).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -22,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from epochlake.metastore import deadlines
+from epochlake.metastore import deadlines, syncing
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
 from pyarrow import fs
@@ -113,6 +116,7 @@ def use_settings(settings: StorageSettings) -> None:
     """Set how this process uses storage: once, when it starts."""
     global _settings
     _settings = settings
+    syncing.use_durability(settings.durability)
     deadlines.use_deadline(settings.deadline_seconds)
     _remote_filesystem.cache_clear()
 
@@ -242,7 +246,10 @@ def read_tail(uri: str, size: int) -> bytes:
 
 
 def write_bytes(uri: str, data: bytes | pa.Buffer) -> None:
-    """Write a file whose name nobody else uses yet. A failure may leave a torn one, so this is for staging only."""
+    """Write a file whose name nobody else uses yet. A failure may leave a torn one, so this is for staging only.
+
+    It is not on the disk until `sync_data` says so.
+    """
     filesystem_, path = filesystem(uri)
 
     def write() -> None:
@@ -262,7 +269,8 @@ def write_bytes(uri: str, data: bytes | pa.Buffer) -> None:
 def new_file(uri: str) -> Iterator[pa.NativeFile]:
     """A stream into a large file, which appears under its name when the block ends well, in place of one that is there.
 
-    When it does not end well there is nothing; on an object store there may be a torn object.
+    Its bytes are on the disk then, as its replicas' durability is. When it does not end well there is nothing; on an
+    object store there may be a torn object.
     """
     filesystem_, path = filesystem(uri)
     with naming("write", uri):
@@ -274,6 +282,7 @@ def new_file(uri: str) -> Iterator[pa.NativeFile]:
         with _removed_afterwards(temporary):
             with pa.OSFile(temporary, "wb") as stream:
                 yield stream
+            deadlines.within(uri, f"sync {uri}", lambda: syncing.sync_replicated([temporary]))
             os.replace(temporary, path)
 
 
@@ -296,7 +305,8 @@ def touch(uri: str) -> bool:
 def put_if_absent(uri: str, data: bytes) -> bool:
     """Write a small file unless there is one; whether it was written. The file is never seen torn.
 
-    Atomic for local files. An object store is asked first: two writers at the same instant may both get True there.
+    The one that is there then, whoever wrote it, is on the disk. Atomic for local files. An object store is asked
+    first: two writers at the same instant may both get True there.
     """
     path = local_path(uri)
     if path is None:
@@ -312,7 +322,9 @@ def put_if_absent(uri: str, data: bytes) -> bool:
             try:
                 os.link(temporary, path)
             except FileExistsError:
+                syncing.sync([path], [os.path.dirname(path)])
                 return False
+            syncing.sync_directory(os.path.dirname(path))
             return True
 
     return within_deadline("create", uri, put)
@@ -329,19 +341,25 @@ def replace_bytes(uri: str, data: bytes) -> None:
         with _removed_afterwards(temporary):
             _write_through(temporary, data)
             os.replace(temporary, path)
+            syncing.sync_directory(os.path.dirname(path))
 
     return within_deadline("replace", uri, replace)
 
 
 def create_directory(uri: str, *, parents: bool = False) -> None:
-    """Make sure that a directory is there. Without `parents` its parent must be: a lost mount is not papered over."""
+    """Make sure that a directory is there. Without `parents` its parent must be: a lost mount is not papered over.
+
+    With `parents` it is on the disk. Else it is one of many, and synced with what comes into it (`sync_data`).
+    """
     filesystem_, path = filesystem(uri)
 
     def create() -> None:
         if filesystem_ is not _LOCAL:
             filesystem_.create_dir(path, recursive=parents)
         elif parents:
+            created = _missing_above(path)
             os.makedirs(path, exist_ok=True)
+            syncing.sync(directories=[os.path.dirname(one) for one in (*created, path)])
         elif not os.path.isdir(path):
             with suppress(FileExistsError):
                 os.mkdir(path)
@@ -411,7 +429,7 @@ def delete_file(uri: str) -> bool:
 
 
 def copy_file(source: str, target: str) -> int:
-    """Copy a file and return its bytes. The target appears whole under its name or not at all.
+    """Copy a data file and return its bytes. The target appears whole under its name or not at all, synced first.
 
     By the store itself where both are on the same one, else as a stream, of which each part may take the deadline.
     """
@@ -424,6 +442,7 @@ def copy_file(source: str, target: str) -> int:
             temporary = _temporary(target_path)
             with _removed_afterwards(temporary):
                 _copy_stream(source, from_filesystem, from_path, to_filesystem, temporary)
+                syncing.sync_replicated([temporary])
                 size = os.path.getsize(temporary)
                 os.replace(temporary, target_path)
                 return size
@@ -461,6 +480,29 @@ def hard_link(source: str, target: str) -> bool:
     return within_deadline(f"link {source} to", target, link)
 
 
+def sync_data(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+    """Return when the disks have data files and then directories, by their URIs, which other replicas have as well.
+
+    Raises StorageUnavailable. Nothing to do on object stores, nor where durability relies on the replicas.
+    """
+    _sync_uris(syncing.sync_replicated, files, directories)
+
+
+def sync_always(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+    """`sync_data` for what there may be one copy of."""
+    _sync_uris(syncing.sync, files, directories)
+
+
+def sizes_of(uris: Sequence[str]) -> list[int | None]:
+    """`size_of` for many files on one storage, asked for together."""
+    if not uris:
+        return []
+    filesystem_, _ = filesystem(uris[0])
+    paths = [filesystem(uri)[1] for uri in uris]
+    infos = within_deadline("look for", uris[0], lambda: filesystem_.get_file_info(paths))
+    return [int(info.size) if info.type == fs.FileType.File else None for info in infos]
+
+
 def space(uri: str) -> Space | None:
     """Total and free bytes of a local place, None where there is no such thing."""
     path = local_path(uri)
@@ -482,6 +524,25 @@ def _remote_filesystem(scheme: str, authority: str) -> fs.FileSystem:
     return fs.FileSystem.from_uri(f"{scheme}://{authority}")[0]
 
 
+def _sync_uris(how: Callable[..., None], files: Iterable[str], directories: Iterable[str]) -> None:
+    local_files, local_directories = _local_paths(files), _local_paths(directories)
+    for example in [*local_files, *local_directories][:1]:
+        within_deadline("sync to the disk", example, lambda: how(local_files, local_directories))
+
+
+def _local_paths(uris: Iterable[str]) -> list[str]:
+    return [path for uri in uris if (path := local_path(uri)) is not None]
+
+
+def _missing_above(path: str) -> list[str]:
+    """The directories on the way to a path that are not there yet."""
+    missing: list[str] = []
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
 def _temporary(path: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}{TEMPORARY}{uuid.uuid4().hex}")
@@ -492,7 +553,7 @@ def _write_through(path: str, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         _write_all(descriptor, memoryview(data))
-        os.fsync(descriptor)
+        syncing.fsync(descriptor)
     finally:
         os.close(descriptor)
 

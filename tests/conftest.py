@@ -58,6 +58,17 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
+@pytest.fixture(autouse=True)
+def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks are not asked to sync: that is slow, and what is synced when is the subject of tests of its own.
+
+    Those put their recorder in the same place. Other processes sync as always.
+    """
+    from epochlake.metastore import syncing
+
+    monkeypatch.setattr(syncing, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def seed() -> int:
     """A new random seed in each run, shown when the test fails; the same one again by EPOCHLAKE_TEST_SEED."""

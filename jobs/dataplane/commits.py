@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.dataplane.cutting import cut
 from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile, to_add, to_remove
+from epochlake.jobs.dataplane.files import DataFile, add_line, remove_line, to_add, to_remove
 from epochlake.jobs.dataplane.ledger import Ledger, is_merged
 from epochlake.jobs.dataplane.outcomes import (
     Acknowledged,
@@ -43,6 +43,7 @@ from epochlake.jobs.dataplane.pieces import (
 )
 from epochlake.jobs.dataplane.replica import (
     ATTEMPTS,
+    CHECKPOINT_INTERVAL,
     LOG_RETENTION_SECONDS,
     ReplicaAddress,
     ReplicaSnapshot,
@@ -50,7 +51,8 @@ from epochlake.jobs.dataplane.replica import (
     open_snapshot,
     require_place,
 )
-from epochlake.metastore import deadlines, storage
+from epochlake.jobs.dataplane.stored import require_stored
+from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import TABLET
 
@@ -288,40 +290,91 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
         if not (decision.adds or decision.removes or decision.leaves_mark):
             return AlreadyApplied(snapshot.version)
         try:
+            # Only now, with the snapshot open: clean-up of what is missing here then came before.
+            require_stored([file for file in decision.adds if file.file_id not in snapshot.all_files], address)
+        except StorageUnavailable as error:
+            return Unreachable(str(error))
+        try:
             version = deadlines.within(
                 address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
             )
-            if time.time() - started < LOG_RETENTION_SECONDS / 2:
-                require_place(address)
-                return Acknowledged(version)
-            doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
-        except CommitFailedError:
+        except _Overtaken:
             continue
         except deadlines.StorageLate as error:
             return Unreachable(f"whether it has landed cannot be told: {error}")
-        except (StorageUnavailable, WrongCluster) as error:
-            return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
+        except StorageUnavailable as error:
+            doubt = error
         except storage.STORAGE_ERRORS as error:
             doubt = storage.unavailable("commit to the replica table", address.uri, error)
+        else:
+            try:
+                require_place(address)
+            except (StorageUnavailable, WrongCluster) as error:
+                return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
+            if time.time() - started < LOG_RETENTION_SECONDS / 2:
+                return Acknowledged(version)
+            doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
         return _read_back(address, mark, doubt)
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
 
 
+class _Overtaken(Exception):
+    """Somebody has changed the table since the snapshot in a way that the decision has to know of."""
+
+
 def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+    """Commit against the snapshot; the version. Raises _Overtaken, and what storage raises."""
+    if storage.local_path(snapshot.address.uri) is None:
+        return _commit_by_delta_rs(snapshot, change, mark)
+    uri, version, now = snapshot.address.uri, snapshot.version, _now_ms()
+    lines = [add_line(file, now) for file in change.adds]
+    lines += [remove_line(file, now) for file in change.removes]
+    lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
+    touched = {file.path for file in (*change.adds, *change.removes)}
+    while not delta_commits.put_replicated_commit(uri, version + 1, "WRITE", lines):
+        found = delta_commits.between(uri, version)
+        if found is None or any(_matters(action, touched, mark) for action in found[1]):
+            raise _Overtaken
+        version = found[0]
+    version += 1
+    delta_commits.checkpoint_if_due(snapshot.delta_table(), uri, version, CHECKPOINT_INTERVAL)
+    return version
+
+
+def _matters(action: delta_commits.Action, touched: Collection[str], mark: _Applied | None) -> bool:
+    """Whether a decision does not hold any more after another commit has done this: only appends of other files may
+    come in between, and none under the same mark. As Delta's own rules say it of appends.
+    """
+    match action:
+        case {"commitInfo": _}:
+            return False
+        case {"add": {"path": path}}:
+            return path in touched
+        case {"txn": {"appId": app_id}}:
+            return mark is not None and app_id == mark.app_id
+        case _:
+            return True
+
+
+def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+    """On object stores, where a conditional put makes a commit, and it stays when it was answered."""
     table, now = snapshot.delta_table(), _now_ms()
     actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]
     actions += [to_remove(file, now) for file in change.removes]
-    table.create_write_transaction(
-        actions,
-        mode="append",
-        schema=table.schema(),
-        partition_by=[TABLET],
-        commit_properties=CommitProperties(
-            max_commit_retries=ATTEMPTS,
-            app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
-        ),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-    )
+    try:
+        table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=table.schema(),
+            partition_by=[TABLET],
+            commit_properties=CommitProperties(
+                max_commit_retries=ATTEMPTS,
+                app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        )
+    except CommitFailedError as error:
+        raise _Overtaken from error
     table.update_incremental()
     return table.version()
 

@@ -7,8 +7,9 @@ imports no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 
 import msgspec
@@ -86,16 +87,20 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     storage.use_settings(plan.storage)
     replicas = Replicas()
     batches = iter(batches)
+    stored: list[StoredFile] = []
     try:
         current = None
         for index, rows in _by_range(batches, plan.cover.lows):
             if current is None or current.index != index:
                 if current is not None:
-                    yield from current.close()
+                    stored += current.close()
                 current = RangeEncoder(plan, index, replicas)
-            yield from current.take(rows)
+            stored += current.take(rows)
         if current is not None:
-            yield from current.close()
+            stored += current.close()
+        # Nothing is told before all of it is on the disks: one group, synced while the next file was being encoded.
+        not_synced = replicas.sync()
+        yield from (file.told(not_synced) for file in stored)
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
             pass
@@ -115,6 +120,34 @@ def _by_range(batches: Iterable[pa.RecordBatch], lows: NDArray[np.int64]) -> Ite
             yield int(ranges[start]), batch.slice(start, end - start)
 
 
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file, the replicas that it was stored on, and those that failed, with the reason."""
+
+    file_id: str
+    label: str
+    size: int
+    rows: int
+    min_token: int
+    max_token: int
+    targets: tuple[VolumeId, ...]
+    failed: dict[VolumeId, str]
+
+    def told(self, not_synced: Mapping[VolumeId, str]) -> pa.RecordBatch:
+        """The row of RESULT. What a replica has not on its disk it has not stored."""
+        failed = {volume: reason for volume, reason in not_synced.items() if volume in self.targets} | self.failed
+        return _result(
+            file_id=self.file_id,
+            label=self.label,
+            size=self.size,
+            rows=self.rows,
+            min_token=self.min_token,
+            max_token=self.max_token,
+            stored=[volume for volume in self.targets if volume not in failed],
+            failed=list(failed),
+            reasons=list(failed.values()),
+        )
+
+
 class RangeEncoder:
     """Makes the files of one range from its rows in token order."""
 
@@ -132,7 +165,7 @@ class RangeEncoder:
         self._file: OpenFile | None = None
         self._last: pa.Table | None = None
 
-    def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def take(self, rows: pa.RecordBatch) -> Iterator[StoredFile]:
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
@@ -141,7 +174,7 @@ class RangeEncoder:
             if self._file is not None and self._file.size >= self._plan.target_file_bytes:
                 yield self._store()
 
-    def close(self) -> Iterator[pa.RecordBatch]:
+    def close(self) -> Iterator[StoredFile]:
         self._encode()
         if self._file is not None:
             yield self._store()
@@ -160,22 +193,20 @@ class RangeEncoder:
             self._file = OpenFile(rows.schema, new_file_id())
         self._file.write(rows)
 
-    def _store(self) -> pa.RecordBatch:
+    def _store(self) -> StoredFile:
         """Store the open file on each replica of the range."""
         assert self._file is not None
         file, self._file = self._file, None
         file_id, data = file.file_id, file.finish()
-        failed = self._replicas.store(self._targets, self._label, file_id, data)
-        return _result(
+        return StoredFile(
             file_id=file_id,
             label=self._label,
             size=data.size,
             rows=file.rows,
             min_token=file.min_token,
             max_token=file.max_token,
-            stored=[one.volume_id for one in self._targets if one.volume_id not in failed],
-            failed=list(failed),
-            reasons=list(failed.values()),
+            targets=tuple(one.volume_id for one in self._targets),
+            failed=self._replicas.store(self._targets, self._label, file_id, data),
         )
 
 
@@ -207,11 +238,15 @@ class OpenFile:
 
 
 class Replicas:
-    """The replicas that a task stores files on. One whose storage has failed is not tried again by this task."""
+    """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
+
+    What is stored is synced in the background; `sync` waits for all of it.
+    """
 
     def __init__(self) -> None:
         self._checked: dict[str, str] = {}
-        self._directories: set[str] = set()
+        self._directories: dict[VolumeId, set[str]] = defaultdict(set)
+        self._syncs: list[tuple[VolumeId, Future[None]]] = []
         self._pool = ThreadPoolExecutor(8)
 
     def store(
@@ -219,7 +254,27 @@ class Replicas:
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
         reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
-        return {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
+        failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
+        for replica in replicas:
+            if replica.volume_id not in failed:
+                uri = storage.join(replica.uri, path_of(label, file_id))
+                self._syncs.append((replica.volume_id, self._pool.submit(storage.sync_data, [uri])))
+        return failed
+
+    def sync(self) -> dict[VolumeId, str]:
+        """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason."""
+        failed: dict[VolumeId, str] = {}
+        names = [
+            (volume, self._pool.submit(storage.sync_data, (), sorted(directories)))
+            for volume, directories in self._directories.items()
+        ]
+        for volume, synced in (*self._syncs, *names):
+            try:
+                synced.result()
+            except StorageUnavailable as error:
+                failed.setdefault(volume, str(error))
+        self._syncs = []
+        return failed
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -233,9 +288,9 @@ class Replicas:
                 require_replica(replica)
                 self._checked[uri] = ""
             directory = storage.join(uri, directory_of(label))
-            if directory not in self._directories:
+            if directory not in self._directories[replica.volume_id]:
                 storage.create_directory(directory)
-                self._directories.add(directory)
+                self._directories[replica.volume_id] |= {directory, uri}
             storage.write_bytes(storage.join(uri, path_of(label, file_id)), data)
         except (StorageUnavailable, WrongCluster) as error:
             self._checked[uri] = str(error)

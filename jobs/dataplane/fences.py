@@ -7,19 +7,22 @@ acknowledged epoch e without any process being alive for it (design, section 9).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
+from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import (
+    CHECKPOINT_INTERVAL,
     FENCE,
     SESSIONS,
     ReplicaAddress,
+    ReplicaSnapshot,
     attempts,
     encode_sessions,
     open_snapshot,
 )
-from epochlake.metastore import storage
+from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
 
@@ -60,15 +63,58 @@ def _change(
             return FencedOff(snapshot.fence)
         sessions = sessions_after(snapshot.sessions)
         if snapshot.fence == epoch and snapshot.sessions == sessions:
+            try:
+                # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
+                delta_commits.sync_commits(address.uri, snapshot.version)
+            except StorageUnavailable as error:
+                return Unreachable(str(error))
             return epoch
         if failure:
             return Unreachable(failure)
         # Whatever becomes of it, only the next snapshot tells: it shows the change, a newer one, or neither.
         properties = {FENCE: str(epoch), SESSIONS: encode_sessions(sessions)}
         try:
-            snapshot.delta_table().alter.set_table_properties(properties, raise_if_not_exists=False)
-        except CommitFailedError:
-            continue
+            change_properties(snapshot, properties)
+        except StorageUnavailable as error:
+            failure = str(error)
         except storage.STORAGE_ERRORS as error:
             failure = str(storage.unavailable(f"raise the fence to {epoch} of", address.uri, error))
     return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")
+
+
+def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) -> bool:
+    """Set properties of the table against exactly this snapshot; False when others have committed anything since.
+
+    Such a change fails every commit that has looked at the table before it. Raises StorageUnavailable, and what
+    delta-rs raises.
+    """
+    table, uri = snapshot.delta_table(), snapshot.address.uri
+    if storage.local_path(uri) is None:
+        try:
+            table.alter.set_table_properties(
+                dict(properties),
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+            )
+        except CommitFailedError:
+            return False
+        return True
+    metadata = table.metadata()
+    line = {
+        "metaData": {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "createdTime": metadata.created_time,
+            "configuration": {**metadata.configuration, **properties},
+        }
+    }
+    version = snapshot.version + 1
+    if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line]):
+        return False
+    delta_commits.checkpoint_if_due(table, uri, version, CHECKPOINT_INTERVAL)
+    return True

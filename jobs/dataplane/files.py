@@ -115,6 +115,34 @@ def to_remove(file: DataFile, now_ms: int) -> RemoveAction:
     )
 
 
+def add_line(file: DataFile, now_ms: int) -> dict[str, object]:
+    """`to_add` as a line of Delta's log. Paths of data files need no escaping there."""
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": {TABLET: file.label},
+            "size": file.size,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": file.statistics,
+        }
+    }
+
+
+def remove_line(file: DataFile, now_ms: int) -> dict[str, object]:
+    """`to_remove` as a line of Delta's log."""
+    return {
+        "remove": {
+            "path": file.path,
+            "dataChange": True,
+            "deletionTimestamp": now_ms,
+            "extendedFileMetadata": True,
+            "partitionValues": {TABLET: file.label},
+            "size": file.size,
+        }
+    }
+
+
 def from_add_actions(actions: pa.Table) -> Iterator[DataFile]:
     """The live files of a snapshot, from delta-rs' flattened add actions."""
     if actions.num_rows == 0:

@@ -27,15 +27,15 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, meet, overlap
 from epochlake.jobs.dataplane.replica import attempts
-from epochlake.metastore import storage
+from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
-from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
+from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
 
 logger = logging.getLogger(__name__)
 
@@ -174,17 +174,10 @@ class Ledger:
             if not chosen:
                 return ()
             try:
-                write_deltalake(
-                    table,
-                    _to_arrow(chosen),
-                    mode="append",
-                    commit_properties=CommitProperties(
-                        max_commit_retries=0, app_transactions=[Transaction(APP_ID, table.version() + 1)]
-                    ),
-                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-                )
-            except CommitFailedError:
-                continue
+                version = table.version() + 1
+                mark = Mark(APP_ID, version)
+                if not append_files(table, version, [self._store(table_id, chosen)], mark, {"table_id": table_id}):
+                    continue
             except storage.STORAGE_ERRORS as error:
                 raise storage.unavailable("write the ledger of compactions at", self.uri, error) from error
             self._remember(table_id, [*known, *chosen])
@@ -214,11 +207,15 @@ class Ledger:
     def _open(self) -> DeltaTable | None:
         """The ledger as it is now, None when nothing was ever compacted."""
         try:
-            return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
+            table = DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
         except TableNotFoundError:
             return None
         except storage.STORAGE_ERRORS as error:
+            delta_commits.require_whole(self.uri)
             raise storage.unavailable("read the ledger of compactions at", self.uri, error) from error
+        # What another process has written is on the disk before anything is decided by it.
+        delta_commits.sync_commits(self.uri, table.version())
+        return table
 
     def _create(self) -> DeltaTable:
         with storage.naming("create the ledger of compactions at", self.uri):
@@ -237,7 +234,11 @@ class Ledger:
             except storage.STORAGE_ERRORS as error:
                 if self._open() is None:
                     raise storage.unavailable("create the ledger of compactions at", self.uri, error) from error
-            return DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
+        table = self._open()
+        if table is None:
+            raise StorageUnavailable(f"the ledger of compactions at {self.uri} has gone just after it was made: retry")
+        storage.sync_always(directories=[self.uri, self.uri.rpartition("/")[0]])
+        return table
 
     def _tidy(self, table_id: TableId) -> None:
         """Put many small files together; nothing depends on it. Of two that do so at once one does nothing."""
@@ -255,8 +256,11 @@ class Ledger:
         sink = pa.BufferOutputStream()
         pq.write_table(_to_arrow(entries).drop_columns(["table_id"]), sink, write_page_checksum=True)
         data = sink.getvalue()
-        path = f"table_id={table_id}/part-00000-{uuid.uuid4()}-c000.parquet"
+        directory = f"table_id={table_id}"
+        path = f"{directory}/part-00000-{uuid.uuid4()}-c000.parquet"
+        storage.create_directory(storage.join(self.uri, directory))
         storage.write_bytes(storage.join(self.uri, path), data)
+        storage.sync_always([storage.join(self.uri, path)])
         return NewFile(path, data.size, len(entries), {}, {})
 
 

@@ -8,7 +8,7 @@ together the whole range, so that it is exactly known which rows they stand for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -144,17 +144,21 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
     Ranges without a row are left to `encode_empty`.
     """
     replicas = Replicas()
+    made: list[MergedFile] = []
     try:
         current: _RangeEncoder | None = None
         for number, rows in _by_merge(plan, batches):
             if current is not None and current.merge.number != number:
-                yield from current.close()
+                made += current.close()
                 current = None
             if current is None:
                 current = _RangeEncoder(plan.merges[number], plan.target_file_bytes, replicas)
-            yield from current.take(rows)
+            made += current.take(rows)
         if current is not None:
-            yield from current.close()
+            made += current.close()
+        # Nothing is told before all of it is on the disks.
+        not_synced = replicas.sync()
+        yield from (_told(one, plan.merges[one.number], not_synced) for one in made)
     finally:
         replicas.close()
 
@@ -167,9 +171,17 @@ def encode_empty(merge: RangeMerge) -> MergedFile:
     file = OpenFile(schema, merged_id())
     replicas = Replicas()
     try:
-        return _store(merge, file, replicas, (merge.low, merge.high), _Statistics())
+        made = _store(merge, file, replicas, (merge.low, merge.high), _Statistics())
+        return _told(made, merge, replicas.sync())
     finally:
         replicas.close()
+
+
+def _told(made: MergedFile, merge: RangeMerge, not_synced: Mapping[VolumeId, str]) -> MergedFile:
+    """What a replica has not on its disk it has not stored."""
+    targets = {target.volume_id for target in merge.targets}
+    failed = {volume: reason for volume, reason in not_synced.items() if volume in targets}
+    return msgspec.structs.replace(made, failed=failed | made.failed)
 
 
 class _Statistics:

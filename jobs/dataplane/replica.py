@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, from_add_actions
 from epochlake.jobs.dataplane.schema import replica_schema
 from epochlake.jobs.dataplane.volumes import require_volume
-from epochlake.metastore import deadlines, storage
+from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import TABLET
@@ -35,9 +35,11 @@ VOLUME = "epochlake.volume"
 LOG_RETENTION_SECONDS = 86_400
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
 
+CHECKPOINT_INTERVAL = 10
+
 _DELTA_PROPERTIES = {
     # Opening reads the newest checkpoint and each commit after it; at 10, opening and committing take 7 ms together.
-    "delta.checkpointInterval": "10",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     # Commits leave old log files alone (looking for them would list the whole log each time); `vacuum` deletes them.
     # A day is far more than any commit takes between its snapshot and its end; a longer one is verified, not trusted.
     "delta.enableExpiredLogCleanup": "true",
@@ -161,7 +163,10 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
     except StorageUnavailable:
         if not _was_created_meanwhile(address):
             raise
-    open_snapshot(address)
+    # Other replicas do not help where a table is missing: it is on the disk, whatever else relies on them.
+    delta_commits.sync_commits(address.uri, open_snapshot(address).version)
+    keyspace = storage.join(address.volume_uri, address.keyspace)
+    storage.sync_always(directories=[address.uri, keyspace, address.volume_uri])
 
 
 def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
@@ -186,8 +191,11 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
                 f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
                 f"not. Rebuild its replicas, or restore the directory"
             ) from error
+        delta_commits.require_whole(address.uri)
         raise
     _require_identity(address, properties)
+    # What another process has committed is on the disk before anything is decided by it, and no commit is torn.
+    delta_commits.sync_replicated_commits(address.uri, table.version())
     with storage.naming("read the fence of", address.uri):
         return ReplicaSnapshot(address, table, properties)
 

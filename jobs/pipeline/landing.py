@@ -27,10 +27,10 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Fenc
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, Part, missing
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.staging import StagedFile
+from epochlake.jobs.dataplane.stored import is_stored
 from epochlake.jobs.pipeline.cover import named, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.replicas import address_of, describe
-from epochlake.metastore import storage
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -48,11 +48,6 @@ have to bring them what they lack."""
 
 ROUNDS = 10
 """For each attempt that is allowed to fail so many rounds are made at most: placement could move for ever."""
-
-
-UNUSED_FILES_KEEP_SECONDS = 120.0
-"""A staged file that is older is looked for before it is committed. What cleans up leaves alone what is younger than
-five minutes (vacuum.py), and what a live lease may need; a process that was paused may have lost its lease."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -219,9 +214,6 @@ class Landing:
                 for one in due
                 for file in self._bring(one, target)
             ]
-            if time.time() - self._batch.staged_at > UNUSED_FILES_KEEP_SECONDS:
-                for one in brought:
-                    require_stored(one.file, target)
         except (StorageUnavailable, WrongCluster) as unavailable:
             return Unreachable(str(unavailable))
         outcome = commit_files(
@@ -349,17 +341,3 @@ def _stands(volume: VolumeId, then: Since, now: Since) -> bool:
     if then.placed_epoch != now.placed_epoch:
         return False
     return then.started_epoch == now.started_epoch or volume in then.replicas
-
-
-def is_stored(file: DataFile, where: ReplicaAddress) -> bool:
-    """Whether the bytes of a staged file are still there. Raises StorageUnavailable."""
-    return storage.size_of(storage.join(where.uri, file.path)) == file.size
-
-
-def require_stored(file: DataFile, where: ReplicaAddress) -> None:
-    """That the bytes of a staged file are still there. Raises StorageUnavailable."""
-    uri = storage.join(where.uri, file.path)
-    size = storage.size_of(uri)
-    if size != file.size:
-        found = "it is not there any more" if size is None else f"it has {size} bytes of {file.size}"
-        raise StorageUnavailable(f"the staged file {uri} cannot be committed: {found}. Write the batch again")

@@ -31,9 +31,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from epochlake.metastore import storage
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.compacting import (
     Rewriting,
@@ -46,7 +46,8 @@ from epochlake.metastore.log.compacting import (
 )
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
-from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, to_arrow
+from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, write_entries
+from epochlake.metastore.rewriting import Mark, NewFile, append_files
 
 APP_ID = "epoch-log"
 
@@ -61,6 +62,9 @@ PROPERTIES = {
 
 COMPACTION_TRIES = 5
 """How often a compaction that was asked for is tried while others append."""
+
+FENCE_TRIES = 100
+"""How often a fence is tried while others append."""
 
 REOPEN_SECONDS = 10.0
 """A handle that was not refreshed for so long is opened anew: half of `delta.logRetentionDuration`."""
@@ -82,6 +86,8 @@ def create_log_table(uri: str) -> None:
         # Of two that create it at once one fails, and has what it wants.
         if not _is_there(uri):
             raise storage.unavailable("create the log at", uri, error) from error
+    delta_commits.sync_commits(uri, 0)
+    storage.sync_always(directories=[uri, uri.rstrip("/").rpartition("/")[0]])
 
 
 def _is_there(uri: str) -> bool:
@@ -89,6 +95,19 @@ def _is_there(uri: str) -> bool:
         return DeltaTable.is_deltatable(uri, storage_options=storage.storage_options(uri))
     except (OSError, DeltaError):
         return False
+
+
+def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogUnreadable:
+    """The error for a log with a torn commit; it names the epoch."""
+    last: int | None = None
+    with suppress(OSError, DeltaError, pa.ArrowException, KeyError):
+        before = DeltaTable(uri, version=torn.version - 1) if torn.version else None
+        last = max((file.last or 0 for file in files_of(before)), default=0) if before is not None else 0
+    where = "" if last is None else f" after epoch {last}, where epoch {last + 1} would be"
+    error = LogUnreadable(f"the log at {uri} is torn{where}: {torn}. Run `epochlake log heal`, which says what it does")
+    if last is not None:
+        error.epochs = (last + 1, last + 1)
+    return error
 
 
 class DeltaLog:
@@ -102,22 +121,39 @@ class DeltaLog:
         self._refreshed_at = 0.0
         self._small_files = 0
         self._was_there = False
-        # What proves that the handle still is on the log that it was on: the commit file of its version, and the entry
-        # that was the last one there. Valid as long as `_table` is.
+        # What proves that the handle still is on the log that it was on: the commit file of version `_read_at`, and the
+        # entry that was the last one at `_last_at`. Valid as long as `_table` is, which is behind after an append here.
+        self._read_at: int | None = None
         self._seen: bytes | None = None
         self._last: Entry | None = None
+        self._last_at: int | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+        if up_to is None and self._nothing_came_after(after):
+            return [self._last] if self._last is not None and self._last.epoch > after else []
         table = self._refresh()
         try:
             return self._read(table, after, up_to)
         except LogUnreadable:
             # A file may have been compacted away, and deleted since, by somebody faster: then there is a newer version.
-            self._table, version = None, table.version()
+            self._table = self._read_at = None
+            version = table.version()
             table = self._refresh()
             if table.version() == version:
                 raise
             return self._read(table, after, up_to)
+
+    def _nothing_came_after(self, after: int) -> bool:
+        """Whether the reader knows all but the last entry, which is known here and is the last one still."""
+        now = time.monotonic()
+        if self._table is None or self._read_at is None or self._last is None or self._last_at != self._read_at:
+            return False
+        if after not in (self._last.epoch - 1, self._last.epoch) or now - self._refreshed_at >= REOPEN_SECONDS:
+            return False
+        if self._commit_file(self._read_at) != self._seen or self._version_exists(self._read_at + 1):
+            return False
+        self._refreshed_at = now
+        return True
 
     def _read(self, table: DeltaTable, after: int, up_to: int | None) -> list[Entry]:
         files = self._files(table)
@@ -131,48 +167,66 @@ class DeltaLog:
         found = read_entries(self.uri, [file for file in files if file.may_hold(start, up_to)], start, up_to)
         if up_to is None and found:
             self._last = found[-1]
+        if up_to is None and (found or (self._last is not None and self._last.epoch in (after, after + 1))):
+            self._last_at = table.version()
         return [*known, *found]
 
     def append(self, entries: Sequence[Entry]) -> None:
-        if self._table is None:
+        table, read_at = self._table, self._read_at
+        if table is None or read_at is None:
             raise AppendConflict("the log was not read before it was appended to")
-        table, self._table = self._table, None
-        first, last, read_at = entries[0].epoch, entries[-1].epoch, table.version()
+        self._table = self._read_at = None
+        first, last = entries[0].epoch, entries[-1].epoch
+        too_late = AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
         if not self._version_exists(read_at):
-            raise AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
+            raise too_late
         try:
-            write_deltalake(
-                table,
-                to_arrow(entries),
-                mode="append",
-                commit_properties=CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, last)]),
-                # Looking for expired versions lists the whole log: compaction does it, not every commit.
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-            )
-        except CommitFailedError as error:
-            raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before") from error
-        except (OSError, DeltaError) as error:
-            cause = storage.unavailable("write", self.uri, error)
+            stored = self._store(entries)
+            if self._has_moved_on(read_at):
+                raise too_late
+            appended = append_files(table, read_at + 1, [stored], Mark(APP_ID, last))
+        except (OSError, DeltaError, StorageUnavailable) as error:
+            cause = error if isinstance(error, StorageUnavailable) else storage.unavailable("write", self.uri, error)
             if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):
                 raise AppendUncertain(f"epoch {first}: {cause}") from error
             if self._has_moved_on(read_at):
                 raise AppendConflict(f"epoch {first} was not appended, it was read too long ago: {cause}") from error
             raise AppendFailed(f"epoch {first} was not written: {cause}") from error
+        if not appended:
+            raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before")
         self._require_at_the_tail(read_at + 1, entries)
-        if table.version() == read_at + 1:
-            self._table, self._seen, self._last = table, self._commit_file(read_at + 1), entries[-1]
+        # The handle stays behind: it is moved on when there is something to read, as that lists the log.
+        self._table, self._read_at, self._seen = table, read_at + 1, self._commit_file(read_at + 1)
+        self._last, self._last_at = entries[-1], read_at + 1
         self._small_files += 1
 
     def version(self) -> int | None:
-        return None if self._table is None else self._table.version()
+        return self._read_at
+
+    def _store(self, entries: Sequence[Entry]) -> NewFile:
+        stored = write_entries(self.uri, entries)
+        lowest, highest = {"epoch": entries[0].epoch}, {"epoch": entries[-1].epoch}
+        return NewFile(stored.path, stored.size, len(entries), lowest, highest)
 
     def fence(self) -> None:
+        if storage.local_path(self.uri) is not None:
+            self._fence_by_put()
+            return
         try:
             DeltaTable(self.uri, storage_options=self._options).create_write_transaction(
                 [], "append", Schema.from_arrow(SCHEMA), commit_properties=CommitProperties(max_commit_retries=10)
             )
         except (OSError, DeltaError) as error:
             raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
+
+    def _fence_by_put(self) -> None:
+        try:
+            for _ in range(FENCE_TRIES):
+                if delta_commits.put_commit(self.uri, self._open().version() + 1, "FENCE", []):
+                    return
+        except StorageUnavailable as error:
+            raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
+        raise AppendUncertain(f"the log at {self.uri} cannot be fenced: others append to it all the time")
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
         # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
@@ -195,7 +249,8 @@ class DeltaLog:
         """Put small files together when there are `compact_every` of them, whoever wrote them."""
         if self._small_files < self._compact_every or self._table is None:
             return False
-        table, self._table, self._small_files = self._table, None, 0
+        table = self._refresh()
+        self._table, self._read_at, self._small_files = None, None, 0
         return self._rewrite(table, compaction_of(self._files(table)))
 
     def compact(self) -> Rewriting:
@@ -225,7 +280,7 @@ class DeltaLog:
         return stored_twice(self.uri, files) if holds_copies(files) else StoredTwice()
 
     def _until_rewritten(self, done: str, plan: Callable[[DeltaTable, Sequence[LogFile]], Rewriting]) -> Rewriting:
-        self._table = None
+        self._table = self._read_at = None
         for _ in range(COMPACTION_TRIES):
             table = self._open()
             rewriting = plan(table, self._files(table))
@@ -249,6 +304,8 @@ class DeltaLog:
                 # Written where clean-up had deleted another version (see `_require_at_the_tail`).
                 storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
                 return False
+            # What is deleted then is only in the checkpoint.
+            delta_commits.sync_checkpoints(self.uri)
             self._open().cleanup_metadata()
         except (OSError, DeltaError, pa.ArrowException) as error:
             raise storage.unavailable("rewrite files of the log at", self.uri, error) from error
@@ -262,31 +319,30 @@ class DeltaLog:
 
     def _refresh(self) -> DeltaTable:
         # A handle that was not used for a while may be behind what clean-up has kept: that one is opened anew.
-        table, now = self._table, time.monotonic()
-        self._table = None
-        if table is not None and now - self._refreshed_at < REOPEN_SECONDS:
-            if self._seen is None or self._commit_file(table.version()) != self._seen:
+        table, read_at, now = self._table, self._read_at, time.monotonic()
+        self._table = self._read_at = None
+        if table is not None and read_at is not None and now - self._refreshed_at < REOPEN_SECONDS:
+            if self._seen is None or self._commit_file(read_at) != self._seen:
                 # A directory that has gone looks like one without news, and another log may have come in its place.
                 table = None
-            elif self._version_exists(table.version() + 1):
+            elif table.version() < read_at or self._version_exists(read_at + 1):
                 # Only now: this lists the whole log, and costs more the more versions are kept.
                 try:
                     table.update_incremental()
+                    self._require_on_disk(table)
                 except (OSError, DeltaError):
                     table = None
         else:
             table = None
         if table is None:
             table, self._last = self._open(), None
-        self._table, self._seen = table, self._commit_file(table.version())
+        self._table, self._read_at, self._seen = table, table.version(), self._commit_file(table.version())
         self._refreshed_at = now
         return table
 
     def _open(self) -> DeltaTable:
         try:
             table = DeltaTable(self.uri, storage_options=self._options)
-            self._was_there = True
-            return table
         except TableNotFoundError as error:
             if self._was_there:
                 raise StorageUnavailable(
@@ -294,7 +350,24 @@ class DeltaLog:
                 ) from error
             raise NotInitialised(f"there is no cluster at {self.uri}: run `epochlake init` first") from error
         except (OSError, DeltaError) as error:
+            self._require_whole()
             raise storage.unavailable("read the log at", self.uri, error) from error
+        self._was_there = True
+        self._require_on_disk(table)
+        return table
+
+    def _require_on_disk(self, table: DeltaTable) -> None:
+        """Sync what another process has appended, before anything is built upon it or done because of it."""
+        try:
+            delta_commits.sync_commits(self.uri, table.version())
+        except delta_commits.TornCommit as torn:
+            raise torn_log(self.uri, torn) from torn
+
+    def _require_whole(self) -> None:
+        try:
+            delta_commits.require_whole(self.uri)
+        except delta_commits.TornCommit as torn:
+            raise torn_log(self.uri, torn) from torn
 
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
         """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""

@@ -158,7 +158,6 @@ def test_staged_files_that_were_cleaned_up_before_a_late_commit_are_not_committe
 ) -> None:
     """A process that was paused for so long that its lease ended, and unused files were deleted meanwhile."""
     cluster = placed(tmp_path, FOUR, "ABC", configuration=ONE_TRY)
-    monkeypatch.setattr(landing, "UNUSED_FILES_KEEP_SECONDS", -1.0)
     assert cluster.write(cluster.pipeline())
 
     def cleaned_up(self: landing.Landing, number: int) -> int:

@@ -107,7 +107,7 @@ LOSSES = [
     (lose_the_marker, "not mounted"),
     (tear_the_marker, "marker"),
     (lose_the_volume, "not mounted"),
-    (tear_the_log, "open the replica table"),
+    (tear_the_log, "commit 0 of the table"),
 ]
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed
+from epochlake.metastore.log.files import LogFile
 
 from tests.support.failures import mounted, no_room_to_write, remount
 from tests.support.logs import chain, committer, put, resealed, toggle
@@ -232,7 +233,7 @@ def fill(ballast: Path) -> None:
 class Sleeper:
     """A handle that reads now, and whose append is asleep while the others commit `epochs` and clean up.
 
-    It sleeps in the middle of `write_deltalake`, after the data was asked for and before the commit.
+    It sleeps after its data was stored and before the commit.
     """
 
     def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,21 +241,16 @@ class Sleeper:
         self.log = DeltaLog(uri)
         self.known = self.log.read(0)
         self._monkeypatch = monkeypatch
-        self._proper = delta.to_arrow
+        self._proper = delta.write_entries
 
     def append(self, entries: list[Entry], meanwhile: Callable[[], None]) -> None:
-        def batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
-            awake = threading.Thread(target=meanwhile)
-            awake.start()
-            awake.join()
-            yield from table.to_batches()
+        def sleepy(uri: str, entries: list[Entry]) -> LogFile:
+            self._monkeypatch.setattr(delta, "write_entries", self._proper)
+            stored = self._proper(uri, entries)
+            meanwhile()
+            return stored
 
-        def sleepy(entries: list[Entry]) -> pa.RecordBatchReader:
-            self._monkeypatch.setattr(delta, "to_arrow", self._proper)
-            table = self._proper(entries)
-            return pa.RecordBatchReader.from_batches(table.schema, batches(table))
-
-        self._monkeypatch.setattr(delta, "to_arrow", sleepy)
+        self._monkeypatch.setattr(delta, "write_entries", sleepy)
         self.log.append(entries)
 
 
@@ -302,16 +298,15 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
     known = sleeper.read(0)
     stray = Path(uri) / "_delta_log" / f"{2:020}.json"
 
-    proper = delta.write_deltalake
+    proper = delta.append_files
 
-    def write_asleep(*_: object, **__: object) -> None:
-        monkeypatch.setattr(delta, "write_deltalake", proper)
-        # The instant between delta-rs' last look at the log and its putting of the next version, drawn out.
+    def put_asleep(*arguments: object) -> bool:
+        monkeypatch.setattr(delta, "append_files", proper)
+        # The instant between the last look at the log and the putting of the next version, drawn out.
         others_commit(uri, known, 65)
-        with stray.open("xb") as file:
-            file.write((Path(uri) / "_delta_log" / f"{66:020}.json").read_bytes())
+        return proper(*arguments)
 
-    monkeypatch.setattr(delta, "write_deltalake", write_asleep)
+    monkeypatch.setattr(delta, "append_files", put_asleep)
     with pytest.raises(AppendConflict, match="too late"):
         sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
     assert not stray.exists()

@@ -1,0 +1,294 @@
+"""Commits of Delta tables on file systems: put whole and on the disk, or not at all; and torn ones are found.
+
+The one idea: delta-rs makes a commit visible and never syncs it, so after a power cut the commit file may be empty, and
+an empty file counts as a commit without content. On a file system a commit is therefore put here: its bytes are on the
+disk before the file gets its name, the name is on the disk before anybody is told, and of two who want one version one
+gets it. That is Delta's protocol for file systems; on object stores delta-rs commits by conditional puts.
+
+Whoever looks at a table syncs the newest commit before anything is built on it (`sync_commits`): another process may
+have put it and not have come to its sync. So no commit ever survives one before it.
+
+Commits that others have made, or that were made before this rule, may be torn: `require_whole` names them
+(docs/decisions/020-durability.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from deltalake import DeltaTable
+from epochlake.metastore import storage, syncing
+from epochlake.metastore.errors import StorageUnavailable
+
+logger = logging.getLogger(__name__)
+
+LOG = "_delta_log"
+LINES = "epochlakeLines"
+"""In a commit's information: how many lines it has. One that ends early is known by it."""
+
+Action = Mapping[str, object]
+
+_COMMIT = re.compile(r"(\d{20})\.json\Z")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\.?parquet\Z")
+_LAST_CHECKPOINT = "_last_checkpoint"
+
+_synced: dict[str, tuple[int, int, int]] = {}
+"""By log directory: the newest commit that this process has synced, with what tells its file from another one."""
+
+
+class TornCommit(storage.StorageDamaged):
+    """A commit file is empty, ends early or is missing between others, as after a power cut. Retrying does not help.
+
+    `version`: of the commit; `table`: the URI of its table.
+    """
+
+    def __init__(self, table: str, version: int, how: str) -> None:
+        super().__init__(
+            f"commit {version} of the table {table} {how}, as after a power cut or damage of the disk: nothing is read "
+            f"or written there, so that nothing is counted over it"
+        )
+        self.table = table
+        self.version = version
+
+
+def commit_uri(table: str, version: int) -> str:
+    return storage.join(table, LOG, f"{version:020}.json")
+
+
+def put_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
+    """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
+
+    The actions' files must be on the disk. True: the commit is there, whole, and on the disk. Raises StorageUnavailable
+    when that cannot be told: look at the table then.
+    """
+    if version:
+        sync_commits(table, version - 1)
+    return _put(table, version, operation, actions, syncing.sync)
+
+
+def put_replicated_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
+    """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
+    return _put(table, version, operation, actions, syncing.sync_replicated)
+
+
+def _put(table: str, version: int, operation: str, actions: Sequence[Action], sync: syncing.Sync) -> bool:
+    uri = commit_uri(table, version)
+    path = storage.local_path(uri)
+    assert path is not None, f"{table} is on no file system"
+    lines = [{"commitInfo": _information(operation, len(actions) + 1)}, *actions]
+    data = b"\n".join(json.dumps(line, separators=(",", ":")).encode() for line in lines) + b"\n"
+    directory = os.path.dirname(path)
+
+    def put() -> bool:
+        temporary = f"{directory}/.{version}{storage.TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            sync([temporary])
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                # A network file system may answer so to its own retry.
+                if not os.path.samefile(temporary, path):
+                    return False
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        sync(directories=[directory])
+        return True
+
+    if not storage.within_deadline("commit to", uri, put):
+        return False
+    if sync is syncing.sync or syncing.durability() == syncing.FSYNC:
+        _remember(directory, version)
+    return True
+
+
+def between(table: str, after: int) -> tuple[int, list[Action]] | None:
+    """The newest version, and what the commits after a version have done, in order. Synced, to be built upon.
+
+    None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
+    """
+    actions: list[Action] = []
+    version = after
+    while storage.exists(commit_uri(table, version + 1)):
+        version += 1
+        try:
+            data = storage.read_bytes(commit_uri(table, version))
+        except storage.MissingFile:
+            return None
+        _require_whole(table, version, data)
+        actions += [json.loads(line) for line in data.splitlines() if line.strip()]
+    sync_replicated_commits(table, version)
+    return version, actions
+
+
+def sync_commits(table: str, up_to: int) -> None:
+    """Return when the disk has the commits that this process has not synced yet, up to a version that it has read.
+
+    Of a table that is met for the first time that is the newest one: whoever put that has synced those before. All of
+    them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole.
+    """
+    directory = storage.local_path(storage.join(table, LOG))
+    if directory is None:
+        return
+    storage.within_deadline("sync the commits of", table, partial(_sync_commits, table, directory, up_to))
+
+
+def _sync_commits(table: str, directory: str, up_to: int) -> None:
+    known = _synced.get(directory)
+    if known is not None and known[0] <= up_to and _identity(_commit_path(directory, known[0])) == known[1:]:
+        if known[0] == up_to:
+            return
+        first = known[0] + 1
+        for version in range(first, up_to + 1):
+            _look_at(table, directory, version)
+    else:
+        oldest = _require_all_whole(table, directory)
+        # Those who rely on the replicas have not synced what was before.
+        first = up_to if syncing.durability() == syncing.FSYNC else min(oldest, up_to)
+    present = [path for path in (_commit_path(directory, v) for v in range(first, up_to + 1)) if os.path.exists(path)]
+    syncing.sync(present, [directory])
+    _remember(directory, up_to)
+
+
+def sync_replicated_commits(table: str, up_to: int) -> None:
+    """`sync_commits` for what other replicas have as well: commits are only looked at where `durability` relies on
+    them.
+    """
+    if syncing.durability() == syncing.FSYNC:
+        sync_commits(table, up_to)
+    else:
+        require_whole(table)
+
+
+def require_whole(table: str) -> int:
+    """That every commit after the newest checkpoint is there and whole; the first of them.
+
+    Raises TornCommit, StorageUnavailable.
+
+    delta-rs takes an empty commit file for one without content, and would count over it.
+    """
+    directory = storage.local_path(storage.join(table, LOG))
+    if directory is None:
+        return 0
+    return storage.within_deadline("look at the log of", table, partial(_require_all_whole, table, directory))
+
+
+def _require_all_whole(table: str, directory: str) -> int:
+    names = os.listdir(directory)
+    versions = sorted(int(match[1]) for name in names if (match := _COMMIT.match(name)))
+    checkpoint = max((int(match[1]) for name in names if (match := _CHECKPOINT.match(name))), default=-1)
+    newer = [version for version in versions if version > checkpoint]
+    for version in newer:
+        _look_at(table, directory, version)
+    for expected, version in enumerate(newer, start=checkpoint + 1):
+        if version != expected:
+            raise TornCommit(table, expected, "is missing, and later ones are there")
+    return checkpoint + 1
+
+
+def checkpoint_if_due(table: DeltaTable, uri: str, version: int, interval: int) -> None:
+    """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
+    not fail. The handle is moved on.
+    """
+    if (version + 1) % interval:
+        return
+
+    def write() -> None:
+        table.update_incremental()
+        table.create_checkpoint()
+        sync_checkpoints(uri)
+
+    try:
+        storage.within_deadline("write a checkpoint of", uri, write)
+    except StorageUnavailable as error:
+        logger.info("no checkpoint of %s was written: %s", uri, error)
+
+
+def sync_checkpoints(table: str) -> None:
+    """Sync the newest checkpoint: before the commits that it stands for are deleted. Raises StorageUnavailable."""
+    directory = storage.local_path(storage.join(table, LOG))
+    if directory is None:
+        return
+
+    def sync() -> None:
+        names = sorted(name for name in os.listdir(directory) if _CHECKPOINT.match(name))
+        newest = [name for name in names if name[:20] == names[-1][:20]]
+        pointer = [_LAST_CHECKPOINT] if os.path.exists(f"{directory}/{_LAST_CHECKPOINT}") else []
+        syncing.sync([f"{directory}/{name}" for name in (*newest, *pointer)], [directory])
+
+    storage.within_deadline("sync the checkpoint of", table, sync)
+
+
+def _information(operation: str, lines: int) -> Action:
+    return {
+        "timestamp": time.time_ns() // 1_000_000,
+        "operation": operation,
+        "engineInfo": "epochlake",
+        LINES: str(lines),
+    }
+
+
+def _look_at(table: str, directory: str, version: int) -> None:
+    path = _commit_path(directory, version)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        # Deleted by clean-up, which needs a checkpoint that stands for it.
+        checkpoints = (_CHECKPOINT.match(name) for name in os.listdir(directory))
+        if any(match and int(match[1]) >= version for match in checkpoints):
+            return
+        raise TornCommit(table, version, "is missing") from None
+    _require_whole(table, version, data)
+
+
+def _require_whole(table: str, version: int, data: bytes) -> None:
+    how = _damage(data)
+    if how is not None:
+        raise TornCommit(table, version, how)
+
+
+def _damage(data: bytes) -> str | None:
+    """What is wrong with a commit's bytes, None when nothing is seen."""
+    text = data.strip()
+    if not text.strip(b"\0"):
+        return "is empty" if not data else "holds only zero bytes"
+    if b"\0" in text or not (text.startswith(b"{") and text.endswith(b"}")):
+        return "is torn"
+    first, *rest = text.splitlines()
+    if LINES.encode() in first:
+        try:
+            lines = int(json.loads(first)["commitInfo"][LINES])
+        except (ValueError, KeyError, TypeError):
+            return "is torn"
+        if lines != len(rest) + 1:
+            return f"is torn: it has {len(rest) + 1} lines of {lines}"
+    return None
+
+
+def _commit_path(directory: str, version: int) -> str:
+    return f"{directory}/{version:020}.json"
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _remember(directory: str, version: int) -> None:
+    identity = _identity(_commit_path(directory, version))
+    if identity is not None:
+        _synced[directory] = (version, *identity)
