@@ -409,6 +409,22 @@ def list_files(uri: str) -> list[FileEntry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
+def move_file(source: str, target: str) -> bool:
+    """Give a local file another name in its directory, in place of none; whether it was there."""
+    source_path, target_path = local_path(source), local_path(target)
+    assert source_path is not None, f"{source} is on no file system"
+    assert target_path is not None, f"{target} is on no file system"
+
+    def move() -> bool:
+        try:
+            os.rename(source_path, target_path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    return within_deadline(f"move {source} to", target, move)
+
+
 def delete_file(uri: str) -> bool:
     """Delete a file; whether it was there."""
     filesystem_, path = filesystem(uri)

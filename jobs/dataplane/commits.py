@@ -278,6 +278,7 @@ Decision = Callable[[ReplicaSnapshot], Decided]
 
 def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) -> CommitOutcome:
     """Open, decide, commit against that snapshot; again when somebody else was faster."""
+    missing = False
     for _ in attempts():
         started = time.time()
         try:
@@ -293,7 +294,10 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
             # Only now, with the snapshot open: clean-up of what is missing here then came before.
             require_stored([file for file in decision.adds if file.file_id not in snapshot.all_files], address)
         except StorageUnavailable as error:
-            return Unreachable(str(error))
+            if missing:
+                return Unreachable(str(error))
+            missing = True  # a piece that was cleaned up is cut once again
+            continue
         try:
             version = deadlines.within(
                 address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)

@@ -4,23 +4,38 @@ The one idea: age alone deletes nothing. A file goes when the newest snapshot do
 before the oldest live pipeline began (the log's tombstones say when), and when it was stored before that as well (a
 pipeline that began later may be about to commit it). What is stored under an old name again, a copy that is repeated or
 a piece that is cut again, counts as new: that is looked at once more just before the file goes.
+
+A lease can be missing, and a process be paused for longer than any margin, so neither is what safety rests on. What is
+to go is set aside under another name first. Then the table is changed, which fails every commit that looked at it
+before; one that looks after that finds the file missing (stored.py). Only then is it deleted. What turns out to have
+been committed in between is put back. So of vacuum and a late commit one gives way, whoever is paused where.
 """
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow.parquet as pq
+from epochlake.jobs.dataplane.fences import change_properties
 from epochlake.jobs.dataplane.replica import (
     TOMBSTONE_RETENTION_SECONDS,
     ReplicaAddress,
     ReplicaSnapshot,
+    attempts,
     open_snapshot,
 )
-from epochlake.metastore import storage
+from epochlake.metastore import delta_commits, storage
 from epochlake.placement.tokens import TABLET
+
+VACUUMED = "epochlake.vacuumed"
+"""The property that a vacuum changes before it deletes anything."""
+
+ASIDE = f"{storage.TEMPORARY}vacuum-"
+"""Part of the name of a file that is about to be deleted."""
 
 CLOCK_MARGIN_MS = 300_000
 """How far the clocks of drivers, executors and storage may be apart."""
@@ -69,17 +84,94 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     files that lie there already), nor when the oldest lease began before the log's memory of removed files. Raises
     StorageUnavailable.
     """
+    _put_back_what_is_live(address)
     found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms)
-    deleted = []
-    for entry in found.deletable:
-        uri = storage.join(address.uri, entry.name)
-        if storage.modified_ms(uri) == entry.modified_ms and storage.delete_file(uri):
-            deleted.append(entry)
+    deleted = _delete(address, found.deletable)
     if found.allowed:
+        # What is deleted then is only in the checkpoint.
+        delta_commits.sync_checkpoints(address.uri)
         with storage.naming("clean the log of", address.uri):
-            found.snapshot.delta_table().cleanup_metadata()
+            open_snapshot(address).delta_table().cleanup_metadata()
     kept = found.kept + len(found.deletable) - len(deleted)
     return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
+
+
+def _delete(address: ReplicaAddress, entries: Sequence[storage.FileEntry]) -> list[storage.FileEntry]:
+    """Delete files that no commit can name any more; those that were. Raises StorageUnavailable."""
+    if storage.local_path(address.uri) is None:
+        return [entry for entry in entries if _is_unchanged(address, entry) and _delete_file(address, entry.name)]
+    aside: dict[str, storage.FileEntry] = {}
+    for entry in entries:
+        name = _name_aside(entry.name)
+        if _is_unchanged(address, entry) and storage.move_file(_uri(address, entry.name), _uri(address, name)):
+            aside[name] = entry
+    if aside and not _fail_those_who_looked(address, aside):
+        for name, entry in aside.items():
+            _put_back(address, name, entry.name)
+        return []
+    return [entry for name, entry in aside.items() if _delete_file(address, name)]
+
+
+def _fail_those_who_looked(address: ReplicaAddress, aside: dict[str, storage.FileEntry]) -> bool:
+    """Change the table, so that every commit that looked at it before fails; whether nothing stands against deleting.
+
+    What has been committed meanwhile is put back, and is not aside any more.
+    """
+    for _ in attempts():
+        snapshot = open_snapshot(address)
+        if snapshot.sessions:
+            return False
+        live = {file.path for file in snapshot.all_files.values()}
+        for name in [name for name, entry in aside.items() if _original(entry.name) in live]:
+            _put_back(address, name, _original(aside.pop(name).name))
+        if change_properties(snapshot, {VACUUMED: str(uuid.uuid4())}):
+            return True
+    return False
+
+
+def _put_back_what_is_live(address: ReplicaAddress) -> None:
+    """What a vacuum that was killed has set aside, and is live."""
+    aside = [entry.name for entry in storage.list_files(address.uri) if ASIDE in entry.name]
+    if not aside:
+        return
+    live = {file.path for file in open_snapshot(address).all_files.values()}
+    for name in aside:
+        if _original(name) in live:
+            _put_back(address, name, _original(name))
+
+
+def _put_back(address: ReplicaAddress, name: str, original: str) -> None:
+    """Unless it was stored again meanwhile, which is as good."""
+    linked = storage.hard_link(_uri(address, name), _uri(address, original))
+    if not linked and not storage.exists(_uri(address, original)):
+        storage.move_file(_uri(address, name), _uri(address, original))
+    storage.sync_data(directories=[_uri(address, original).rpartition("/")[0]])
+    storage.delete_file(_uri(address, name))
+
+
+def _name_aside(name: str) -> str:
+    directory, _, file = name.rpartition("/")
+    return f"{directory}/.{file}{ASIDE}{uuid.uuid4().hex}"
+
+
+def _original(name: str) -> str:
+    """What a file was called before it was set aside, by any vacuum; its own name when it was not."""
+    directory, _, file = name.rpartition("/")
+    while ASIDE in file:
+        file = file[1:].rpartition(ASIDE)[0]
+    return f"{directory}/{file}"
+
+
+def _is_unchanged(address: ReplicaAddress, entry: storage.FileEntry) -> bool:
+    return storage.modified_ms(_uri(address, entry.name)) == entry.modified_ms
+
+
+def _delete_file(address: ReplicaAddress, name: str) -> bool:
+    return storage.delete_file(_uri(address, name))
+
+
+def _uri(address: ReplicaAddress, name: str) -> str:
+    return storage.join(address.uri, name)
 
 
 def removal_times(address: ReplicaAddress) -> dict[str, int]:
@@ -88,7 +180,7 @@ def removal_times(address: ReplicaAddress) -> dict[str, int]:
     Read from the newest checkpoint and the commits after it; delta-rs does not show its tombstones.
     """
     log = storage.join(address.uri, "_delta_log")
-    names = [entry.name for entry in storage.list_files(log)]
+    names = [entry.name for entry in storage.list_files(log) if storage.TEMPORARY not in entry.name]
     checkpoints = sorted(name for name in names if ".checkpoint." in name and name.endswith(".parquet"))
     newest = checkpoints[-1][:20] if checkpoints else ""
     times: dict[str, int] = {}
