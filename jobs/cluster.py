@@ -110,7 +110,7 @@ class Cluster:
         self.ledger = Ledger(self.root.compactions)
         self.damage = DamageNotes(self.root.damaged)
         log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
-        self.follower = Follower(log, self.snapshots)
+        self.follower = self._follow(log)
         self._connecting = threading.RLock()
         self._embedded: EmbeddedZooKeeper | None = None
         self._coordination: Coordination | None = None
@@ -201,6 +201,9 @@ class Cluster:
                     raise
                 self._coordination = coordination
             return self._coordination
+
+    def _follow(self, log: DeltaLog) -> Follower:
+        return Follower(log, self.snapshots)
 
     def commit_queue(self) -> CommitQueue:
         """A place of its own in the line in front of the log."""

@@ -263,7 +263,7 @@ class _Run:
             file_id=file.file_id,
             low=low,
             high=high,
-            epoch=self._view.metadata.epoch,
+            epoch=self._view.metadata.fence,
             at=time.time_ns() // 1000,
             replaced=replaced_by(file, one),
         )
@@ -282,7 +282,7 @@ class _Run:
             return commit_files(
                 address,
                 due[volume],
-                epoch=view.metadata.epoch,
+                epoch=view.metadata.fence,
                 app_id=self._app_id,
                 app_version=self._version,
                 ledger=self._cluster.ledger,

@@ -182,7 +182,7 @@ def look(cluster: Cluster, table: str, least_epoch: int = 0) -> View:
         volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
         snapshots, failed = open_all(metadata, found, volumes)
         ahead = max((snapshot.fence for snapshot in snapshots.values()), default=0)
-        if ahead > metadata.epoch:
+        if ahead > metadata.fence:
             metadata = cluster.follower.wait_for(ahead, CATCH_UP_SECONDS)
             continue
         files = [file for snapshot in snapshots.values() for file in snapshot.all_files.values()]
@@ -212,9 +212,9 @@ class _Run:
             copies = plan_copies(compared, view.snapshots, self._damaged)
             extra = superfluous(view.snapshots, view.lineage)
             fence = self._round(view, copies, extra)
-            if fence <= view.metadata.epoch:
+            if fence <= view.metadata.fence:
                 break
-            logger.info("a replica is fenced at epoch %d: planning the repair of %s again", fence, view.table.full_name)
+            logger.info("a replica is fenced at epoch %s: planning the repair of %s again", fence, view.table.full_name)
             view = look(self._cluster, view.table.full_name, fence)
         return RepairReport(
             table=view.table.full_name,
@@ -268,7 +268,7 @@ class _Run:
             outcome = commit_files(
                 target,
                 copied.arrived,
-                epoch=view.metadata.epoch,
+                epoch=view.metadata.fence,
                 app_id=self._app_id,
                 app_version=version,
                 ledger=self._cluster.ledger,

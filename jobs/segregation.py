@@ -25,6 +25,7 @@ from epochlake.jobs.dataplane.streaming import Pace
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.placement.tokens import tablet_ranges
 
 if TYPE_CHECKING:
@@ -145,9 +146,8 @@ def _slices(straddling: dict[int, list[DataFile]], limit: int) -> Iterator[tuple
 
 
 def _behind(asked: Segregation, fence: int) -> str:
-    return (
-        f"{asked.address.uri} is fenced at {fence}, this was planned at {asked.epoch}: a newer coordinator is at work"
-    )
+    ahead, planned = Fence.of(fence), Fence.of(asked.epoch)
+    return f"{asked.address.uri} is fenced at {ahead}, this was planned at {planned}: a newer coordinator is at work"
 
 
 class ThreadSegregator:

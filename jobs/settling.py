@@ -59,8 +59,8 @@ def settle(cluster: Cluster, view: View, *, dry_run: bool = False) -> Settled:
     waiting = unsettled(cluster, view)
     if dry_run:
         return Settled(0, 0, tuple(waiting))
-    finished = [merge for merge in waiting if merge.epoch == view.metadata.epoch and _finish(cluster, view, merge)]
-    voided = [merge for merge in waiting if merge.epoch < view.metadata.epoch and _is_nowhere(view, merge)]
+    finished = [merge for merge in waiting if merge.epoch == view.metadata.fence and _finish(cluster, view, merge)]
+    voided = [merge for merge in waiting if merge.epoch < view.metadata.fence and _is_nowhere(view, merge)]
     cluster.ledger.void(voided)
     done = {merge.file_id for merge in (*finished, *voided)}
     return Settled(len(finished), len(voided), tuple(merge for merge in waiting if merge.file_id not in done))
@@ -88,7 +88,7 @@ def _is_nowhere(view: View, merge: Merge) -> bool:
         return False
     try:
         for address in _addresses(view, ranges):
-            if raise_fence(address, view.metadata.epoch) != view.metadata.epoch:
+            if raise_fence(address, view.metadata.fence) != view.metadata.fence:
                 return False
         # Only now: a commit that looked before the fence was raised is in the table by now, or never will be.
         snapshots = [open_snapshot(address) for address in _addresses(view, ranges)]

@@ -18,6 +18,7 @@ from epochlake.metastore.errors import LogUnreadable, LogWentBack, WaitTimeout
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.fence import Fence
 
 logger = logging.getLogger(__name__)
 
@@ -163,16 +164,17 @@ class Follower:
             self._move(last, metadata, position_of(last))
 
     def wait_for(self, epoch: int, timeout: float, *, poll_seconds: float = 0.1) -> ClusterMetadata:
-        """Catch up until `epoch` is known here. Raises WaitTimeout."""
+        """Catch up until `epoch`, or a replica's fence, is known here. Raises WaitTimeout."""
+        wanted = Fence.of(epoch)
         deadline = time.monotonic() + timeout
         while True:
             metadata = self.catch_up()
-            if metadata.epoch >= epoch:
+            if (metadata.fence if wanted.incarnation > 1 else metadata.epoch) >= epoch:
                 return metadata
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise WaitTimeout(
-                    f"epoch {epoch} was not committed within {timeout:g} s; the log is at epoch {metadata.epoch}"
+                    f"epoch {wanted} was not committed within {timeout:g} s; the log is at epoch {metadata.epoch}"
                 )
             with self._advanced:
                 self._advanced.wait(min(poll_seconds, remaining))

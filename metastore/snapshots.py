@@ -229,6 +229,12 @@ class Snapshots:
             raise UnknownFormat(f"the snapshot of epoch {epoch} holds epoch {position.epoch}")
         return metadata, position
 
+    def put_aside(self, epoch: int) -> None:
+        """Keep the file of a snapshot under another name, by which nobody looks for it."""
+        path = self.path(epoch)
+        storage.replace_bytes(f"{path}.lost", storage.read_bytes(path))
+        storage.delete_file(path)
+
     def newest(self, at_most: int | None = None) -> tuple[ClusterMetadata, Position] | None:
         """The highest usable snapshot, at or below epoch `at_most` when given; damaged ones are skipped."""
         try:

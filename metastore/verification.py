@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, Rejected, StorageUnavailable, UnknownFormat
-from epochlake.metastore.log.entry import Entry, Position, verify_next
+from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
@@ -36,6 +36,10 @@ RING_ASTRAY = "ring-astray"
 SNAPSHOT_DAMAGED = "snapshot-damaged"
 SNAPSHOT_DIFFERS = "snapshot-differs"
 SNAPSHOT_ASTRAY = "snapshot-astray"
+BEHIND = "behind"
+"""The log does not hold an epoch that somebody knows."""
+NOT_COMPARED = "not-compared"
+"""Somebody who may know more than the log could not be asked."""
 
 SHOWN = 3
 """How many differences of a snapshot its finding spells out."""
@@ -143,7 +147,7 @@ class _Walk:
         except UnknownFormat as error:
             self._found(entry.epoch, FORMAT, str(error))
             self._metadata = None
-        self._position = Position(entry.epoch, entry.state_id, entry.hash)
+        self._position = position_of(entry)
         for ids, own, code in (
             (self._request_ids, entry.request_id, REQUEST_ID),
             (self._state_ids, entry.state_id, STATE_ID),

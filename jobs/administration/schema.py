@@ -303,7 +303,7 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
             keyspace=event.table.keyspace,
             table_id=event.table.table_id,
         )
-        create_replica(address, event.table, metadata.epoch)
+        create_replica(address, event.table, metadata.fence)
 
     with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
         list(pool.map(create, volumes))

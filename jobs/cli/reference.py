@@ -24,6 +24,7 @@ from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
 from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import CoordinatorReport
+from epochlake.jobs.lost_epochs import AcceptedLoss
 from epochlake.jobs.repair import RepairReport
 
 CHANGE = "change"
@@ -62,6 +63,7 @@ DOCUMENTS: dict[str, Any] = {
     "log verify": d.Verified,
     "log compact": d.Compacted,
     "log heal": d.Healed,
+    "log accept-loss": AcceptedLoss,
     "log snapshot": CHANGE,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,

@@ -71,7 +71,7 @@ def drop(
     once: str | None = None,
 ) -> None:
     """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`; only `once` by a name."""
-    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.epoch, once=once)
+    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.fence, once=once)
     match outcome:
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"{describe(metadata, volume)} is fenced at {fence}: a newer coordinator is at work")
@@ -108,7 +108,7 @@ def commit_streamed(
     outcome = commit_files(
         place_of(metadata, table_id, volume),
         files,
-        epoch=metadata.epoch,
+        epoch=metadata.fence,
         app_id=session,
         app_version=version,
         session=session,

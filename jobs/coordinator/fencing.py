@@ -20,6 +20,7 @@ from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
@@ -67,13 +68,16 @@ class Fences:
         self._known: dict[Place, int] = {}
         self._sessions: dict[Place, frozenset[str]] = {}
         self.unreachable: dict[Place, str] = {}
+        # The epoch that the present incarnation began with: fences of an earlier one do not count.
+        self._least = Fence(0)
 
     def raise_for(self, metadata: ClusterMetadata, barriers: Iterable[Barrier]) -> None:
         """Fence every place of `barriers` at its barrier's epoch or above, with the metadata's sessions."""
         need: dict[Place, int] = {}
+        self._least = metadata.fence_at(0)
         for barrier in barriers:
             for place in barrier.places:
-                need[place] = max(need.get(place, 0), barrier.epoch)
+                need[place] = max(need.get(place, 0), metadata.fence_at(barrier.epoch))
         sessions = sessions_by_place(metadata)
         # What was fenced before it was declared lost is no acknowledgement any more.
         for place in [place for place in self._known if is_gone(metadata, place[1])]:
@@ -88,7 +92,7 @@ class Fences:
             table = metadata.schema.tables[place[0]]
             address = address_of(metadata, table, place[1])
             open_here = sessions.get(place, frozenset())
-            return place, raise_fence(address, metadata.epoch, open_sessions=open_here)
+            return place, raise_fence(address, metadata.fence, open_sessions=open_here)
 
         with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
             for place, outcome in pool.map(attempt, due):
@@ -100,12 +104,13 @@ class Fences:
                     self._known[place] = outcome
                     # Whoever was further has set the sessions of its own, newer metadata.
                     self._sessions[place] = (
-                        sessions.get(place, frozenset()) if outcome == metadata.epoch else frozenset()
+                        sessions.get(place, frozenset()) if outcome == metadata.fence else frozenset()
                     )
 
     def fenced(self, barrier: Barrier) -> set[Place]:
         """Places of a barrier that are known to be fenced at its epoch."""
-        return {place for place in barrier.places if self._known.get(place, -1) >= barrier.epoch}
+        at = max(self._least, Fence(barrier.epoch, self._least.incarnation))
+        return {place for place in barrier.places if self._known.get(place, -1) >= at}
 
     def passed(self, metadata: ClusterMetadata, barrier: Barrier, level: BarrierLevel) -> bool:
         """Whether the step is acknowledged at `level`.

@@ -169,7 +169,7 @@ class ResizingTrack:
         decided = (table_id, tablet_map.resize_seq_number)
         ready = self._ready.setdefault(decided, {})
         due = [volume for volume in volumes_of(tablet_map) if volume not in ready]
-        cut = self._segregate(metadata, decided, due, fence=tablet_map.epoch)
+        cut = self._segregate(metadata, decided, due, fence=metadata.fence_at(tablet_map.epoch))
         if not self._acknowledged(metadata, decided, set(ready)):
             return cut
         if self._is_moving(metadata, table_id):
@@ -179,7 +179,7 @@ class ResizingTrack:
         seen_before = [volume for volume, epoch in ready.items() if epoch < metadata.epoch]
         for volume in seen_before:
             ready.pop(volume)
-        cut = self._segregate(metadata, decided, seen_before, fence=metadata.epoch) or cut
+        cut = self._segregate(metadata, decided, seen_before, fence=metadata.fence) or cut
         return self._end(metadata, decided, set(ready)) or cut
 
     def _segregate(
@@ -221,7 +221,7 @@ class ResizingTrack:
             limit = min(SLICE_BYTES, int(rate * PATIENCE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
             table = metadata.schema.tables[decided[0]]
             asked = [
-                Segregation(address_of(metadata, table, volume), count, metadata.epoch, fence, max(1, limit))
+                Segregation(address_of(metadata, table, volume), count, metadata.fence, fence, max(1, limit))
                 for volume in volumes
             ]
             self._cutting = _Cutting(decided, asked, self._beside.submit(self._segregator.segregate, asked))
@@ -296,7 +296,7 @@ class ResizingTrack:
         tablet_map, table = metadata.tablets.maps[table_id], metadata.schema.tables[table_id]
         volumes = volumes_of(tablet_map)
         with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
-            outcomes = pool.map(lambda v: raise_fence(address_of(metadata, table, v), metadata.epoch), volumes)
+            outcomes = pool.map(lambda v: raise_fence(address_of(metadata, table, v), metadata.fence), volumes)
         found = dict(zip(volumes, outcomes, strict=True))
         self._away[(table_id, tablet_map.resize_seq_number)] = {
             volume: outcome.reason for volume, outcome in found.items() if isinstance(outcome, Unreachable)
@@ -339,7 +339,7 @@ class ResizingTrack:
 
     def _relabel(self, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
         address = address_of(metadata, metadata.schema.tables[table_id], volume)
-        outcome = relabel(address, _labels(metadata.placements(table_id)), metadata.epoch)
+        outcome = relabel(address, _labels(metadata.placements(table_id)), metadata.fence)
         if isinstance(outcome, Acknowledged | AlreadyApplied):
             self._labelled[(table_id, volume)] = metadata.tablets.maps[table_id].resize_seq_number
             self._retry_at.pop((table_id, volume), None)

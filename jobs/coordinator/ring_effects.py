@@ -51,7 +51,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
     def attempt(place: Place, gains: Sequence[Gain]) -> None:
         table_id, volume = place
         if volume not in metadata.ring_volumes(table_id):
-            make_replica(metadata, table_id, volume, metadata.epoch)
+            make_replica(metadata, table_id, volume, metadata.fence)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
         drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains if not gain.stays], once=name)
@@ -66,7 +66,7 @@ def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
     """
     if operation.kind is OperationKind.REBUILD:
         places = ((place, ()) for place in change_of(metadata, operation).gaining)
-        _everywhere(places, lambda place, gains: make_replica(metadata, *place, metadata.epoch))
+        _everywhere(places, lambda place, gains: make_replica(metadata, *place, metadata.fence))
 
 
 def stream_group(
@@ -83,7 +83,7 @@ def stream_group(
     assert running.session is not None
     table_id, volume = place
     target = open_replica(metadata, table_id, volume)
-    sources = Sources(metadata, table_id, running.epoch)
+    sources = Sources(metadata, table_id, metadata.fence_at(running.epoch))
     copies: list[PieceCopy] = []
     for gain in gains:
         copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)

@@ -47,7 +47,7 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
     been acknowledged since (tests/support/stage_model.py).
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
-        make_replica(metadata, transition.table_id, transition.pending, metadata.epoch)
+        make_replica(metadata, transition.table_id, transition.pending, metadata.fence)
     name = f"prepare-{transition.table_id}-{transition.tablet}-{transition.started_epoch}"
     drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name)
 
@@ -83,7 +83,7 @@ def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
     address = place_of(metadata, *place)
     if not _should_exist(metadata, *place) and was_never_made(address):
         return
-    fence = raise_fence(address, metadata.epoch, open_sessions=sessions_by_place(metadata).get(place, frozenset()))
+    fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_place(metadata).get(place, frozenset()))
     if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
         raise SideEffectFailed(f"{describe(metadata, transition.pending)}: {fence.reason}")
     _drop_unless_gone(metadata, transition, transition.pending)
@@ -100,7 +100,7 @@ def _sources(metadata: ClusterMetadata, transition: Transition) -> list[ReplicaS
 
     The second also where the leaving replica has been declared lost since its migration began.
     """
-    sources = Sources(metadata, transition.table_id, transition.epoch)
+    sources = Sources(metadata, transition.table_id, metadata.fence_at(transition.epoch))
     leaving = transition.leaving
     if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
         return sources.quorum(transition.replicas, transition.pending)

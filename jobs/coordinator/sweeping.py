@@ -98,7 +98,7 @@ def _sweep(metadata: ClusterMetadata, place: Place, kept: Iterable[Interval], se
     if was_never_made(address):
         return
     # Sessions of streaming that was given up are closed where they were opened.
-    fence = raise_fence(address, metadata.epoch, open_sessions=sessions)
+    fence = raise_fence(address, metadata.fence, open_sessions=sessions)
     if isinstance(fence, Unreachable):
         raise SideEffectFailed(f"{describe(metadata, place[1])}: {fence.reason}")
     drop(metadata, *place, unowned(kept))

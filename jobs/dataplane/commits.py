@@ -54,6 +54,7 @@ from epochlake.jobs.dataplane.replica import (
 from epochlake.jobs.dataplane.stored import require_stored
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.placement.tokens import TABLET
 
 
@@ -81,6 +82,18 @@ def commit_files(
     """
     applied = _Applied(app_id, app_version)
 
+    def again() -> CommitOutcome:
+        return commit_files(
+            address,
+            adds,
+            removes=removes,
+            epoch=epoch,
+            app_id=app_id,
+            app_version=app_version,
+            session=session,
+            ledger=ledger,
+        )
+
     def decide(snapshot: ReplicaSnapshot) -> Decided:
         live = snapshot.all_files
         lineage = _lineage(ledger, snapshot, adds)
@@ -89,6 +102,10 @@ def commit_files(
             return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
+        if snapshot.fence.incarnation < Fence.of(epoch).incarnation:
+            # It was away when an incarnation began: what was planned in the one before may land here until this.
+            raised = raise_fence(address, epoch)
+            return raised if isinstance(raised, Unreachable) else again()
         if session is not None and session not in snapshot.sessions:
             return SessionClosed(session)
         gone = {file.file_id for file in (*removes, *superseded([*live.values(), *absent], lineage))}

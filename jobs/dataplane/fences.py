@@ -24,6 +24,7 @@ from epochlake.jobs.dataplane.replica import (
 )
 from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
 
 
 def raise_fence(
@@ -72,13 +73,13 @@ def _change(
         if failure:
             return Unreachable(failure)
         # Whatever becomes of it, only the next snapshot tells: it shows the change, a newer one, or neither.
-        properties = {FENCE: str(epoch), SESSIONS: encode_sessions(sessions)}
+        properties = {FENCE: str(Fence.of(epoch)), SESSIONS: encode_sessions(sessions)}
         try:
             change_properties(snapshot, properties)
         except StorageUnavailable as error:
             failure = str(error)
         except storage.STORAGE_ERRORS as error:
-            failure = str(storage.unavailable(f"raise the fence to {epoch} of", address.uri, error))
+            failure = str(storage.unavailable(f"raise the fence to {Fence.of(epoch)} of", address.uri, error))
     return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")
 
 

@@ -22,6 +22,7 @@ from epochlake.jobs.dataplane.schema import replica_schema
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import TABLET
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class ReplicaSnapshot:
     def __init__(self, address: ReplicaAddress, table: DeltaTable, properties: Mapping[str, str]) -> None:
         self.address = address
         self.version = table.version()
-        self.fence = int(properties[FENCE])
+        self.fence = Fence.decode(properties[FENCE])
         self.sessions: frozenset[str] = decode_sessions(properties[SESSIONS])
         self._table = table
 
@@ -141,7 +142,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
     require_place(address)
     configuration: dict[str, str | None] = {
         **_DELTA_PROPERTIES,
-        FENCE: str(fence),
+        FENCE: str(Fence.of(fence)),
         SESSIONS: encode_sessions(frozenset()),
         **_identity(address),
     }

@@ -142,13 +142,13 @@ class Landing:
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
             unsatisfied = self._unsatisfied(newest)
-            if not unsatisfied and (fence <= planned.epoch or late == LATE_ROUNDS):
+            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS):
                 return self._landed(newest.epoch, rounds)
             self._metadata = newest
             if not unsatisfied:
                 late += 1
                 continue
-            failures += 1 if fence <= planned.epoch and newest.epoch == planned.epoch else 0
+            failures += 1 if fence <= planned.fence and newest.epoch == planned.epoch else 0
             if failures >= self._attempts or rounds - late >= ROUNDS * self._attempts:
                 raise ConsistencyNotReached(
                     f"the write to {self._batch.table.full_name}",
@@ -219,7 +219,7 @@ class Landing:
         outcome = commit_files(
             target,
             [one.file for one in brought],
-            epoch=self._metadata.epoch,
+            epoch=self._metadata.fence,
             app_id=self._batch.app_id,
             app_version=self._batch.first_version + number,
             ledger=self._ledger,

@@ -353,7 +353,7 @@ class Pipeline:
         while True:
             opened, failed = open_all(self._metadata, table, self._placements(table).write_volumes)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
-            if ahead <= self.epoch:
+            if ahead <= self._metadata.fence:
                 return opened, failed
             self._catch_up(ahead)
             self._require(table)
@@ -384,7 +384,7 @@ class Pipeline:
                 )
             opened, failed = open_all(metadata, table, {v for volumes in chosen for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
-            if ahead > metadata.epoch:
+            if ahead > metadata.fence:
                 self._catch_up(ahead)
                 self._require(table)
             elif not failed:
@@ -404,7 +404,7 @@ class Pipeline:
         return self._clock
 
     def _catch_up(self, epoch: int) -> ClusterMetadata:
-        """Plan at the newest metadata from now on, which must be at or above `epoch` (0: whatever is newest)."""
+        """Plan at the newest metadata from now on, at or above `epoch`, maybe a fence (0: whatever is newest)."""
         before = self._metadata.epoch
         self._metadata = self.cluster.follower.wait_for(max(epoch, before), CATCH_UP_SECONDS)
         if self._metadata.epoch != before:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import (
     Identity,
     Keyspace,
@@ -169,6 +170,18 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         epoch = self.epoch + 1
         changed = event.apply(self, epoch, state_id)
         return msgspec.structs.replace(changed, epoch=epoch, state_id=state_id)
+
+    @property
+    def fence(self) -> Fence:
+        """What replicas know this epoch by: nothing that was planned before it lands on a replica fenced at it."""
+        return self.fence_at(self.epoch)
+
+    def fence_at(self, epoch: int) -> Fence:
+        """What replicas know an earlier epoch by. One of an earlier incarnation counts as the one in which the present
+        incarnation began: fences may have been raised to epochs whose loss was accepted then.
+        """
+        incarnation = self.identity.incarnation
+        return Fence(epoch if incarnation == 1 else max(epoch, self.identity.epoch), incarnation)
 
     # --- looking things up, with errors that say what there is -------------------------------------------------
 

@@ -9,6 +9,7 @@ import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
     AlterNode,
@@ -394,6 +395,10 @@ def a_beginning(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return INITIALISE
 
 
+def a_loss(metadata: ClusterMetadata, rng: random.Random) -> Event:
+    return AcceptLoss(metadata.identity.incarnation + rng.randint(0, 1), metadata.epoch + 3, "h", "a test")
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -408,4 +413,5 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "word of an operator": a_word_of_an_operator,
     "snapshot": a_snapshot,
     "beginning": a_beginning,
+    "loss": a_loss,
 }

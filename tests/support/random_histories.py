@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
+from epochlake.metastore.log.entry import Entry, Position, encode_event, position_of, seal
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AcceptLoss,
     AdvanceTransitions,
     CancelRequest,
     CreateKeyspace,
@@ -91,13 +92,14 @@ class History:
         self.add_unchecked(event)
 
     def add_unchecked(self, event: Event) -> None:
-        entry = as_entry(event, self.position)
+        incarnation = event.incarnation if isinstance(event, AcceptLoss) else self.metadata.identity.incarnation
+        entry = as_entry(event, self.position, incarnation=incarnation)
         self.entries.append(entry)
         self.versions.append(self.metadata.apply(event, entry.state_id))
-        self.position = Position(entry.epoch, entry.state_id, entry.hash)
+        self.position = position_of(entry)
 
     def position_at(self, epoch: int) -> Position:
-        return Position(epoch, self.entries[epoch - 1].state_id, self.entries[epoch - 1].hash)
+        return position_of(self.entries[epoch - 1])
 
     def log(self) -> InMemoryLog:
         log = InMemoryLog()
@@ -288,6 +290,8 @@ def _change(transition: Transition, epoch: int, rng: random.Random) -> StageChan
 def _any_switch(metadata: ClusterMetadata, rng: random.Random) -> Event:
     if not metadata.switches.changes:
         return ResumeChanges()
+    if rng.random() < 0.1:
+        return AcceptLoss(metadata.identity.incarnation + 1, metadata.epoch + 7, known_by="a test")
     return rng.choice([PauseChanges("a break"), SwitchBalancing(not metadata.switches.balancing), TakeSnapshot()])
 
 

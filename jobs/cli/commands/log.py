@@ -27,6 +27,7 @@ from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
 from epochlake.jobs.log_upkeep import compact_log, heal_log, stored_twice
+from epochlake.jobs.lost_epochs import Look, accept_loss, beyond
 from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_replicas
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
@@ -38,7 +39,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
 from epochlake.metastore.quorums import verify_quorums
 from epochlake.metastore.snapshots import Snapshots
-from epochlake.metastore.verification import DUPLICATE, Finding
+from epochlake.metastore.verification import BEHIND, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
@@ -127,7 +128,9 @@ def verify_(
     copied = log.stored_twice() if report.holds else StoredTwice()
     replicas = verify_replicas(session.cluster.catch_up(), session.cluster.ledger) if tablets and report.holds else None
     disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
-    document = _verified(report, replicas, [*_copied(copied), *disjoint], quorums=quorums and report.holds)
+    look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
+    others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
+    document = _verified(report, replicas, others, look.unasked, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
         raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
@@ -161,6 +164,26 @@ def heal(
             files_added=len(found.rewriting.groups),
         ),
         text.healed,
+    )
+
+
+@app.command("accept-loss")
+def accept_loss_(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the log.")] = "",
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", metavar="ID", help="Submitting it twice commits once.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is lost.")] = False,
+) -> None:
+    """Go on where the log ends, after its newest epochs were lost for good: a new incarnation begins.
+
+    For a log that was restored from an older copy, or has lost its end. Look for a newer copy first. What was planned
+    at the lost epochs can not land any more. Run `epochlake repair` on every table afterwards: replicas may have moved.
+    """
+    session = of(context)
+    session.show(
+        accept_loss(session.configuration, reason=reason, request_id=request_id, dry_run=dry_run), text.accepted_loss
     )
 
 
@@ -221,14 +244,33 @@ def _copied(found: StoredTwice) -> list[Finding]:
     ]
 
 
+def _lost(look: Look, last_epoch: int) -> list[Finding]:
+    """Findings about epochs that others know and the log does not hold."""
+    advice = "restore the newest copy of the log, or see `epochlake log accept-loss`"
+    return [
+        Finding(
+            known.epoch,
+            BEHIND,
+            f"known to {known.by} (incarnation {known.incarnation}), and not in the log, which ends at epoch "
+            f"{last_epoch}: {advice}",
+        )
+        for known in look.known
+    ]
+
+
 def _verified(
-    report: VerificationReport, replicas: ReplicaReport | None, others: Sequence[Finding], *, quorums: bool
+    report: VerificationReport,
+    replicas: ReplicaReport | None,
+    others: Sequence[Finding],
+    unasked: Sequence[str],
+    *,
+    quorums: bool,
 ) -> Verified:
     findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in (*report.findings, *others)]
-    notices: list[FindingRow] = []
+    notices = [FindingRow("log", NOT_COMPARED, message) for message in unasked]
     if replicas is not None:
         findings += [_finding(f) for f in replicas.violations]
-        notices = [_finding(f) for f in (*replicas.unswept, *replicas.differing, *replicas.unreachable)]
+        notices += [_finding(f) for f in (*replicas.unswept, *replicas.differing, *replicas.unreachable)]
     return Verified(
         holds=not findings,
         last_epoch=report.last_epoch,

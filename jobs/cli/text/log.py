@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, LogRow, Verified
 from epochlake.jobs.cli.text.changes import change_lines
 from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from epochlake.jobs.lost_epochs import AcceptedLoss
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -70,6 +71,23 @@ def healed(document: Healed) -> RenderableType:
         f"{document.copies} superfluous {'copy' if document.copies == 1 else 'copies'} of epochs {ranges} {done}: "
         f"{files} {document.files_added}. No entry is lost"
     )
+
+
+def accepted_loss(document: AcceptedLoss) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if document.epoch is None:
+        parts.append(bold(f"incarnation {document.incarnation} would begin after epoch {document.log_epoch}"))
+    else:
+        parts.append(bold(f"incarnation {document.incarnation} begins at epoch {document.epoch}"))
+    made = table("known to", "incarnation", "epoch", right=["incarnation", "epoch"], wide=["known to"])
+    parts += [Text(), bold("Lost"), filled(made, ((one.by, one.incarnation, one.epoch) for one in document.known))]
+    if document.snapshots:
+        parts.append(Text(f"snapshots put aside: {', '.join(map(str, document.snapshots))}"))
+    if document.epoch is not None:
+        parts.append(Text(f"{plural(document.fenced, 'replica table')} fenced in the new incarnation"))
+        parts.append(Text("replicas may have moved in the lost epochs: run `epochlake repair` on every table"))
+    parts += [Text(f"not reached: {one}") for one in (*document.unreachable, *document.unasked)]
+    return parts
 
 
 def _when(iso: str) -> str:

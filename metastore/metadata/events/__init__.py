@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epochlake.metastore.metadata.events.base import Event
 from epochlake.metastore.metadata.events.cluster import (
+    AcceptLoss,
     Initialise,
     PauseChanges,
     ResumeChanges,
@@ -67,11 +68,13 @@ KINDS: dict[str, type[Event]] = {
         SetMaintenance,
         AlterNode,
         AlterTable,
+        AcceptLoss,
     )
 }
 
 __all__ = [
     "KINDS",
+    "AcceptLoss",
     "AdvanceOperation",
     "AdvanceTransitions",
     "AlterNode",

@@ -84,6 +84,37 @@ class SwitchBalancing(Event, frozen=True):
         return f"balancing {'on' if self.on else 'off'}"
 
 
+class AcceptLoss(Event, frozen=True):
+    """An operator accepts that epochs are lost: a new incarnation begins (seed 003), and the log goes on from here.
+
+    `known_epoch`, `known_hash` and `known_by` say what was known and is not in the log any more. Replicas fenced at
+    epochs that are lost accept this incarnation, and nothing that was planned in the one before.
+    """
+
+    allowed_while_paused: ClassVar[bool] = True
+
+    incarnation: int
+    known_epoch: int = 0
+    known_hash: str = ""
+    known_by: str = ""
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        present = metadata.identity.incarnation
+        require(
+            self.incarnation > present,
+            "old-incarnation",
+            f"incarnation {self.incarnation} cannot begin: the cluster is at incarnation {present} already",
+        )
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        identity = msgspec.structs.replace(metadata.identity, incarnation=self.incarnation, epoch=epoch)
+        return msgspec.structs.replace(metadata, identity=identity)
+
+    def summary(self) -> str:
+        known = f": epoch {self.known_epoch} was known to {self.known_by}" if self.known_by else ""
+        return f"incarnation {self.incarnation} begins, epochs are lost{known}"
+
+
 class TakeSnapshot(Event, frozen=True):
     """Every follower may write, or check, a snapshot of the metadata as of this epoch (seed 002, "Snapshotting")."""
 

@@ -14,6 +14,7 @@ from epochlake.metastore.metadata import events as events_package
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AcceptLoss,
     AdvanceTransitions,
     AlterNode,
     AlterTable,
@@ -195,6 +196,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", ResumeChanges(), "not-paused"),
     ("small", SwitchBalancing(on=True), "nothing-to-do"),
     ("snapshot", TakeSnapshot(), "nothing-to-do"),
+    ("small", AcceptLoss(1, 99), "old-incarnation"),
     # Nodes
     ("small", lambda: node(name="5"), "invalid-name"),
     ("small", lambda: node(datacenter="a b"), "invalid-name"),

@@ -1,0 +1,143 @@
+"""Epochs that were lost: told, accepted by an operator, and never mixed with what comes after them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from epochlake.jobs import administration, lost_epochs
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
+from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
+from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.metastore.coordination.head import Head
+from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.metadata.fence import Fence
+
+from tests.support.clusters import COLUMNS
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture
+def went_back(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> CommandLine:
+    """A cluster with a table whose root was put back, after replicas were fenced at the epochs that are lost."""
+    administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=1)
+    shutil.copytree(tmp_path / "root", tmp_path / "backup")
+    for on in (False, True, False):
+        (administration.resume_balancing if on else administration.pause_balancing)(cluster, reason="x")
+    administration.take_snapshot(cluster)
+    for address in addresses(cluster):
+        assert raise_fence(address, cluster.metadata.epoch) == cluster.metadata.epoch
+    shutil.rmtree(tmp_path / "root" / "log")
+    shutil.copytree(tmp_path / "backup" / "log", tmp_path / "root" / "log")
+    return grown
+
+
+def addresses(cluster: Cluster) -> list[ReplicaAddress]:
+    metadata = cluster.metadata
+    table = metadata.table("air.flights")
+    return [address_of(metadata, table, v) for v in metadata.tablets.maps[table.table_id].replicas(0)]
+
+
+def test_who_survives_and_who_comes_anew_are_told_both_positions(went_back: CommandLine, cluster: Cluster) -> None:
+    known = cluster.metadata.epoch
+    for _ in range(2):
+        with pytest.raises(LogWentBack) as caught:
+            administration.resume_balancing(cluster)
+        assert (caught.value.log_epoch, caught.value.known_epoch) == (known - 4, known)
+    result = went_back.json("balance", "pause")
+    assert (result.code, result.error["type"]) == (4, "LogWentBack")
+    assert f"ends at epoch {known - 4}, but epoch {known} was known to a snapshot" in result.error["message"]
+
+
+def test_an_operator_accepts_the_loss_and_the_cluster_goes_on_in_a_new_incarnation(
+    went_back: CommandLine, cluster: Cluster
+) -> None:
+    known = cluster.metadata.epoch
+    would = went_back.done("log", "accept-loss", "--dry-run")
+    assert (would["dry_run"], would["log_epoch"], would["incarnation"]) == (True, known - 4, 2)
+    assert {one["epoch"] for one in would["known"]} == {known}
+    assert "incarnation 2 begins" in went_back.text("log", "accept-loss", "--reason", "the disk is gone").out
+    opened = Cluster(cluster.configuration)
+    assert (opened.metadata.epoch, opened.metadata.identity.incarnation) == (known - 3, 2)
+    assert opened.metadata.fence == Fence(known - 3, 2)
+    assert opened.metadata.fence > Fence(known)
+    assert [open_snapshot(address).fence for address in addresses(opened)] == [opened.metadata.fence] * 3
+    assert administration.pause_balancing(opened).epoch == known - 2
+    report = went_back.done("log", "verify", "--tablets", "--quorums")
+    assert report["holds"]
+    again = went_back.json("log", "accept-loss")
+    assert (again.code, again.error["type"]) == (3, "Rejected")
+    assert went_back.done("log", "show", str(known - 3))["payload"]["known_epoch"] == known
+    # Who knows the lost epochs never goes on with the new ones.
+    with pytest.raises(LogWentBack):
+        cluster.catch_up()
+
+
+def test_nothing_that_was_planned_in_the_lost_epochs_lands_once_the_loss_is_accepted(
+    went_back: CommandLine, cluster: Cluster
+) -> None:
+    lost = cluster.metadata
+    went_back.done("log", "accept-loss")
+    for address in addresses(cluster):
+        late = commit_files(address, [], epoch=lost.fence, app_id="late", app_version=1)
+        assert isinstance(late, FencedOff)
+        assert isinstance(drop_ranges(address, [(0, 9)], lost.fence), FencedOff)
+        assert raise_fence(address, lost.fence) == Fence(lost.epoch - 3, 2)
+
+
+def test_a_replica_that_was_away_when_the_loss_was_accepted_is_fenced_by_the_first_who_commits_to_it(
+    went_back: CommandLine, cluster: Cluster
+) -> None:
+    lost, [away, *_] = cluster.metadata, addresses(cluster)
+    table = Path(away.uri)
+    table.rename(table.with_name("away"))
+    assert went_back.done("log", "accept-loss")["fenced"] == 2
+    table.with_name("away").rename(table)
+    opened = Cluster(cluster.configuration)
+    assert open_snapshot(away).fence == lost.epoch
+    outcome = commit_files(away, [], epoch=opened.metadata.fence, app_id="new", app_version=1)
+    assert isinstance(outcome, Acknowledged | AlreadyApplied)
+    assert open_snapshot(away).fence == opened.metadata.fence
+    assert isinstance(commit_files(away, [], epoch=lost.fence, app_id="late", app_version=1), FencedOff)
+
+
+def test_a_run_that_was_killed_after_its_commit_is_finished_by_the_next(
+    went_back: CommandLine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(lost_epochs, "_tell_zookeeper", lambda _: 1 / 0)
+        killed.setattr(lost_epochs.Cluster, "close", lambda _: None)
+        killed.setattr("epochlake.metastore.snapshots.Snapshots.put_aside", lambda *_: 1 / 0)
+        assert went_back.json("log", "accept-loss").code == 1
+    assert went_back.json("log", "accept-loss").code == 3  # no second incarnation
+    opened = Cluster(cluster.configuration)
+    assert opened.metadata.identity.incarnation == 2
+    assert [open_snapshot(address).fence for address in addresses(opened)] == [opened.metadata.fence] * 3
+
+
+def test_verifying_says_who_knows_more_than_the_log_and_who_was_not_asked(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices = grown.done("log", "verify")["notices"]
+    assert [(one["code"], "ZooKeeper is away" in one["message"]) for one in notices] == [("not-compared", True)]
+    administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=1)
+    last = cluster.metadata.epoch
+    for address in addresses(cluster):
+        raise_fence(address, last)
+    max((tmp_path / "root" / "log" / "_delta_log").glob("*.json")).unlink()
+    assert grown.json("log", "verify").code == 0  # nobody was asked who knows
+    monkeypatch.setattr(lost_epochs, "read_head", lambda _: Head(last, "s", "h"))
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    found = grown.json("log", "verify")
+    assert found.code == 4
+    assert [(one["code"], one["where"]) for one in found.json["findings"]] == [("behind", f"epoch {last}")]
+    assert "known to ZooKeeper" in grown.text("log", "verify").out
+
+
+def test_zookeeper_that_is_away_keeps_nobody_from_accepting(went_back: CommandLine) -> None:
+    done = went_back.done("log", "accept-loss")
+    assert any("ZooKeeper is away" in one for one in done["unasked"])
