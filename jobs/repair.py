@@ -175,7 +175,7 @@ def repair(
 
 def look(cluster: Cluster, table: str, least_epoch: int = 0) -> View:
     """The replicas of a table now. Raises Rejected, StorageUnavailable for the ledger or a log that stays behind."""
-    metadata = cluster.follower.wait_for(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
+    metadata = cluster.follower.wait_for_fence(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
     while True:
         found = metadata.table(table)
         ranges, moving = at_rest(metadata.placements(found.table_id))
@@ -183,7 +183,7 @@ def look(cluster: Cluster, table: str, least_epoch: int = 0) -> View:
         snapshots, failed = open_all(metadata, found, volumes)
         ahead = max((snapshot.fence for snapshot in snapshots.values()), default=0)
         if ahead > metadata.fence:
-            metadata = cluster.follower.wait_for(ahead, CATCH_UP_SECONDS)
+            metadata = cluster.follower.wait_for_fence(ahead, CATCH_UP_SECONDS)
             continue
         files = [file for snapshot in snapshots.values() for file in snapshot.all_files.values()]
         lineage = cluster.ledger.lineage(found.table_id, files) if files else NO_LINEAGE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NoReturn, Protocol
 
@@ -164,12 +164,20 @@ class Follower:
             self._move(last, metadata, position_of(last))
 
     def wait_for(self, epoch: int, timeout: float, *, poll_seconds: float = 0.1) -> ClusterMetadata:
-        """Catch up until `epoch`, or a replica's fence, is known here. Raises WaitTimeout."""
-        wanted = Fence.of(epoch)
+        """Catch up until `epoch` is known here. Raises WaitTimeout."""
+        return self._wait_until(lambda metadata: metadata.epoch >= epoch, epoch, timeout, poll_seconds)
+
+    def wait_for_fence(self, fence: int, timeout: float) -> ClusterMetadata:
+        """Catch up until what a replica is fenced at is known here, or an incarnation after it. Raises WaitTimeout."""
+        return self._wait_until(lambda metadata: metadata.fence >= fence, Fence.of(fence), timeout, 0.1)
+
+    def _wait_until(
+        self, reached: Callable[[ClusterMetadata], bool], wanted: int, timeout: float, poll_seconds: float
+    ) -> ClusterMetadata:
         deadline = time.monotonic() + timeout
         while True:
             metadata = self.catch_up()
-            if (metadata.fence if wanted.incarnation > 1 else metadata.epoch) >= epoch:
+            if reached(metadata):
                 return metadata
             remaining = deadline - time.monotonic()
             if remaining <= 0:

@@ -403,10 +403,10 @@ class Pipeline:
         self._clock = max(time.time_ns() // 1000, newest + 1, self._clock + 1)
         return self._clock
 
-    def _catch_up(self, epoch: int) -> ClusterMetadata:
-        """Plan at the newest metadata from now on, at or above `epoch`, maybe a fence (0: whatever is newest)."""
+    def _catch_up(self, fence: int) -> ClusterMetadata:
+        """Plan at the newest metadata from now on, at or above a replica's fence (0: whatever is newest)."""
         before = self._metadata.epoch
-        self._metadata = self.cluster.follower.wait_for(max(epoch, before), CATCH_UP_SECONDS)
+        self._metadata = self.cluster.follower.wait_for_fence(fence, CATCH_UP_SECONDS)
         if self._metadata.epoch != before:
             self._announce()
         return self._metadata

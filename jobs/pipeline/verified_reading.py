@@ -132,8 +132,8 @@ def _widened(metadata: ClusterMetadata, table: Table, asked: Sequence[Asked]) ->
     known = {snapshot.address.volume_id: snapshot for _, _, snapshots in asked for snapshot in snapshots}
     opened, failed = open_all(metadata, table, {volume for volumes in reads for volume in volumes} - known.keys())
     for volume, snapshot in opened.items():
-        if snapshot.fence > metadata.epoch:
-            failed[volume] = f"it is fenced at epoch {snapshot.fence}, this read was planned at {metadata.epoch}"
+        if snapshot.fence > metadata.fence:
+            failed[volume] = f"it is fenced at epoch {snapshot.fence}, this read was planned at {metadata.fence}"
         else:
             known[volume] = snapshot
     wider: list[Asked] = []

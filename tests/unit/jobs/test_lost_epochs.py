@@ -6,19 +6,28 @@ import shutil
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import administration, lost_epochs
+from epochlake.jobs import administration, announcing, compaction, lost_epochs
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.repair import repair
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
+from epochlake.placement.transitions import Stage
 
-from tests.support.clusters import COLUMNS
+from tests.support.clusters import COLUMNS, FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.command_line import CommandLine
+from tests.support.compactions import Released
+from tests.support.versions import compact_here, read_versions, write_versions
+
+QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
 
 
 @pytest.fixture
@@ -141,3 +150,39 @@ def test_verifying_says_who_knows_more_than_the_log_and_who_was_not_asked(
 def test_zookeeper_that_is_away_keeps_nobody_from_accepting(went_back: CommandLine) -> None:
     done = went_back.done("log", "accept-loss")
     assert any("ZooKeeper is away" in one for one in done["unasked"])
+
+
+@pytest.mark.parametrize("stage", [Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING, Stage.USE_NEW])
+def test_a_move_goes_on_in_a_new_incarnation_whatever_the_replicas_were_fenced_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage
+) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline())]
+    cluster.start("A", "X")
+    cluster.until(stage)
+    late = cluster.pipeline()
+    for node in "ABCX":
+        raise_fence(cluster.address(node), 1_000)
+    cluster.cluster.commit(AcceptLoss(2, 1_000, "", "a test"))
+    acknowledged += [cluster.write(late), cluster.write(cluster.pipeline())]
+    cluster.settle()
+    acknowledged.append(cluster.write(cluster.pipeline()))
+    assert_at_rest(cluster, acknowledged)
+    assert {open_snapshot(cluster.address(node)).fence.incarnation for node in "BCX"} == {2}
+
+
+def test_repair_and_compaction_work_in_a_new_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
+    cluster.cluster.commit(AcceptLoss(2))
+    for part in range(3):
+        with cluster.without("ABC"[part]):
+            write_versions(cluster, {row: "note" for row in range(30) if row % 3 == part})
+    assert repair(cluster.cluster, "air.flights").complete
+    assert compact_here(cluster).complete
+    assert sorted(read_versions(cluster, "ALL")) == [(row, "note") for row in range(30)]
