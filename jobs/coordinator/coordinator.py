@@ -103,14 +103,19 @@ class Coordinator:
         ]
         self._blocked: list[str] = []
 
-    def run(self, until_idle: bool, *, should_stop: Callable[[], bool] = lambda: False) -> CoordinatorReport:
-        """Be a candidate, lead when elected. Returns when idle or stuck with `until_idle`, else on `should_stop`."""
+    def run(
+        self, until_idle: bool, *, most_rounds: int | None = None, should_stop: Callable[[], bool] = lambda: False
+    ) -> CoordinatorReport:
+        """Be a candidate, lead when elected. Returns when idle or stuck with `until_idle`, else on `should_stop`.
+
+        Returns after `most_rounds` rounds in any case; None: as many as it takes.
+        """
         first = self._cluster.catch_up().epoch
         candidacy = Candidacy(self._cluster.coordination(), f"{socket.gethostname()}:{os.getpid()}")
         rounds = fruitless = 0
         idle = False
         try:
-            while not should_stop():
+            while not should_stop() and (most_rounds is None or rounds < most_rounds):
                 if not self._lead(candidacy):
                     if until_idle and self._is_idle(self._cluster.catch_up()):
                         idle = True
@@ -119,10 +124,10 @@ class Coordinator:
                 rounds += 1
                 progressed = self._round_safely()
                 self._report()
+                idle = not self._blocked and not progressed and self._is_idle(self._cluster.metadata)
                 fruitless = 0 if progressed else fruitless + 1
                 if progressed:
                     continue
-                idle = not self._blocked and self._is_idle(self._cluster.metadata)
                 if until_idle and (idle or fruitless >= PATIENCE):
                     break
                 if idle:

@@ -25,6 +25,9 @@ def run(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is left to do, or nothing can go on (exit code 75).")
     ] = False,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="End after so many rounds, whatever is left to do.")
+    ] = None,
     streaming: Annotated[
         Streaming | None,
         typer.Option(
@@ -53,7 +56,8 @@ def run(
         }
     look = partial(operations_in_flight, session.cluster)
     with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
-        done = Coordinator(session.cluster, on_progress=on_progress, **spread).run(until_idle, should_stop=asked.is_set)
+        coordinator = Coordinator(session.cluster, on_progress=on_progress, **spread)
+        done = coordinator.run(until_idle, most_rounds=rounds, should_stop=asked.is_set)
     session.show(done, report)
     if until_idle and not done.idle and not asked.is_set():
         waits = "; ".join(reason.rstrip(".") for reason in done.blocked[:3])

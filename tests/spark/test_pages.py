@@ -1,0 +1,36 @@
+"""README.md and the pages for operators are done as they are written: each command, each program, what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from epochlake.jobs.administration.status import node_statuses
+from epochlake.jobs.cluster import Cluster
+from epochlake.metastore.configuration import Configuration
+
+from tests.support.pages import REPOSITORY, agrees, perform
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGES = ["README.md", "docs/ring.md", "docs/tablets.md", "docs/upkeep.md"]
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_done_as_it_is_written(page: str, spark: SparkSession, tmp_path: Path) -> None:
+    done = 0
+    for command, code, printed in perform(REPOSITORY / page, spark, tmp_path):
+        done += 1
+        where = f"{page}:{command.line}: {command.typed}"
+        # A command fails only where the page shows its message.
+        assert (code != 0) == command.printed.startswith("epochlake: "), f"{where} ends with {code}\n{printed}"
+        assert not command.printed or agrees(printed, command.printed), f"{where} prints\n{printed}"
+    assert done > 5
+    if page == "README.md":
+        with Cluster.open(Configuration(root=str(tmp_path / ".epochlake"))) as cluster:
+            held = {node.name: (node.state, node.tablets) for node in node_statuses(cluster.metadata)}
+        assert held["n1"] == ("left", 0)
+        assert [held[name] for name in ("n2", "n3", "n4")] == [("normal", 16)] * 3
