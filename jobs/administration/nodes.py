@@ -23,8 +23,10 @@ from epochlake.metastore.commit import Committed
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
+from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
-from epochlake.metastore.metadata.model import Volume
+from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
+from epochlake.metastore.metadata.model import RequestKind, Volume
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def add_node(
     tokens: Sequence[int] = (),
     count: int | None = None,
     replaces: str | None = None,
+    force: bool = False,
     **options: Unpack[Options],
 ) -> Committed:
     """Prepare the volumes of a new node and register it; the coordinator lets it join.
@@ -76,6 +79,7 @@ def add_node(
             tokens=tokens,
             count=count,
             replaces=replaces,
+            force=force,
             request_id=request_id,
             host_id=host_id,
         )
@@ -100,15 +104,26 @@ def replace_node(
     *,
     tokens: Sequence[int] = (),
     count: int | None = None,
+    force: bool = False,
     **options: Unpack[Options],
 ) -> Committed:
     """Register a node in the place of `lost`, whose storage is gone; what it held is rebuilt on the new one.
 
-    It takes over the tokens of `lost` unless others are given, or asked for by `count`.
+    It takes over the tokens of `lost` unless others are given, or asked for by `count`. `force`: also where rows are
+    lost, because other storage that had them is lost as well.
     """
     node = cluster.catch_up().node(lost)
     return add_node(
-        cluster, name, node.datacenter, node.rack, volumes, tokens=tokens, count=count, replaces=lost, **options
+        cluster,
+        name,
+        node.datacenter,
+        node.rack,
+        volumes,
+        tokens=tokens,
+        count=count,
+        replaces=lost,
+        force=force,
+        **options,
     )
 
 
@@ -122,6 +137,7 @@ def plan_add_node(
     tokens: Sequence[int] = (),
     count: int | None = None,
     replaces: str | None = None,
+    force: bool = False,
     request_id: str,
     host_id: str,
 ) -> RegisterNode:
@@ -129,6 +145,8 @@ def plan_add_node(
     if tokens and count is not None:
         raise InvalidRequest(f"node {name!r} cannot get given tokens and a number of them: give one of the two")
     lost = None if replaces is None else metadata.node(replaces)
+    if lost is not None and not force:
+        require_rows_elsewhere(metadata, lost)
     if count is not None:
         tokens = allocated(metadata, datacenter, rack, count, lost)
     first = next_volume_id(metadata)
@@ -144,6 +162,9 @@ def plan_add_node(
         ),
         replaces=None if lost is None else lost.node_id,
         tokens=tuple(sorted(tokens)),
+        force=force,
+        takes_back=() if lost is None else loss_of(metadata, lost, RequestKind.REPLACE).takes_back,
+        declares_lost=lost is not None,
     )
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.movements import plan_on_ring
-from epochlake.jobs.administration.operations import described
 from epochlake.jobs.administration.past import log_of
 from epochlake.jobs.administration.reachability import probe
 from epochlake.jobs.administration.requests import subjects
+from epochlake.jobs.administration.ways_out import ways_out
 from epochlake.jobs.coordinator.planning import Loads, next_transitions
 from epochlake.jobs.coordinator.ring_changes import change_of
-from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.coordinator.ring_planning import replication_left
 from epochlake.metastore.errors import LogUnreadable, Rejected
 from epochlake.metastore.history import entries, metadata_at
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -148,14 +148,6 @@ def _obstacles(
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return found
     node = metadata.directory.nodes[request.node_id]
-    gone = [volume.name for volume in node.volumes if volume.volume_id in loads.unmeasured]
-    if gone and request.kind is RequestKind.LEAVE:
-        found.append(
-            f"volume(s) {', '.join(gone)} of {node.name} do not answer: if they are lost, cancel this request and "
-            f"`epochlake node remove {node.name}`"
-        )
-    elif gone and request.kind is RequestKind.REPLACE:
-        found.append(f"volume(s) {', '.join(gone)} of {node.name} do not answer: mount them")
     if sum(tablet_map.count for tablet_map in metadata.tablets.maps.values()) <= PLANNED_TABLETS:
         _, stuck = next_transitions(metadata, loads, cluster.configuration.coordinator.streams_per_volume)
         found += [reason for reason in stuck if node.name in reason]
@@ -173,6 +165,7 @@ def _between_operations(metadata: ClusterMetadata, request: TopologyRequest) -> 
         request.kind is RequestKind.KEYSPACE_RF_CHANGE
         and request.state is RequestState.RUNNING
         and operation_of_request(metadata, request.request_id) is None
+        and bool(replication_left(metadata, request))
     )
 
 
@@ -191,16 +184,26 @@ def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: Topo
 
 
 def _silent_parts(metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
-    """The volumes that take part in the request's operation on the ring and do not answer."""
+    """What a request waits for because it does not answer, and what to do about it.
+
+    The volumes of its operation on the ring; where that has ended (or none was there), all that may have to be cleaned
+    up; and of its own node and of the tablets that it moves.
+    """
     operation = operation_of_request(metadata, request.request_id)
-    if operation is None:
-        return []
-    parts = {volume for _, volume in change_of(metadata, operation).places}
+    if operation is not None:
+        parts = {volume for _, volume in change_of(metadata, operation).places}
+    else:
+        parts = {
+            volume
+            for table in metadata.schema.tables
+            if metadata.is_on_ring(table)
+            for volume in metadata.ring_volumes(table)
+        }
+    given_up = _given_up(metadata, request)
+    for transition in metadata.tablets.transitions.values():
+        if given_up & {*transition.replicas}:
+            parts |= {*transition.replicas, transition.pending}
+    node = metadata.directory.nodes.get(request.node_id)
+    parts |= {volume.volume_id for volume in node.volumes} if node is not None else set()
     probed = probe(metadata, (metadata.directory.volumes[volume] for volume in sorted(parts)))
-    silent = [describe(metadata, volume) for volume, found in probed.items() if found.obstacle is not None]
-    if not silent:
-        return []
-    return [
-        f"volume(s) {', '.join(silent)} take part in the {described(metadata, operation)} and do not answer: it goes "
-        "on where enough of the others do"
-    ]
+    return ways_out(metadata, [volume for volume, found in probed.items() if found.obstacle is not None])

@@ -21,6 +21,8 @@ from epochlake.metastore.metadata.events import (
     RequestTopology,
     ResumeRequest,
 )
+from epochlake.metastore.metadata.events.losses import loss_of
+from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind, TopologyRequest
 from epochlake.placement.errors import InvalidRequest
 
@@ -115,7 +117,22 @@ def plan_request(
     metadata: ClusterMetadata, name: str, kind: RequestKind, request_id: str, why: str = "", *, force: bool = False
 ) -> RequestTopology:
     """The event of `decommission` (`leave`) and of `remove_node` (`remove`)."""
-    return RequestTopology(request_id, kind, metadata.node(name).node_id, why, force=force)
+    node = metadata.node(name)
+    if kind is not RequestKind.REMOVE:
+        return RequestTopology(request_id, kind, node.node_id, why, force=force)
+    if not force:
+        require_rows_elsewhere(metadata, node)
+    loss = loss_of(metadata, node, kind)
+    return RequestTopology(
+        request_id,
+        kind,
+        node.node_id,
+        why,
+        force=force,
+        takes_back=loss.takes_back,
+        takes_over=loss.takes_over,
+        declares_lost=True,
+    )
 
 
 def plan_rebuild_node(

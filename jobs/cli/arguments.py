@@ -30,6 +30,9 @@ TokensOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Also where keyspaces on the ring would keep fewer replicas than they ask for.")
 ]
+GiveUpOption = Annotated[
+    bool, typer.Option("--force", help="Also where rows are lost that only storage that is gone has acknowledged.")
+]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)]
 
 

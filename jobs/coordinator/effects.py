@@ -42,13 +42,16 @@ def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId)
         raise SideEffectFailed(str(error)) from error
 
 
-def make_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, fence: int) -> None:
+def make_replica(
+    metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, fence: int, *, unfilled: str = ""
+) -> None:
     """Make the empty replica table, unless it is there.
 
     With a `fence` at the epoch of now nobody who plans at an older one, by which it had rows, takes it for a replica.
+    `unfilled` is the rebuild that is to bring its rows: until it has, nobody reads it.
     """
     try:
-        create_replica(place_of(metadata, table_id, volume), metadata.schema.tables[table_id], fence)
+        create_replica(place_of(metadata, table_id, volume), metadata.schema.tables[table_id], fence, unfilled=unfilled)
     except (StorageUnavailable, WrongCluster) as error:
         raise SideEffectFailed(str(error)) from error
 

@@ -27,7 +27,9 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
     A volume that does not answer, or on which a replica table does not, counts as not measured: it is no target then.
     """
     nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
-    unmeasured = {volume.volume_id for node in nodes for volume in node.volumes if not _answers(metadata, volume)}
+    unmeasured = {
+        volume.volume_id for node in nodes for volume in node.volumes if node.lost or not _answers(metadata, volume)
+    }
     places: list[tuple[TableId, VolumeId]] = []
     for table_id, tablet_map in metadata.tablets.maps.items():
         used = {int(volume) for volume in set(tablet_map.to_array().ravel().tolist())}
@@ -36,6 +38,7 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
             for volume in sorted(used)
             if volume in metadata.directory.volumes
             and metadata.directory.node_of_volume[volume].state is not NodeState.LEFT
+            and volume not in metadata.directory.lost
         ]
 
     def attempt(place: tuple[TableId, VolumeId]) -> tuple[tuple[TableId, VolumeId], dict[int, int] | None]:

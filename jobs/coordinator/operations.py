@@ -19,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, Place, Sides
+from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, Place, Sides, is_gone
 from epochlake.jobs.coordinator.ring_changes import Gain, RingChange, change_of
 from epochlake.jobs.coordinator.ring_effects import (
     GROUP_BYTES,
+    finish_rebuilt,
     prepare,
     prepare_rebuilt,
     stream_group,
@@ -72,19 +73,20 @@ class Work(msgspec.Struct, frozen=True):
     def going_back(self) -> bool:
         return self.request.state is RequestState.CANCELLING
 
-    @property
-    def barrier(self) -> Barrier:
+    def barrier(self, metadata: ClusterMetadata) -> Barrier:
         """What has to be fenced before the step after the last one, in either direction.
 
         On the way there it includes every replica that gains ranges: it is where the session is opened and closed.
         """
+        # What comes to lost storage comes from a node that is lost too: nothing is opened or closed there.
+        gaining = (place for place in self.change.gaining if not is_gone(metadata, place[1]))
         sides = (
             Sides(table_id, old, new)
             for setting in self.change.settings
             for table_id in setting.tables
             for old, new in setting.sides
         )
-        required = frozenset() if self.going_back else self.change.gaining
+        required = frozenset() if self.going_back else frozenset(gaining)
         return Barrier(self.running.epoch, tuple(sides), required)
 
 
@@ -125,17 +127,17 @@ class OperationTrack:
         works = self._works(metadata)
         due = [work for work in works if work.last is not Step.PREPARE and self._is_ready(metadata, work)]
         # Also where the barrier is passed: a replica that was away is fenced when it is back, and is a source then.
-        self._fences.raise_for(metadata, [work.barrier for work in due])
+        self._fences.raise_for(metadata, [work.barrier(metadata) for work in due])
         acknowledged = [work for work in due if self._acknowledged(metadata, work)]
         streaming = [work for work in acknowledged if work.last is Step.START and not work.going_back]
         progressed = self._stream(metadata, streaming)
         for work in works:
             if work.last is Step.PREPARE:
                 event = self._after_prepare(metadata, work)
-            elif work not in acknowledged or (work in streaming and not self._is_streamed(work)):
-                continue
-            else:
+            elif work in acknowledged and (work not in streaming or self._has_its_rows(metadata, work)):
                 event = _next(work)
+            else:
+                continue
             if event is not None:
                 progressed |= self._commit(metadata, work, event)
         return progressed
@@ -188,6 +190,17 @@ class OperationTrack:
             return False
         return True
 
+    def _has_its_rows(self, metadata: ClusterMetadata, work: Work) -> bool:
+        """Whether all is streamed; what was rebuilt is let be read then, before the step that reads it."""
+        if not self._is_streamed(metadata, work):
+            return False
+        try:
+            finish_rebuilt(metadata, work.operation)
+        except SideEffectFailed as failure:
+            self._blocked_by(metadata, work, str(failure))
+            return False
+        return True
+
     def _acknowledged(self, metadata: ClusterMetadata, work: Work) -> bool:
         """Whether the barrier of the last step is passed.
 
@@ -196,7 +209,7 @@ class OperationTrack:
         """
         if work.key in self._passed or (work.going_back and work.last is Step.MID):
             return True
-        barrier = work.barrier
+        barrier = work.barrier(metadata)
         if self._patience.passed(metadata, work.key, barrier, str(work.operation)):
             self._passed.add(work.key)
             return True
@@ -209,12 +222,12 @@ class OperationTrack:
             )
         return False
 
-    def _is_streamed(self, work: Work) -> bool:
-        return all(stream.key in self._streamed for stream in _streams(work))
+    def _is_streamed(self, metadata: ClusterMetadata, work: Work) -> bool:
+        return all(stream.key in self._streamed for stream in _streams(metadata, work))
 
     def _stream(self, metadata: ClusterMetadata, works: Iterable[Work]) -> bool:
         """A group of files of so many streams as may run at once; those that had fewer turns go first."""
-        waiting = [stream for work in works for stream in _streams(work) if stream.key not in self._streamed]
+        waiting = [stream for work in works for stream in _streams(metadata, work) if stream.key not in self._streamed]
         waiting.sort(key=lambda stream: self._turns[stream.key])
         chosen = _within_limits(waiting, self._settings.streams_per_volume)
         if not chosen:
@@ -283,8 +296,10 @@ def _next(work: Work) -> Event:
     return RetreatOperation(work.operation.operation_id, Step.MID if work.last is Step.MID else Step.PREPARE)
 
 
-def _streams(work: Work) -> list[Stream]:
-    return [Stream(work, place, gains) for place, gains in work.change.gains_of().items()]
+def _streams(metadata: ClusterMetadata, work: Work) -> list[Stream]:
+    """What is to be streamed: nothing to a node that has been lost on the way, whose ranges others get afterwards."""
+    gains = work.change.gains_of().items()
+    return [Stream(work, place, gained) for place, gained in gains if not is_gone(metadata, place[1])]
 
 
 def _within_limits(streams: Iterable[Stream], per_volume: int) -> list[Stream]:

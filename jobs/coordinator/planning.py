@@ -15,7 +15,7 @@ import numpy as np
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition
-from epochlake.metastore.metadata.events.nodes import volumes_given_up
+from epochlake.metastore.metadata.events.nodes import nodes_given_up, volumes_given_up
 from epochlake.metastore.metadata.model import (
     Node,
     NodeState,
@@ -63,9 +63,10 @@ def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> t
         if request.kind is RequestKind.REPLACE:
             started += _rebuilds_on_replacement(metadata, request, loads, streams)
     kinds = {
-        request.node_id: Kind.MIGRATION if request.kind is RequestKind.LEAVE else Kind.REBUILD
+        node.node_id: Kind.MIGRATION if request.kind is RequestKind.LEAVE else Kind.REBUILD
         for request in running
         if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE)
+        for node in nodes_given_up(metadata, request)
     }
     if kinds or (not any(metadata.open_requests()) and metadata.switches.balancing):
         moves, stuck = _planned_moves(metadata, loads, streams, kinds)

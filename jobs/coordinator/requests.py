@@ -17,6 +17,7 @@ from epochlake.metastore.commit import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, FinishRequest
+from epochlake.metastore.metadata.events.losses import DECLARING
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request
 
@@ -38,7 +39,7 @@ class RequestTrack:
 
     def advance(self, metadata: ClusterMetadata) -> bool:
         progressed = False
-        for request in list(metadata.open_requests()):
+        for request in sorted(metadata.open_requests(), key=_is_about_live_storage):
             now = self._cluster.metadata
             if request.paused:
                 why = request.detail or "no reason given"
@@ -58,6 +59,8 @@ class RequestTrack:
         return not any(metadata.open_requests())
 
     def _advance(self, metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+        if request.state is RequestState.PENDING and _may_end(metadata, request):
+            return self._finish(metadata, request)
         if request.state is RequestState.PENDING:
             self._cluster.commit(_while(request, lambda now: started(now, request, self._tokens)))
             return True
@@ -85,6 +88,19 @@ def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return f"change of the replication of keyspace {request.keyspace}"
     return f"{request.kind} of node {metadata.directory.nodes[request.node_id].name}"
+
+
+def _is_about_live_storage(request: TopologyRequest) -> bool:
+    """False for what declares a node lost: it is looked at first, as others may wait for that storage."""
+    return request.kind not in DECLARING
+
+
+def _may_end(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    try:
+        metadata.check(FinishRequest(request.request_id))
+    except Rejected:
+        return False
+    return True
 
 
 def _begins_a_step(metadata: ClusterMetadata, request: TopologyRequest) -> bool:

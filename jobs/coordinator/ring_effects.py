@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from epochlake.jobs.coordinator.effects import commit_streamed, copies_for, drop, make_replica, open_replica
+from epochlake.jobs.coordinator.effects import commit_streamed, copies_for, drop, make_replica, open_replica, place_of
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Place
+from epochlake.jobs.coordinator.fencing import Place, is_gone
 from epochlake.jobs.coordinator.ring_changes import Gain, change_of
 from epochlake.jobs.coordinator.sources import Sources
 from epochlake.jobs.dataplane.copying import PieceCopy
+from epochlake.jobs.dataplane.fences import mark_filled, mark_unfilled
 from epochlake.jobs.dataplane.ledger import Ledger
+from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier
+from epochlake.jobs.pipeline.replicas import describe
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
 from epochlake.placement.ring.state import Operation, OperationKind
@@ -56,7 +59,8 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
         name = f"prepare-{operation.operation_id}"
         drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains if not gain.stays], once=name)
 
-    _everywhere(change_of(metadata, operation).gains_of().items(), attempt)
+    gains = change_of(metadata, operation).gains_of().items()
+    _everywhere([(place, gained) for place, gained in gains if not is_gone(metadata, place[1])], attempt)
 
 
 def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
@@ -65,8 +69,32 @@ def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
     Their fence is at START's epoch or above from the beginning: a pipeline of before that finds one plans again.
     """
     if operation.kind is OperationKind.REBUILD:
-        places = ((place, ()) for place in change_of(metadata, operation).gaining)
-        _everywhere(places, lambda place, gains: make_replica(metadata, *place, metadata.fence))
+        gaining = change_of(metadata, operation).gaining
+        places = [(place, ()) for place in gaining if not is_gone(metadata, place[1])]
+        name = operation.operation_id
+
+        def attempt(place: Place, gains: Sequence[Gain]) -> None:
+            make_replica(metadata, *place, metadata.fence, unfilled=name)
+            _require_marked(metadata, place, mark_unfilled(place_of(metadata, *place), metadata.fence, name))
+
+        _everywhere(places, attempt)
+
+
+def finish_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
+    """Let the replica tables of a rebuilt node be read, all of whose rows are there now. Raises SideEffectFailed.
+
+    Before MID, whose readers read them. A rebuild that is taken back earlier leaves tables that were made anew unread:
+    half of their rows are missing, and an empty one would say that there is nothing.
+    """
+    if operation.kind is not OperationKind.REBUILD:
+        return
+
+    def attempt(place: Place, gains: Sequence[Gain]) -> None:
+        marked = mark_filled(place_of(metadata, *place), metadata.fence, operation.operation_id)
+        _require_marked(metadata, place, marked)
+
+    gaining = change_of(metadata, operation).gaining
+    _everywhere([(place, ()) for place in gaining if not is_gone(metadata, place[1])], attempt)
 
 
 def stream_group(
@@ -125,6 +153,15 @@ def volumes_of(gains: Iterable[Gain]) -> frozenset[int]:
         for gain in gains
         for volume in (gain.target, *([gain.giver] if gain.giver is not None else gain.sources))
     )
+
+
+def _require_marked(metadata: ClusterMetadata, place: Place, marked: int | FencedOff | Unreachable) -> None:
+    name = describe(metadata, place[1])
+    match marked:
+        case FencedOff(fence=fence):
+            raise SideEffectFailed(f"{name} is fenced at {fence}: a newer coordinator is at work")
+        case Unreachable(reason=reason):
+            raise SideEffectFailed(f"{name}: {reason}")
 
 
 def _first_of(copies: Sequence[PieceCopy], most_bytes: int) -> list[PieceCopy]:

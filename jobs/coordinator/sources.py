@@ -12,8 +12,10 @@ from epochlake.jobs.coordinator.effects import open_replica
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import is_gone
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
-from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.pipeline.replicas import describe, unfilled
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events.losses import DECLARING
+from epochlake.metastore.metadata.events.nodes import nodes_given_up
 from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.placement.consistency import blocking
 
@@ -71,7 +73,7 @@ class Sources:
         wanted_here = blocking(sum(datacenter_of(volume) == here for volume in of)) if local else 0
         for group, count, which in ((usable, blocking(len(of)), where), (local, wanted_here, f" in {here}")):
             have = sum(volume in found for volume in group)
-            if have < count:
+            if have < count and not self._is_given_up([volume for volume in usable if volume not in found]):
                 said = "; ".join(f"{describe(self._metadata, v)}: {self._why(v)}" for v in usable if v not in found)
                 raise SideEffectFailed(
                     f"rebuilding needs {count} of the {len(group)} replicas{which}, {have} can be read ({said}): "
@@ -79,11 +81,27 @@ class Sources:
                 )
         return [self.of(volume) for volume in found]
 
+    def _is_given_up(self, missing: Sequence[VolumeId]) -> bool:
+        """Whether an operator has given up, by force, the rows that only the missing replicas have.
+
+        All of these have to be lost: one that may come back is waited for.
+        """
+        forced = {
+            node.node_id
+            for request in self._metadata.open_requests()
+            if request.force and request.kind in DECLARING
+            for node in nodes_given_up(self._metadata, request)
+        }
+        owners = {self._metadata.directory.node_of_volume[volume].node_id for volume in missing}
+        return all(is_gone(self._metadata, volume) for volume in missing) and bool(owners & forced)
+
     def _open(self, volume: VolumeId) -> ReplicaSnapshot | SideEffectFailed:
         try:
             snapshot = open_replica(self._metadata, self._table_id, volume)
         except SideEffectFailed as failure:
             return failure
+        if snapshot.unfilled:
+            return SideEffectFailed(unfilled(snapshot))
         if snapshot.fence < self._epoch:
             return SideEffectFailed(f"it is fenced at {snapshot.fence} only, {self._epoch} is needed")
         return snapshot

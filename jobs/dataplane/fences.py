@@ -8,6 +8,7 @@ acknowledged epoch e without any process being alive for it (design, section 9).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
@@ -16,6 +17,7 @@ from epochlake.jobs.dataplane.replica import (
     CHECKPOINT_INTERVAL,
     FENCE,
     SESSIONS,
+    UNFILLED,
     ReplicaAddress,
     ReplicaSnapshot,
     attempts,
@@ -25,6 +27,8 @@ from epochlake.jobs.dataplane.replica import (
 from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
+
+_Any = TypeVar("_Any")
 
 
 def raise_fence(
@@ -51,8 +55,31 @@ def close_sessions(address: ReplicaAddress, epoch: int, sessions: Collection[str
     return _change(address, epoch, lambda current: current - frozenset(sessions))
 
 
+def mark_filled(address: ReplicaAddress, epoch: int, rebuild: str) -> int | FencedOff | Unreachable:
+    """Let a replica be read that `rebuild` has made in the place of a lost one, and raise its fence to `epoch`.
+
+    Does nothing to a table that another rebuild has made since, or that was there all the time.
+    """
+    return _change(address, epoch, _as_they_are, lambda by: "" if by == rebuild else by)
+
+
+def mark_unfilled(address: ReplicaAddress, epoch: int, rebuild: str) -> int | FencedOff | Unreachable:
+    """Take a replica over that an earlier rebuild has made and not filled, and raise its fence to `epoch`.
+
+    From here on only `rebuild` lets it be read. Does nothing to a table that is read.
+    """
+    return _change(address, epoch, _as_they_are, lambda by: rebuild if by else "")
+
+
+def _as_they_are(current: _Any) -> _Any:
+    return current
+
+
 def _change(
-    address: ReplicaAddress, epoch: int, sessions_after: Callable[[frozenset[str]], frozenset[str]]
+    address: ReplicaAddress,
+    epoch: int,
+    sessions_after: Callable[[frozenset[str]], frozenset[str]],
+    unfilled_after: Callable[[str], str] = _as_they_are,
 ) -> int | FencedOff | Unreachable:
     failure = ""
     for _ in attempts():
@@ -63,7 +90,8 @@ def _change(
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         sessions = sessions_after(snapshot.sessions)
-        if snapshot.fence == epoch and snapshot.sessions == sessions:
+        unfilled = unfilled_after(snapshot.unfilled)
+        if (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
             try:
                 # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
                 delta_commits.sync_commits(address.uri, snapshot.version)
@@ -74,6 +102,8 @@ def _change(
             return Unreachable(failure)
         # Whatever becomes of it, only the next snapshot tells: it shows the change, a newer one, or neither.
         properties = {FENCE: str(Fence.of(epoch)), SESSIONS: encode_sessions(sessions)}
+        if unfilled != snapshot.unfilled:
+            properties[UNFILLED] = unfilled
         try:
             change_properties(snapshot, properties)
         except StorageUnavailable as error:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 FENCE = "epochlake.fence"
 SESSIONS = "epochlake.sessions"
+UNFILLED = "epochlake.unfilled"
 TABLE = "epochlake.table"
 CLUSTER = "epochlake.cluster"
 VOLUME = "epochlake.volume"
@@ -82,13 +83,18 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 
 
 class ReplicaSnapshot:
-    """One version of a replica table. What it shows never changes, whatever is committed or cleaned up later."""
+    """One version of a replica table. What it shows never changes, whatever is committed or cleaned up later.
+
+    `unfilled` names the rebuild that made the table in the place of a lost one and has not brought its rows yet: it
+    takes writes, and must not be read as if it knew that there is nothing else.
+    """
 
     def __init__(self, address: ReplicaAddress, table: DeltaTable, properties: Mapping[str, str]) -> None:
         self.address = address
         self.version = table.version()
         self.fence = Fence.decode(properties[FENCE])
         self.sessions: frozenset[str] = decode_sessions(properties[SESSIONS])
+        self.unfilled = properties.get(UNFILLED, "")
         self._table = table
 
     @cached_property
@@ -131,8 +137,10 @@ class ReplicaSnapshot:
         return f"ReplicaSnapshot({self.address.uri}, version={self.version}, fence={self.fence})"
 
 
-def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
+def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfilled: str = "") -> None:
     """Create the empty replica table of `table`, with its fence at the epoch `fence`; does nothing when it is there.
+
+    `unfilled` is the rebuild by which it comes in the place of a lost one.
 
     For replicas that become pending or belong to a new table, and for these only: a replica table that *should* be
     there and is not was lost, and making an empty one in its place would hide that. Raises InvalidRequest for columns
@@ -144,6 +152,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int) -> None:
         **_DELTA_PROPERTIES,
         FENCE: str(Fence.of(fence)),
         SESSIONS: encode_sessions(frozenset()),
+        **({UNFILLED: unfilled} if unfilled else {}),
         **_identity(address),
     }
 

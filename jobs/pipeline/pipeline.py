@@ -29,7 +29,7 @@ from epochlake.jobs.pipeline.conform import conform, conform_keys, only_windows
 from epochlake.jobs.pipeline.cover import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.pipeline.landing import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, Landing
-from epochlake.jobs.pipeline.replicas import describe, open_all
+from epochlake.jobs.pipeline.replicas import describe, open_all, open_to_read
 from epochlake.jobs.pipeline.verified_reading import damage_behind, plan_verified_read
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected
@@ -382,7 +382,7 @@ class Pipeline:
                     named(metadata, table, among.ranges_in(short)),
                     {describe(metadata, v): reason for v, reason in (unreachable | _lost(metadata, among)).items()},
                 )
-            opened, failed = open_all(metadata, table, {v for volumes in chosen for v in volumes})
+            opened, failed = open_to_read(metadata, table, {v for volumes in chosen for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.fence:
                 self._catch_up(ahead)

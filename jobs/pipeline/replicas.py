@@ -31,6 +31,25 @@ def describe(metadata: ClusterMetadata, volume: VolumeId) -> str:
     return f"{node.name}/{metadata.directory.volumes[volume].name}"
 
 
+def unfilled(snapshot: ReplicaSnapshot) -> str:
+    """Why a replica is not read although it answers; empty where it is."""
+    if not snapshot.unfilled:
+        return ""
+    return (
+        f"the replica table {snapshot.address.uri} was made in the place of a lost one by rebuild {snapshot.unfilled}, "
+        "which has not brought all rows. Rebuild its node"
+    )
+
+
+def open_to_read(
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]
+) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+    """Like `open_all`, without replicas that do not have their rows yet."""
+    opened, failed = open_all(metadata, table, volumes)
+    not_yet = {volume: unfilled(snapshot) for volume, snapshot in opened.items() if snapshot.unfilled}
+    return {v: snapshot for v, snapshot in opened.items() if v not in not_yet}, failed | not_yet
+
+
 def open_all(
     metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]
 ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:

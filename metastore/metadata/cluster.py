@@ -50,7 +50,7 @@ OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 
 LOST = frozenset(NodeState(state.value) for state in LOST_MEMBERS)
 """States of a node whose storage is lost for everybody: an operator has declared it so, or it has handed everything
-over. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
+over. A node that is `lost` is in any state, from the epoch on in which its removal or its replace was asked for. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
 comes back under an old number is never taken for a new volume (docs/decisions/026-lost-storage.md)."""
 
 
@@ -73,7 +73,10 @@ class Directory(msgspec.Struct, frozen=True, dict=True):
     def lost(self) -> frozenset[VolumeId]:
         """Volumes that count for nothing and are never opened, also where their storage answers again: see `LOST`."""
         return frozenset(
-            volume.volume_id for node in self.nodes.values() if node.state in LOST for volume in node.volumes
+            volume.volume_id
+            for node in self.nodes.values()
+            if node.lost or node.state in LOST
+            for volume in node.volumes
         )
 
     @cached_property
@@ -85,7 +88,7 @@ class Directory(msgspec.Struct, frozen=True, dict=True):
         if volume not in self.lost:
             return ""
         node = self.node_of_volume[volume]
-        said = "was declared lost and is being removed" if node.state is NodeState.REMOVING else "has left"
+        said = "has left" if node.state is NodeState.LEFT else "was declared lost"
         return (
             f"node {node.name!r} {said} (epoch {node.epoch}): its volume {volume} is neither read nor written any "
             "more, also when it answers again. Clear it and add it as a new node"

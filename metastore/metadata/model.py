@@ -81,7 +81,8 @@ class Node(msgspec.Struct, frozen=True):
     """`tokens` are those that it owns now, ascending.
 
     What operators say of it: in `maintenance` it keeps its replicas and gets no new ones; `weight` multiplies the
-    capacity of its volumes for the balancer; `tags` are what placement rules ask for.
+    capacity of its volumes for the balancer; `tags` are what placement rules ask for. `lost`: its storage is gone for
+    good, from the epoch on in which it was asked to be removed or replaced.
     """
 
     node_id: NodeId
@@ -98,6 +99,7 @@ class Node(msgspec.Struct, frozen=True):
     maintenance: bool = False
     weight: float = 1.0
     tags: tuple[str, ...] = ()
+    lost: bool = False
 
 
 class Keyspace(msgspec.Struct, frozen=True):

@@ -219,6 +219,23 @@ def gaining(operation: Operation) -> frozenset[int]:
     return frozenset(nodes)
 
 
+def depends_on(operation: Operation, node_id: int) -> bool:
+    """Whether an operation cannot go on while the storage of a node does not answer.
+
+    So it is with a node that gets rows: of ranges that it gains, or that it keeps where fewer nodes have them
+    afterwards. A rebuild also counts on every other replica of its ranges.
+    """
+    for deltas in operation.deltas.values():
+        for delta in deltas:
+            before, after = (side == node_id for side in (delta.reads.before, delta.reads.after))
+            fewer = (delta.reads.after >= 0).sum(axis=1) < (delta.reads.before >= 0).sum(axis=1)
+            gets = after.any(axis=1) & (~before.any(axis=1) | fewer)
+            shares = operation.kind is OperationKind.REBUILD and bool(before.any() or after.any())
+            if gets.any() or shares:
+                return True
+    return False
+
+
 def _new_nodes(change: Change) -> set[int]:
     if not len(change.starts) or not change.after.shape[1]:
         return set()

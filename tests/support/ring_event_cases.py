@@ -135,6 +135,15 @@ def scenes() -> dict[str, ClusterMetadata]:
         "ring going back": then(moved, CancelRequest("join-m7"), RetreatOperation("join-m7", MID)),
         "ring taken back": then(widened, CancelRequest("join-m7")),
         "ring leaving": leaving,
+        "ring has moved, lost": then(
+            ring, asked(MOVE, 1), started("move-m1"), *steps("move-m1"), asked(REMOVE, 1, declares_lost=True)
+        ),
+        "replication raised, one lost": then(
+            ring,
+            RequestReplication("more", "sky", NTS, {"dc1": 4}),
+            StartRequest("more"),
+            asked(REMOVE, 4, declares_lost=True),
+        ),
         "ring left": then(leaving, started("leave-m1"), *steps("leave-m1")),
         "ring moving": then(ring, asked(MOVE, 1), started("move-m1")),
         "ring has moved": then(ring, asked(MOVE, 1), started("move-m1"), *steps("move-m1")),
@@ -212,6 +221,18 @@ REJECTED: list[tuple[str, object, str]] = [
     ("ring with tokens asked for", asked(MOVE, 1, tokens=(9,)), "tokens-taken"),
     ("ring", asked(MOVE, 1, tokens=tokens_of(2)), "tokens-taken"),
     ("ring", asked(MOVE, 1, tokens=tokens_of(1)), "tokens-unchanged"),
+    # Nodes whose storage is lost
+    (
+        "ring left",
+        lambda: msgspec.structs.replace(register(scenes()["ring left"], "m7", rack="r1"), replaces=1),
+        "request-in-the-way",
+    ),
+    ("ring has moved, lost", StartRequest("remove-m1"), "request-in-the-way"),
+    (
+        "replication raised, one lost",
+        lambda: replication_step(scenes()["replication raised, one lost"], "more"),
+        "lost",
+    ),
     # Asking of nodes
     ("ring", asked(LEAVE, 1, tokens=(5,)), "wrong-option"),
     ("ring", asked(MOVE, 1, source_datacenter="dc1"), "wrong-option"),
@@ -311,6 +332,11 @@ REJECTED: list[tuple[str, object, str]] = [
 ]
 
 VALID: list[tuple[str, object]] = [
+    ("ring left", asked(REMOVE, 1, takes_over="leave-m1", declares_lost=True)),
+    ("ring moving", asked(REMOVE, 1, takes_back=("move-m1",), declares_lost=True)),
+    ("ring has moved", asked(REMOVE, 1, declares_lost=True)),
+    ("ring moved", asked(REMOVE, 7, takes_back=("join-m7",), declares_lost=True)),
+    ("ring finished", asked(REMOVE, 7, declares_lost=True)),
     ("ring", lambda: register(scenes()["ring"], "m7", tokens=(5, 9))),
     ("ring to replace", CancelRequest("join-m7")),
     ("ring to replace", lambda: from_start("ring to replace", "join-m7")),

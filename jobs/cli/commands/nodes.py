@@ -16,6 +16,7 @@ from epochlake.jobs.administration.what_if import parse_tokens
 from epochlake.jobs.cli.arguments import (
     At,
     ForceOption,
+    GiveUpOption,
     RequestName,
     TokenOption,
     TokensOption,
@@ -145,9 +146,10 @@ def decommission(context: typer.Context, name: Name, how: How, force: ForceOptio
 
 @change_command(app, "remove")
 def remove(context: typer.Context, name: Name, how: How, force: ForceOption = False) -> None:
-    """Take out a node whose storage is lost; what it held is rebuilt on other nodes.
+    """Take out a node whose storage is lost, in whatever state it is; what it held is rebuilt on other nodes.
 
-    With `--force` also where it held the only replica of a range: those rows are lost.
+    What was under way with it ends, or goes on without it. With `--force` also where rows are lost, because no other
+    storage that is left has them.
     """
     session = of(context)
     carry_out(
@@ -169,10 +171,12 @@ def replace(
     how: How,
     token: TokenOption = None,
     tokens: TokensOption = None,
+    force: GiveUpOption = False,
 ) -> None:
     """Put a new node in the place of a lost one, in its rack; what that one held is rebuilt there.
 
-    It takes over the tokens of the lost node unless others are given.
+    The storage of the lost node counts for nothing from now on, whatever was under way with it: that ends, or goes on
+    without it. The new node takes over its tokens unless others are given.
     """
     session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
     carry_out(
@@ -187,11 +191,12 @@ def replace(
             tokens=wanted,
             count=tokens,
             replaces=lost,
+            force=force,
             request_id=options["request_id"] or "",
             host_id="(new)",
         ),
         lambda options: administration.replace_node(
-            session.cluster, lost, name, volumes, tokens=wanted, count=tokens, **options
+            session.cluster, lost, name, volumes, tokens=wanted, count=tokens, force=force, **options
         ),
     )
 

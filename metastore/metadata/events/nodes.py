@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import Event, require, require_name
+from epochlake.metastore.metadata.events.losses import Loss, check_loss, holds_nothing, with_loss
 from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, TopologyRequest, Volume
 from epochlake.placement.ring import checks
@@ -23,6 +24,9 @@ class RegisterNode(Event, frozen=True):
     """A node asks to join, or to replace another. Numbers of node and volumes are the next free ones.
 
     `tokens` are those that it is to own; when none are given they are allocated, or those of the replaced node.
+
+    A replace declares the replaced node lost: `takes_back` are the requests that this ends (losses.py), and `force`
+    gives rows up that only lost storage has.
     """
 
     request_id: str
@@ -34,6 +38,9 @@ class RegisterNode(Event, frozen=True):
     volumes: tuple[Volume, ...]
     replaces: int | None = None
     tokens: tuple[int, ...] = ()
+    force: bool = False
+    takes_back: tuple[str, ...] = ()
+    declares_lost: bool = False
 
     def check(self, metadata: ClusterMetadata) -> None:
         directory = metadata.directory
@@ -94,11 +101,19 @@ class RegisterNode(Event, frozen=True):
         require(replaced is not None, "unknown-node", f"there is no node number {self.replaces} to replace")
         assert replaced is not None
         require(
-            replaced.state is NodeState.NORMAL,
+            replaced.state is not NodeState.LEFT,
             "wrong-state",
-            f"node {replaced.name!r} is {replaced.state}, only a normal one can be replaced",
+            f"node {replaced.name!r} has left: there is nothing to replace",
         )
-        require_no_open_request(metadata, replaced)
+        loss = Loss(self.takes_back, declares=self.declares_lost)
+        check_loss(metadata, replaced, RequestKind.REPLACE, loss)
+        after = with_loss(metadata, replaced.node_id, loss, self.request_id, metadata.epoch + 1)
+        require(
+            not holds_nothing(after, replaced.node_id),
+            "wrong-state",
+            f"node {replaced.name!r} has not joined yet, and has no place to take: run `epochlake node remove "
+            f"{replaced.name}`, and add another one",
+        )
         require(
             (replaced.datacenter, replaced.rack) == (self.datacenter, self.rack),
             "wrong-rack",
@@ -128,7 +143,12 @@ class RegisterNode(Event, frozen=True):
             requested_epoch=epoch,
             epoch=epoch,
             tokens=tuple(sorted(self.tokens)),
+            force=self.force,
         )
+        if self.replaces is not None:
+            metadata = with_loss(
+                metadata, self.replaces, Loss(self.takes_back, declares=self.declares_lost), self.request_id, epoch
+            )
         return msgspec.structs.replace(
             metadata,
             directory=metadata.directory.with_nodes(node, epoch=epoch),
@@ -150,16 +170,30 @@ def next_volume_id(metadata: ClusterMetadata) -> int:
     return max(metadata.directory.volumes, default=0) + 1
 
 
-def volumes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> set[int]:
-    """The volumes that no tablet may name when `request` ends."""
+def nodes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> tuple[Node, ...]:
+    """The nodes that hold nothing any more when `request` ends.
+
+    Also those that these had replaced: where the storage of a replacement was lost before it had everything, tablets
+    still name the node that it came for.
+    """
     node = metadata.directory.nodes[request.node_id]
     match request.kind:
         case RequestKind.LEAVE | RequestKind.REMOVE:
-            return {volume.volume_id for volume in node.volumes}
-        case RequestKind.REPLACE if node.replaces is not None:
-            return {volume.volume_id for volume in metadata.directory.nodes[node.replaces].volumes}
+            going: int | None = node.node_id
+        case RequestKind.REPLACE:
+            going = node.replaces
         case _:
-            return set()
+            going = None
+    nodes: list[Node] = []
+    while going is not None:
+        nodes.append(metadata.directory.nodes[going])
+        going = nodes[-1].replaces
+    return tuple(nodes)
+
+
+def volumes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> set[int]:
+    """The volumes that no tablet may name when `request` ends."""
+    return {volume.volume_id for node in nodes_given_up(metadata, request) for volume in node.volumes}
 
 
 def require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:

@@ -16,7 +16,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
 from epochlake.placement.errors import InvariantViolated
-from epochlake.placement.ring.checks import ranges_free, settings_free
+from epochlake.placement.ring.checks import depends_on, ranges_free, settings_free
 from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import still_allowed
@@ -75,6 +75,7 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
         f"{with_names(metadata, str(operation))} was planned for other replication settings than there are now: "
         "plan it again",
     )
+    _require_no_lost(metadata, operation)
     try:
         allowed(metadata, lambda now: _go_on_beside_others(now, operation), state)
         fits = settles(accepted(state, operation))
@@ -87,6 +88,19 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
         f"{with_names(metadata, str(operation))} was planned on old metadata, and would not lead to the placement that "
         "the strategy gives to the ring after it: plan it again",
     )
+
+
+def _require_no_lost(metadata: ClusterMetadata, operation: Operation) -> None:
+    """That it does not count on lost storage; a removal and a replace may, they are about lost storage themselves."""
+    if operation.kind in (OperationKind.REMOVE, OperationKind.REPLACE):
+        return
+    for node in metadata.directory.nodes.values():
+        require(
+            not (node.lost and depends_on(operation, node.node_id)),
+            "lost",
+            f"{with_names(metadata, str(operation))} counts on node {node.name!r}, whose storage is declared lost: it "
+            "goes on when that node is removed or replaced",
+        )
 
 
 def begun(metadata: ClusterMetadata, operation: Operation, epoch: int) -> ClusterMetadata:

@@ -13,16 +13,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
+from epochlake.metastore.metadata.events.cancelling import (
+    cancelling,
+    in_state,
+    require_cancellable,
+    taken_back,
+    with_request,
+)
+from epochlake.metastore.metadata.events.losses import Loss, check_loss, holds_nothing, with_loss
 from epochlake.metastore.metadata.events.nodes import require_no_open_request, require_tokens_free, volumes_given_up
 from epochlake.metastore.metadata.events.operations import require_not_paused
 from epochlake.metastore.metadata.events.plans import allowed, begun, check_plan, plan_of
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes_without
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request, ring_state, with_ring_state
+from epochlake.metastore.metadata.rings import operation_of_request, ring_state
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step
-from epochlake.placement.ring.steps import cancelled
 from epochlake.placement.ring.strategies import replication_of
 
 if TYPE_CHECKING:
@@ -53,7 +60,10 @@ class RequestTopology(Event, frozen=True):
 
     That it leaves (its storage is alive), is removed (its storage is gone), moves to other `tokens` (allocated when
     none are given), or is rebuilt (from `source_datacenter`, where one is given). `force` lets a node go although ring
-    keyspaces keep fewer replicas then.
+    keyspaces keep fewer replicas then, and gives rows up that only lost storage has.
+
+    A removal declares the node lost, in whatever state it is: `takes_back` are the requests that this ends, and
+    `takes_over` is the leave of the node that goes on as this removal (losses.py).
     """
 
     request_id: str
@@ -63,6 +73,9 @@ class RequestTopology(Event, frozen=True):
     tokens: tuple[int, ...] = ()
     source_datacenter: str = ""
     force: bool = False
+    takes_back: tuple[str, ...] = ()
+    takes_over: str = ""
+    declares_lost: bool = False
 
     def check(self, metadata: ClusterMetadata) -> None:
         node = metadata.directory.nodes.get(self.node_id)
@@ -71,9 +84,9 @@ class RequestTopology(Event, frozen=True):
         kind = self.kind_of_request
         require(kind in _ASKED_OF_A_NODE, "wrong-request", f"a {kind} is not asked for this way")
         require(
-            node.state is NodeState.NORMAL,
+            node.state is NodeState.NORMAL or (kind is RequestKind.REMOVE and node.state is not NodeState.LEFT),
             "wrong-state",
-            f"node {node.name!r} is {node.state}: only a normal node can {kind}",
+            f"node {node.name!r} is {node.state}: only a normal node can {kind}{_instead(node)}",
         )
         require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
         require(
@@ -84,6 +97,19 @@ class RequestTopology(Event, frozen=True):
             f"a {kind} of node {node.name!r}: tokens are for a move, a source datacenter is for a rebuild, and force "
             "is for a leave or a remove",
         )
+        if kind is RequestKind.REMOVE:
+            self._check_remove(metadata, node)
+            return
+        require(
+            not (self.takes_back or self.takes_over or self.declares_lost),
+            "wrong-option",
+            f"a {kind} of node {node.name!r} ends nothing else",
+        )
+        require(
+            not node.lost,
+            "lost",
+            f"the storage of node {node.name!r} is declared lost: it can only be removed or replaced",
+        )
         require_no_open_request(metadata, node)
         if kind in GOING:
             require_enough_nodes_without(metadata, node, None, kind=kind, force=self.force)
@@ -91,6 +117,25 @@ class RequestTopology(Event, frozen=True):
             self._check_move(metadata, node)
         else:
             self._check_rebuild(metadata)
+
+    @property
+    def loss(self) -> Loss:
+        """What it does to other requests, as a removal."""
+        return Loss(self.takes_back, self.takes_over, self.declares_lost)
+
+    def _check_remove(self, metadata: ClusterMetadata, node: Node) -> None:
+        check_loss(metadata, node, RequestKind.REMOVE, self.loss)
+        if self.takes_over:
+            # The leave was allowed; what is new is that the node does not hand its rows over.
+            if not self.force and metadata.rings.placements:
+                allowed(metadata, lambda state: checks.others_hold(state, node.node_id))
+            return
+        after = with_loss(metadata, node.node_id, self.loss, self.request_id, metadata.epoch + 1)
+        if holds_nothing(after, node.node_id):
+            return
+        require_enough_nodes_without(
+            after, after.directory.nodes[node.node_id], None, kind=RequestKind.REMOVE, force=self.force
+        )
 
     def _check_move(self, metadata: ClusterMetadata, node: Node) -> None:
         require_tokens_free(metadata, self.tokens, node.node_id)
@@ -123,10 +168,19 @@ class RequestTopology(Event, frozen=True):
             source_datacenter=self.source_datacenter,
             force=self.force,
         )
-        return msgspec.structs.replace(metadata, requests={**metadata.requests, request.request_id: request})
+        if self.kind_of_request is not RequestKind.REMOVE:
+            return with_request(metadata, request)
+        metadata = with_loss(metadata, self.node_id, self.loss, self.request_id, epoch)
+        if self.takes_over:
+            request = msgspec.structs.replace(request, state=RequestState.RUNNING, started_epoch=epoch)
+        elif metadata.directory.nodes[self.node_id].state is NodeState.LEFT:
+            # It was only about to join, and its own request is taken back.
+            request = msgspec.structs.replace(request, state=RequestState.DONE)
+        return with_request(metadata, request)
 
     def summary(self) -> str:
-        return f"node {self.node_id} is to {self.kind_of_request}"
+        ends = ", ".join(f"request {name}" for name in (*self.takes_back, self.takes_over) if name)
+        return f"node {self.node_id} is to {self.kind_of_request}" + (f", which ends {ends}" if ends else "")
 
 
 class StartRequest(Event, frozen=True):
@@ -159,6 +213,8 @@ class StartRequest(Event, frozen=True):
             )
             return
         node = metadata.directory.nodes[request.node_id]
+        if request.kind is RequestKind.REMOVE:
+            _require_at_rest(metadata, request, node)
         if request.kind in GOING:
             require_enough_nodes_without(metadata, node, request, kind=request.kind, force=request.force)
         if request.kind is RequestKind.REPLACE:
@@ -167,8 +223,10 @@ class StartRequest(Event, frozen=True):
             require(
                 replaced.state is NodeState.NORMAL,
                 "wrong-state",
-                f"node {replaced.name!r} is {replaced.state} by now: it cannot be replaced",
+                f"node {replaced.name!r} is {replaced.state}: it is replaced when the request that it takes part in "
+                "has ended",
             )
+            _require_at_rest(metadata, request, replaced)
         self._check_plan(metadata, request, node)
 
     def _check_plan(self, metadata: ClusterMetadata, request: TopologyRequest, node: Node) -> None:
@@ -244,6 +302,8 @@ class FinishRequest(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         request = metadata.request(self.request_id)
+        if _has_nothing_to_remove(metadata, request):
+            return
         require(
             request.state in (RequestState.RUNNING, RequestState.CANCELLING),
             "wrong-state",
@@ -269,7 +329,7 @@ class FinishRequest(Event, frozen=True):
             return
         waiting = metadata.replicas_in_use(volumes_given_up(metadata, request))
         require(
-            not waiting,
+            not waiting or _is_given_up(metadata, request),
             "replicas-left",
             f"{len(waiting)} tablets still have a replica on the node that request {self.request_id} gives up",
         )
@@ -277,11 +337,14 @@ class FinishRequest(Event, frozen=True):
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         request = metadata.requests[self.request_id]
         if request.state is RequestState.CANCELLING:
-            return _taken_back(metadata, request, epoch)
+            return taken_back(metadata, request, epoch)
         done = msgspec.structs.replace(request, state=RequestState.DONE, epoch=epoch)
+        if _is_given_up(metadata, request):
+            why = "the storage of the new node was lost: what it had still to get comes to the node that follows it"
+            done = msgspec.structs.replace(done, state=RequestState.FAILED, detail=why)
         if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
             return with_request(metadata, done)
-        return with_request(_in_state(metadata, request.node_id, ENDED[request.kind], epoch), done)
+        return with_request(in_state(metadata, request.node_id, ENDED[request.kind], epoch), done)
 
     def summary(self) -> str:
         return f"request {self.request_id} done"
@@ -301,77 +364,50 @@ class CancelRequest(Event, frozen=True):
     why: str = ""
 
     def check(self, metadata: ClusterMetadata) -> None:
-        request = metadata.request(self.request_id)
-        require(
-            request.state in (RequestState.PENDING, RequestState.RUNNING),
-            "wrong-state",
-            f"request {self.request_id} is {request.state}: it cannot be cancelled",
-        )
-        require(
-            request.kind is not RequestKind.REPLACE or request.state is RequestState.PENDING,
-            "cannot-cancel",
-            f"replace {self.request_id} has started, the replaced node has left: let it finish",
-        )
-        require(
-            request.state is RequestState.PENDING or not _handed_over(metadata, request),
-            "cannot-cancel",
-            f"the ranges of request {self.request_id} ({request.kind}) have all been handed over: let it finish",
-        )
+        require_cancellable(metadata, metadata.request(self.request_id))
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        request = msgspec.structs.replace(
-            metadata.requests[self.request_id], detail=self.why, paused=False, epoch=epoch
-        )
-        operation = operation_of_request(metadata, self.request_id)
-        if operation is None:
-            return _taken_back(metadata, request, epoch)
-        state = ring_state(metadata)
-        if operation.next_step < _MID_DONE:
-            state = cancelled(state, operation.operation_id)
-        else:
-            going_back = msgspec.structs.replace(operation, cancelling=True)
-            operations = {**state.operations, operation.operation_id: going_back}
-            state = msgspec.structs.replace(state, operations=operations)
-        cancelling = msgspec.structs.replace(request, state=RequestState.CANCELLING)
-        return with_request(with_ring_state(metadata, state, epoch), cancelling)
+        return cancelling(metadata, self.request_id, self.why, epoch)
 
     def summary(self) -> str:
         return f"request {self.request_id} cancelled"
 
 
-def with_request(metadata: ClusterMetadata, request: TopologyRequest) -> ClusterMetadata:
-    return msgspec.structs.replace(metadata, requests={**metadata.requests, request.request_id: request})
+def _has_nothing_to_remove(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    """Whether the node that is to be removed has left meanwhile, as it never came to join."""
+    return (
+        request.kind is RequestKind.REMOVE
+        and request.state is RequestState.PENDING
+        and metadata.directory.nodes[request.node_id].state is NodeState.LEFT
+    )
+
+
+def _is_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    """Whether a replace goes on to a node that is lost: the request by which it was declared so takes its tablets over.
+
+    See `volumes_given_up`.
+    """
+    return request.kind is RequestKind.REPLACE and metadata.directory.nodes[request.node_id].lost
+
+
+def _require_at_rest(metadata: ClusterMetadata, asking: TopologyRequest, node: Node) -> None:
+    """That nothing else is under way with a node that is declared lost."""
+    for request in metadata.open_requests():
+        require(
+            request.request_id == asking.request_id or request.node_id != node.node_id,
+            "request-in-the-way",
+            f"node {node.name!r} is still in request {request.request_id} ({request.kind}, {request.state}), which "
+            "ends first",
+        )
+
+
+def _instead(node: Node) -> str:
+    return (
+        f". Where its storage is lost, run `epochlake node remove {node.name}`"
+        if node.state is not NodeState.LEFT
+        else ""
+    )
 
 
 def _outline(plan: Operation) -> tuple[str, str, int, int | None, str]:
     return plan.operation_id, plan.kind.value, plan.node_id, plan.replaced, plan.keyspace
-
-
-def _taken_back(metadata: ClusterMetadata, request: TopologyRequest, epoch: int) -> ClusterMetadata:
-    """The request cancelled and its node back where it was: not there, or normal."""
-    ended = msgspec.structs.replace(request, state=RequestState.CANCELLED, epoch=epoch)
-    if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
-        return with_request(metadata, ended)
-    joining = request.kind in (RequestKind.JOIN, RequestKind.REPLACE)
-    back = NodeState.LEFT if joining else NodeState.NORMAL
-    return with_request(_in_state(metadata, request.node_id, back, epoch), ended)
-
-
-def _in_state(metadata: ClusterMetadata, node_id: int, state: NodeState, epoch: int) -> ClusterMetadata:
-    """The metadata with a node in another state; one that has left owns nothing."""
-    node = metadata.directory.nodes[node_id]
-    tokens = () if state is NodeState.LEFT else node.tokens
-    changed = msgspec.structs.replace(node, state=state, tokens=tokens)
-    return msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(changed, epoch=epoch))
-
-
-def _handed_over(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
-    """Whether the ring operation of a running request has finished: it cannot be taken back then."""
-    if operation_of_request(metadata, request.request_id) is not None:
-        return False
-    if request.kind is RequestKind.MOVE:
-        return True
-    if not metadata.rings.placements or request.kind not in (RequestKind.JOIN, *GOING):
-        return False
-    owns = bool(metadata.directory.nodes[request.node_id].tokens)
-    return owns if request.kind is RequestKind.JOIN else not owns

@@ -73,6 +73,7 @@ class StartTransitions(Event, frozen=True):
             "wrong-state",
             f"{name} cannot go to node {target.name!r}, which is {target.state}",
         )
+        require(not target.lost, "lost", f"{name} cannot go to node {target.name!r}: its storage is declared lost")
         source = directory.node_of_volume[new.leaving]
         if target.node_id != source.node_id:
             _require_may_get(metadata, new, target, name)

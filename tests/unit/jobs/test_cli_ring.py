@@ -83,7 +83,7 @@ TOKENS: dict[str, tuple[list[str], list[int]]] = {
 def test_tokens_are_taken_with_their_signs_however_they_are_given(
     kept: CommandLine, words: list[str], tokens: list[int]
 ) -> None:
-    for command in (ADD, ["node", "replace", "D", "X", "--volume", "disk/x,1GB"]):
+    for command in (ADD, ["node", "replace", "D", "X", "--volume", "disk/x,1GB", "--force"]):
         assert kept.done(*command, *words, "--dry-run")["payload"].get("tokens", []) == tokens
     if tokens:
         assert kept.done("node", "move", "D", *words, "--dry-run")["payload"]["tokens"] == tokens
@@ -120,8 +120,8 @@ DRY: dict[str, tuple[list[str], str, int]] = {
     "move": (["node", "move", "D", "--token", "-5"], "move of node D", 1),
     "decommission": (["node", "decommission", "D"], "leave of node D", 1),
     "forced decommission": (["node", "decommission", "B", "--force"], "leave of node B", 1),
-    "remove": (["node", "remove", "D"], "remove of node D", 1),
-    "replace": (["node", "replace", "D", "X", "--volume", "disk/x,1GB"], "replace of node D by node X", 1),
+    "remove": (["node", "remove", "D", "--force"], "remove of node D", 1),
+    "replace": (["node", "replace", "D", "X", "--volume", "disk/x,1GB", "--force"], "replace of node D by node X", 1),
     "rebuild": (["node", "rebuild", "D", "--from", "dc1"], "rebuild of node D from dc1", 1),
     "more replicas": (["keyspace", "alter", "air", "--replication", "dc1=4"], "change of keyspace air to dc1=4", 1),
     "fewer replicas": (["keyspace", "alter", "air", "--replication", "dc1=1"], "change of keyspace air to dc1=2", 2),

@@ -25,6 +25,7 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
 from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AdvanceOperation
 from epochlake.metastore.metadata.model import NodeState, RequestState
@@ -458,4 +459,26 @@ def test_side_effects_that_fail_are_tried_again(tmp_path: Path, begin: Begin, mo
         assert any("was lost" in why for why in ring.coordinator._blocked)
         (tmp_path / "broken").rename(ring.address("D").uri)
     ring.settle()
+    assert_settled(ring, SPREAD)
+
+
+def test_a_table_that_a_rebuild_has_made_anew_is_not_read_before_it_has_its_rows(tmp_path: Path) -> None:
+    """Empty, it would say that there is nothing, and a quorum with it would miss what the lost disk acknowledged."""
+    ring = ringed(tmp_path, FOUR, configuration=QUICK, rows={})
+    with ring.without("C"):
+        ring.write_rows(ring.pipeline(), SPREAD)
+    Path(ring.address("D").uri).rename(tmp_path / "broken")
+    request = rebuild(ring)
+    ring.until(Step.START)
+    with ring.without("B"):
+        some_rounds(ring)
+    assert Path(ring.address("D").uri).exists()
+    administration.cancel_request(ring.cluster, request)
+    ring.settle()
+    with ring.without("B"), pytest.raises(ConsistencyNotReached, match=r"rebuild .* has not brought all rows"):
+        ring.read_rows(ring.pipeline())
+    rebuild(ring)
+    ring.settle()
+    with ring.without("B"):
+        assert set(ring.read_rows(ring.pipeline())) == set(SPREAD)
     assert_settled(ring, SPREAD)

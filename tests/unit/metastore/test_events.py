@@ -74,7 +74,9 @@ def scenes() -> dict[str, ClusterMetadata]:
     moving = applied([StartTransitions((move(),))], small)
     replacing = applied([register(small, "n6", rack="rack-n3", replaces=3)], small)
     rebuilding = applied([StartRequest("join-n6")], replacing)
+    lost = applied([RequestTopology("remove-n1", REMOVE, 1, declares_lost=True)], small)
     return {
+        "lost": lost,
         "nothing": ClusterMetadata.empty(),
         "begun": applied([INITIALISE]),
         "paused": applied([PauseChanges(why="night")], small),
@@ -153,6 +155,13 @@ def node(scene: str = "small", **changes: object) -> RegisterNode:
     return msgspec.structs.replace(register(scenes()[scene], "n5"), **changes)
 
 
+def lost_one(scene: str, node_id: int, *takes_back: str) -> RegisterNode:
+    """A node that takes the place of one in a scene."""
+    rack = scenes()[scene].directory.nodes[node_id].rack
+    asked = register(scenes()[scene], "n9", rack=rack)
+    return msgspec.structs.replace(asked, replaces=node_id, takes_back=takes_back, declares_lost=True)
+
+
 def new_table(
     *,
     columns: tuple[Column, ...] = (Column("id", "bigint", nullable=False), Column("note", "string")),
@@ -219,12 +228,20 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", lambda: node(request_id="join-n1"), "request-exists"),
     ("small", lambda: replacement(replaces=9), "unknown-node"),
     ("small", lambda: replacement(replaces=0), "unknown-node"),
-    ("draining", lambda: replacement(replaces=4, rack="rack-n4"), "wrong-state"),
-    ("leaving", lambda: replacement(replaces=4, rack="rack-n4"), "request-in-the-way"),
+    ("left", lambda: replacement(replaces=4, rack="rack-n4"), "wrong-state"),
+    ("draining", lambda: replacement(replaces=4, rack="rack-n4"), "stale-plan"),
+    ("leaving", lambda: replacement(replaces=4, rack="rack-n4"), "stale-plan"),
+    (
+        "pending",
+        lambda: msgspec.structs.replace(
+            register(scenes()["pending"], "n7", rack="rack-n5"), replaces=5, takes_back=("join-n5",)
+        ),
+        "wrong-state",
+    ),
     (
         "replacing",
         lambda: msgspec.structs.replace(register(scenes()["replacing"], "n7", rack="rack-n3"), replaces=3),
-        "request-in-the-way",
+        "stale-plan",
     ),
     ("small", lambda: replacement(rack="rack-n1"), "wrong-rack"),
     ("small", lambda: replacement(datacenter="dc2"), "wrong-rack"),
@@ -235,8 +252,15 @@ REJECTED: list[tuple[str, object, str]] = [
     ("pending", RequestTopology("r", LEAVE, 5), "wrong-state"),
     ("left", RequestTopology("r", REMOVE, 4), "wrong-state"),
     ("small", RequestTopology("join-n1", LEAVE, 1), "request-exists"),
-    ("leaving", RequestTopology("r", REMOVE, 4), "request-in-the-way"),
-    ("replacing", RequestTopology("r", REMOVE, 3), "request-in-the-way"),
+    ("small", RequestTopology("r", LEAVE, 4, takes_back=("join-n5",)), "wrong-option"),
+    ("leaving", RequestTopology("r", LEAVE, 4), "request-in-the-way"),
+    ("leaving", RequestTopology("r", REMOVE, 4), "stale-plan"),
+    ("draining", RequestTopology("r", REMOVE, 4), "stale-plan"),
+    ("draining", RequestTopology("r", REMOVE, 4, takes_back=("leave-n4",)), "stale-plan"),
+    ("replacing", RequestTopology("r", REMOVE, 3, takes_back=("join-n5",)), "stale-plan"),
+    ("lost", RequestTopology("r", LEAVE, 1), "lost"),
+    ("lost", RequestTopology("r", REMOVE, 1), "request-in-the-way"),
+    ("lost", StartTransitions((move(1, 2, 1),)), "lost"),
     ("tight", RequestTopology("r", LEAVE, 1), "too-few-nodes"),
     ("racks", RequestTopology("r", LEAVE, 2), "rack-needed"),
     ("small", StartRequest("r"), "unknown-request"),
@@ -385,6 +409,15 @@ VALID: list[tuple[str, object]] = [
     ("left", lambda: node("left", name="n4", volumes=(volume(uri="/n4/d0"),))),
     ("small", lambda: replacement(volumes=(volume(uri="/n3/d0"),))),
     ("leaving", RequestTopology("r", LEAVE, 1)),
+    ("leaving", RequestTopology("r", REMOVE, 4, takes_back=("leave-n4",), declares_lost=True)),
+    ("draining", RequestTopology("r", REMOVE, 4, takes_over="leave-n4", declares_lost=True)),
+    ("draining", lambda: lost_one("draining", 4, "leave-n4")),
+    ("replacing", lambda: lost_one("replacing", 3, "join-n6")),
+    ("replacing", RequestTopology("r", REMOVE, 3, takes_back=("join-n6",))),
+    ("rebuilding", RequestTopology("r", REMOVE, 5, declares_lost=True)),
+    ("running", RequestTopology("r", REMOVE, 5, takes_back=("join-n5",), declares_lost=True)),
+    ("lost", lambda: lost_one("lost", 1, "remove-n1")),
+    ("lost", CancelRequest("remove-n1")),
     ("leaving", StartRequest("leave-n4")),
     ("leaving", CancelRequest("leave-n4")),
     ("draining", CancelRequest("leave-n4")),

@@ -1,0 +1,232 @@
+"""Whatever is under way, and whichever disk dies: what `status` says to do ends it, loses no row, and leaves no lock.
+
+A case is an operation, how far it is, and the node whose storage dies. A cluster is brought there once; for each node
+it is put back, in the same place, and an operator does what the coordinator's status says, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.pipeline import landing
+from epochlake.metastore.metadata.model import NodeState, RequestState
+from epochlake.metastore.metadata.placements import highs
+from epochlake.placement.ring.checks import gaining
+from epochlake.placement.ring.state import Step
+from epochlake.placement.transitions import Stage
+
+from tests.support import rings
+from tests.support.clusters import without_zookeeper
+from tests.support.command_line import CommandLine
+from tests.support.rings import QUICK, RingCluster, ringed, scaled
+
+SIX: dict[str, rings.Place] = {
+    "A": ("dc1", "r1", (-7,)),
+    "B": ("dc1", "r2", (-4,)),
+    "C": ("dc1", "r3", (-2,)),
+    "D": ("dc1", "r1", (1,)),
+    "E": ("dc1", "r2", (4,)),
+    "F": ("dc1", "r3", (6,)),
+}
+SPREAD = rings.SPREAD
+ENDED = {RequestState.DONE, RequestState.CANCELLED, RequestState.FAILED}
+COMMAND = re.compile(r"`epochlake (node (?:remove|replace) [^`]+)`")
+
+
+def join(ring: RingCluster) -> str:
+    return ring.add("X", ("dc1", "r1", (-1,)))
+
+
+def leave(ring: RingCluster) -> str:
+    return administration.decommission(ring.cluster, "D").request_id
+
+
+def move(ring: RingCluster) -> str:
+    return administration.move_node(ring.cluster, "D", tokens=scaled((-6, 5))).request_id
+
+
+def remove(ring: RingCluster) -> str:
+    ring.lose("D")
+    return administration.remove_node(ring.cluster, "D").request_id
+
+
+def replace(ring: RingCluster) -> str:
+    ring.lose("D")
+    return ring.add("X", ("dc1", "r1", ()), replaces="D")
+
+
+def rebuild(ring: RingCluster) -> str:
+    return administration.rebuild_node(ring.cluster, "D").request_id
+
+
+def more_replicas(ring: RingCluster) -> str:
+    return administration.change_replication(ring.cluster, "air", {"dc1": 4}).request_id
+
+
+def fewer_replicas(ring: RingCluster) -> str:
+    return administration.change_replication(ring.cluster, "air", {"dc1": 2}).request_id
+
+
+RING_STAGES = ("PREPARE", "START", "MID", "FINISH")
+RING = [join, leave, move, remove, replace, rebuild, more_replicas, fewer_replicas]
+TABLET_STAGES = [stage.value for stage in Stage]
+
+
+@dataclass
+class Scene:
+    """A cluster that was brought somewhere: its files, and what was acknowledged until then."""
+
+    ring: RingCluster
+    kept: Path
+    victims: tuple[str, ...]
+    trips: str = ""
+
+    def again(self) -> RingCluster:
+        """The cluster as it was, opened anew."""
+        root = self.ring.directory.parent
+        self.ring.cluster.close()
+        shutil.rmtree(root)
+        shutil.copytree(self.kept, root, copy_function=shutil.copyfile)
+        cluster = Cluster(self.ring.cluster.configuration)
+        self.ring = RingCluster(cluster, cluster.catch_up().table("air.flights"), self.ring.directory)
+        return self.ring
+
+
+def kept(ring: RingCluster, victims: tuple[str, ...], tmp_path: Path) -> Scene:
+    root = ring.directory.parent
+    shutil.copytree(root, tmp_path / "kept")
+    return Scene(ring, tmp_path / "kept", victims)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
+
+
+def at_step(ring: RingCluster, step: str) -> None:
+    ring.until(Step.PREPARE if step == "PREPARE" else Step.START)
+    if step in ("MID", "FINISH"):
+        ring.until(Step.MID)
+    if step == "FINISH":
+        ring.until(None)
+
+
+def roles(ring: RingCluster) -> tuple[str, ...]:
+    """A node of each part in the operation: its own, one that comes, one that gains, one that gives, a bystander."""
+    [operation] = ring.metadata.rings.operations.values()
+    names = {node.node_id: name for name, node in ring.metadata.directory.by_name.items()}
+    own = [names[node] for node in (operation.node_id,) if node in names and not is_away(ring, names[node])]
+    gains = [name for name in (names[node] for node in sorted(gaining(operation))) if name not in own]
+    others = [name for name in SIX if name not in (*own, *gains) and not is_away(ring, name)]
+    return tuple(dict.fromkeys((*own, *gains[:1], *others[:1], *others[-1:])))
+
+
+def is_away(ring: RingCluster, name: str) -> bool:
+    return (ring.directory / name / "away").exists()
+
+
+@pytest.mark.parametrize("step", RING_STAGES)
+@pytest.mark.parametrize("begin", RING)
+def test_an_operation_of_the_ring_ends_whichever_disk_dies(
+    tmp_path: Path, begin: Callable[[RingCluster], str], step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = ringed(tmp_path / "case", SIX, configuration=QUICK)
+    for first, away in ((100, "B"), (200, "D"), (300, "F")):
+        with ring.without(away):
+            ring.write_rows(ring.pipeline(), {first + row: token for row, token in SPREAD.items()})
+    begin(ring)
+    ring.until(Step.PREPARE)
+    victims = roles(ring)
+    at_step(ring, step)
+    scene = kept(ring, victims, tmp_path)
+    failed = {}
+    for victim in victims:
+        try:
+            ends_without_losing_rows(scene.again(), victim, capsys)
+        except AssertionError as error:
+            failed[victim] = str(error)
+    assert not failed, "\n".join(f"{victim}: {why}" for victim, why in failed.items())
+
+
+def ends_without_losing_rows(ring: RingCluster, victim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    dead = {name for name in (*SIX, "X") if is_away(ring, name)} | {victim}
+    ring.lose(victim)
+    acknowledged = still_held(ring, dead)
+    command = CommandLine(ring.directory.parent / "root", capsys)
+    said: list[str] = []
+    for _ in range(8):
+        run_until_fruitless(ring)
+        if not list(ring.metadata.open_requests()) and is_out(ring, victim):
+            break
+        words = next_words(ring, command, victim, said)
+        done = command.text(*words)
+        assert done.code == 0, f"{words}: {done.err}"
+    open_now = [(r.kind.value, r.state.value) for r in ring.metadata.open_requests()]
+    assert not open_now, f"{open_now} after {said}: {ring.coordinator._blocked}"
+    assert is_out(ring, victim), said
+    assert_at_rest(ring, acknowledged)
+
+
+def still_held(ring: RingCluster, dead: set[str]) -> set[int]:
+    """The rows that some replica has which is read and whose disk is alive."""
+    metadata = ring.metadata
+    placements = metadata.placements(ring.table.table_id)
+    lows, last = placements.lows.tolist(), highs(placements.lows).tolist()
+    return {
+        row
+        for index, (low, high) in enumerate(zip(lows, last, strict=True))
+        for volume in placements.placement(index).reads
+        if metadata.directory.node_of_volume[volume].name not in dead
+        for row in rings.rows_on_volume(ring, volume, low, high)
+    }
+
+
+def is_out(ring: RingCluster, name: str) -> bool:
+    return ring.metadata.node(name).state is NodeState.LEFT
+
+
+def run_until_fruitless(ring: RingCluster) -> None:
+    fruitless = 0
+    for _ in range(60):
+        fruitless = 0 if ring.round() else fruitless + 1
+        if fruitless == 4:
+            return
+    raise AssertionError(f"goes on for ever: {ring.coordinator._blocked}")
+
+
+def next_words(ring: RingCluster, command: CommandLine, victim: str, said: list[str]) -> list[str]:
+    """The words of the command that `status` names for what is open; where nothing waits, the removal of the node."""
+    status = command.done("status")
+    lines = [line for request in status["requests"] for line in request["blocked_by"]]
+    found = [match[1] for line in lines for match in COMMAND.finditer(line)]
+    assert found or not status["requests"], f"no way out is named: {lines}"
+    words = (found or [f"node remove {victim}"])[0]
+    assert words not in said, f"{words} did not help: {lines}"
+    said.append(words)
+    place = ring.directory / "Y"
+    return words.replace(" NEW ", " Y ").replace("NAME=URI", f"d1={place},1GiB").split()
+
+
+def assert_at_rest(ring: RingCluster, acknowledged: set[int]) -> None:
+    metadata = ring.metadata
+    assert not metadata.rings.operations
+    assert not metadata.rings.changing
+    assert not metadata.tablets.transitions
+    assert not metadata.open_sessions()
+    assert {node.state for node in metadata.directory.nodes.values()} <= {NodeState.NORMAL, NodeState.LEFT}
+    assert not any(node.lost for node in metadata.directory.members())
+    assert all(
+        r.state in (RequestState.DONE, RequestState.CANCELLED, RequestState.FAILED) for r in metadata.requests.values()
+    )
+    lost = acknowledged - rings.read_at_every_quorum(ring)
+    assert not lost, f"rows {sorted(lost)} are lost"
