@@ -59,7 +59,8 @@ def _refusal(metadata: ClusterMetadata, node: Node) -> frozenset[str]:
     codes = set()
     for force in (False, True):
         try:
-            metadata.check(plan_request(metadata, node.name, RequestKind.REMOVE, _UNNAMED, force=force))
+            # Not `metadata.check`: changes that are paused are told by themselves.
+            plan_request(metadata, node.name, RequestKind.REMOVE, _UNNAMED, force=force).check(metadata)
         except Rejected as rejected:
             codes.add(rejected.code)
         else:
