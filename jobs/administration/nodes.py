@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import msgspec
 from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words
+from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
 from epochlake.jobs.administration.tokens import allocated
 from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
@@ -69,6 +70,7 @@ def add_node(
     specs = measured(volumes)
 
     def plan(metadata: ClusterMetadata) -> RegisterNode:
+        require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], replaces=replaces)
         host_id = _host_id_of_earlier_try(metadata, name, specs) or str(uuid.uuid4())
         return plan_add_node(
             metadata,
@@ -175,6 +177,7 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
     """
     specs: list[VolumeSpec] = []
     for name, uri, capacity in (VolumeSpec(*volume) for volume in volumes):
+        require_known_scheme(uri)
         local = storage.local_path(uri)
         place = uri.rstrip("/") if local is None else os.path.abspath(local)
         if any(place == other.uri for other in specs):
@@ -182,6 +185,15 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
         if capacity is None:
             capacity = _file_system_size(place)
         specs.append(VolumeSpec(name, place, capacity))
+    return specs
+
+
+def placed(
+    cluster: Cluster, metadata: ClusterMetadata, volumes: Volumes, replaces: str | None = None
+) -> list[VolumeSpec]:
+    """The volumes as `measured`, none of them inside or around what has a place already. Raises InvalidRequest."""
+    specs = measured(volumes)
+    require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], replaces=replaces)
     return specs
 
 

@@ -50,7 +50,8 @@ OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 
 LOST = frozenset(NodeState(state.value) for state in LOST_MEMBERS)
 """States of a node whose storage is lost for everybody: an operator has declared it so, or it has handed everything
-over. A node that is `lost` is in any state, from the epoch on in which its removal or its replace was asked for. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
+over. A node that is `lost` may be in any state: so it is from the epoch on in which its removal or replace was asked
+for. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
 comes back under an old number is never taken for a new volume (docs/decisions/026-lost-storage.md)."""
 
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs import administration
-from epochlake.jobs.administration.nodes import measured, plan_add_node
+from epochlake.jobs.administration.nodes import placed, plan_add_node
 from epochlake.jobs.administration.operators import plan_alter_node, plan_set_maintenance
 from epochlake.jobs.administration.past import cluster_at
+from epochlake.jobs.administration.places import sharing_one_file_system
 from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request, subjects
 from epochlake.jobs.administration.status import node_statuses
 from epochlake.jobs.administration.what_if import parse_tokens
@@ -27,6 +28,7 @@ from epochlake.jobs.cli.arguments import (
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.requests import cancel_request, request_row
 from epochlake.jobs.cli.documents import NodeShown
+from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text.nodes import node_list, node_shown
 from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
@@ -74,7 +76,7 @@ def add(
             name,
             datacenter,
             rack,
-            measured(volumes),
+            placed(session.cluster, metadata, volumes),
             tokens=wanted,
             count=tokens,
             request_id=options["request_id"] or "",
@@ -84,6 +86,7 @@ def add(
             session.cluster, name, datacenter, rack, volumes, tokens=wanted, count=tokens, **options
         ),
     )
+    _say_what_shares_a_disk(session, name, how)
 
 
 @app.command("list")
@@ -187,7 +190,7 @@ def replace(
             name,
             metadata.node(lost).datacenter,
             metadata.node(lost).rack,
-            measured(volumes),
+            placed(session.cluster, metadata, volumes, lost),
             tokens=wanted,
             count=tokens,
             replaces=lost,
@@ -199,6 +202,7 @@ def replace(
             session.cluster, lost, name, volumes, tokens=wanted, count=tokens, force=force, **options
         ),
     )
+    _say_what_shares_a_disk(session, name, how)
 
 
 @change_command(app, "rebuild")
@@ -272,3 +276,9 @@ def set_(
         lambda metadata, _: plan_alter_node(metadata, name, weight, tags),
         lambda options: administration.alter_node(session.cluster, name, weight=weight, tags=tags, **options),
     )
+
+
+def _say_what_shares_a_disk(session: Session, name: str, how: How) -> None:
+    shared = "" if how.dry_run else sharing_one_file_system(session.cluster.metadata, name)
+    if shared:
+        session.warn(shared)

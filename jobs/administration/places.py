@@ -1,0 +1,178 @@
+"""Where volumes may be: in places of their own, of a kind that is known, and what is said when they share a disk.
+
+The one idea: two paths are one place when the file system says so (device and inode, up all the parents), however they
+are written: through links, `..`, mounts of the same directory, letters of another case, or as a `file://` URI. A volume
+inside the root, or the root inside a volume, would be cleaned, copied or counted as what it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import NodeState
+from epochlake.placement.errors import InvalidRequest
+
+REMOTE = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")
+"""Schemes of places that are not local, which both delta-rs and Arrow know."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_SAME = {"s3a": "s3"}
+
+T = TypeVar("T")
+
+Inode = tuple[int, int]
+"""Device and inode of a directory."""
+
+
+def require_known_scheme(uri: str) -> None:
+    """Raise InvalidRequest for a place of a kind that nobody can open."""
+    match = _SCHEME.match(uri)
+    if match is None:
+        return
+    scheme, parts = match[1].lower(), urlsplit(uri)
+    if scheme == "file" and uri[match.end() :].startswith("//") and parts.netloc in ("", "localhost") and parts.path:
+        return
+    if scheme in REMOTE and parts.netloc:
+        return
+    if scheme == "file":
+        raise InvalidRequest(f"a volume cannot be at {uri}: write file:///absolute/path, or the path alone")
+    raise InvalidRequest(
+        f"a volume cannot be at {uri}: no file system is known by the scheme {match[1]!r}. Use a path, or one of "
+        + ", ".join(f"{known}://" for known in ("file", *REMOTE))
+    )
+
+
+def require_places_apart(
+    root: str, metadata: ClusterMetadata, uris: Sequence[str], *, replaces: str | None = None
+) -> None:
+    """Raise InvalidRequest where a new volume is inside or around the root, another new volume, or one that is in use.
+
+    A new disk may be mounted where that of the replaced node was.
+    """
+    for uri in uris:
+        above = _volume_above(uri)
+        if above:
+            raise InvalidRequest(f"a volume cannot be at {uri}: {above} is a volume ({MARKER_FILE} is there)")
+    taken = [(f"the root of the cluster ({root})", root), *_volumes_in_use(metadata, replaces)]
+    for uri in uris:
+        for name, other in taken:
+            how = _relation(uri, other)
+            if how:
+                raise InvalidRequest(f"a volume cannot be at {uri}: it is {how} {name}. Give it a place of its own")
+        taken.append((f"another volume of this node ({uri})", uri))
+
+
+def sharing_one_file_system(metadata: ClusterMetadata, name: str) -> str:
+    """What is to be said when volumes of node `name` are on the file system of other nodes; empty when none are.
+
+    Replicas on different racks are lost together then. A tour on one machine is such a cluster, so it is no error.
+    """
+    node = metadata.directory.by_name.get(name)
+    if node is None:
+        return ""
+    own = {inode[0] for volume in node.volumes for inode in _parents(volume.uri)[:1]}
+    others = sorted(
+        other.name
+        for other in metadata.directory.nodes.values()
+        if other.node_id != node.node_id
+        and other.state is not NodeState.LEFT
+        and not other.lost
+        and any(inode[0] in own for volume in other.volumes for inode in _parents(volume.uri)[:1])
+    )
+    if not others:
+        return ""
+    named = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return (
+        f"node {name} is on one file system with {named}: racks protect from nothing there, one disk loses all of "
+        "their replicas"
+    )
+
+
+def _volume_above(uri: str) -> str:
+    """The nearest directory above a local place that is a volume, whosever it is; empty where none is."""
+    local = storage.local_path(uri)
+    if local is None:
+        return ""
+
+    def look() -> str:
+        path = os.path.dirname(os.path.realpath(local))
+        while not os.path.lexists(os.path.join(path, MARKER_FILE)):
+            if path == os.path.dirname(path):
+                return ""
+            path = os.path.dirname(path)
+        return path
+
+    return _asked(uri, look, "")
+
+
+def _volumes_in_use(metadata: ClusterMetadata, replaces: str | None) -> Iterator[tuple[str, str]]:
+    for node in metadata.directory.nodes.values():
+        if node.state is not NodeState.LEFT and node.name != replaces:
+            for volume in node.volumes:
+                yield f"volume {node.name}/{volume.name} ({volume.uri})", volume.uri
+
+
+def _relation(uri: str, other: str) -> str:
+    """How a place lies to another one, empty when they are apart: `at`, `inside` or `around`."""
+    one, two = _written(uri), _written(other)
+    mine, theirs = _parents(uri), _parents(other)
+    if one == two or (mine and theirs and _is_there(uri) and _is_there(other) and mine[0] == theirs[0]):
+        return "at"
+    if one.startswith(two.rstrip("/") + "/") or (_is_there(other) and theirs and theirs[0] in mine):
+        return "inside"
+    if two.startswith(one.rstrip("/") + "/") or (_is_there(uri) and mine and mine[0] in theirs):
+        return "around"
+    return ""
+
+
+def _written(uri: str) -> str:
+    """A place in one spelling: local ones without links, others without `.`, `..` and doubled slashes."""
+    local = storage.local_path(uri)
+    if local is not None:
+        return _asked(uri, lambda: os.path.realpath(local), os.path.normpath(local))
+    parts = urlsplit(uri)
+    path = posixpath.normpath("/" + unquote(parts.path)).replace("//", "/")
+    return f"{_SAME.get(parts.scheme, parts.scheme)}://{parts.netloc}{path}"
+
+
+def _parents(uri: str) -> list[Inode]:
+    """Device and inode of a local place and all directories above it, those that are there; nearest first."""
+    local = storage.local_path(uri)
+    if local is None:
+        return []
+
+    def look() -> list[Inode]:
+        path, found = os.path.realpath(local), []
+        while True:
+            try:
+                status = os.stat(path)
+                found.append((status.st_dev, status.st_ino))
+            except FileNotFoundError:
+                pass
+            if path == os.path.dirname(path):
+                return found
+            path = os.path.dirname(path)
+
+    return _asked(uri, look, [])
+
+
+def _is_there(uri: str) -> bool:
+    local = storage.local_path(uri)
+    return local is not None and _asked(uri, lambda: os.path.isdir(local), False)
+
+
+def _asked(uri: str, call: Callable[[], T], otherwise: T) -> T:
+    """What the storage says, or `otherwise` where it does not answer: a dead disk keeps nobody from adding another."""
+    try:
+        return storage.within_deadline("look at", uri, call)
+    except StorageUnavailable:
+        return otherwise
