@@ -47,7 +47,7 @@ _synced: dict[str, tuple[int, int, int]] = {}
 class TornCommit(storage.StorageDamaged):
     """A commit file is empty, ends early or is missing between others, as after a power cut. Retrying does not help.
 
-    `version`: of the commit; `table`: the URI of its table.
+    `version`: of the commit; `table`: the URI of its table; `how`: what is wrong.
     """
 
     def __init__(self, table: str, version: int, how: str) -> None:
@@ -57,6 +57,7 @@ class TornCommit(storage.StorageDamaged):
         )
         self.table = table
         self.version = version
+        self.how = how
 
 
 def commit_uri(table: str, version: int) -> str:
@@ -83,8 +84,7 @@ def _put(table: str, version: int, operation: str, actions: Sequence[Action], sy
     uri = commit_uri(table, version)
     path = storage.local_path(uri)
     assert path is not None, f"{table} is on no file system"
-    lines = [{"commitInfo": _information(operation, len(actions) + 1)}, *actions]
-    data = b"\n".join(json.dumps(line, separators=(",", ":")).encode() for line in lines) + b"\n"
+    data = encoded(operation, actions)
     directory = os.path.dirname(path)
 
     def put() -> bool:
@@ -110,6 +110,39 @@ def _put(table: str, version: int, operation: str, actions: Sequence[Action], sy
     if sync is syncing.sync or syncing.durability() == syncing.FSYNC:
         _remember(directory, version)
     return True
+
+
+def encoded(operation: str, actions: Sequence[Action]) -> bytes:
+    """The bytes of a commit file."""
+    lines = [{"commitInfo": _information(operation, len(actions) + 1)}, *actions]
+    return b"\n".join(json.dumps(line, separators=(",", ":")).encode() for line in lines) + b"\n"
+
+
+def torn_commits(table: str) -> list[TornCommit]:
+    """The commits after the newest checkpoint, at a local URI, that are not whole, by version. Raises
+    StorageUnavailable.
+    """
+    directory = storage.local_path(storage.join(table, LOG))
+    assert directory is not None, f"{table} is on no file system"
+
+    def look() -> list[TornCommit]:
+        versions, checkpoint = _listed(directory)
+        torn = []
+        for version in range(checkpoint + 1, max(versions, default=-1) + 1):
+            try:
+                _look_at(table, directory, version)
+            except TornCommit as found:
+                torn.append(found)
+        return torn
+
+    return storage.within_deadline("look at the log of", table, look)
+
+
+def newest_version(table: str) -> int:
+    """The newest commit at a local URI, torn or not; -1 when there is none."""
+    directory = storage.local_path(storage.join(table, LOG))
+    assert directory is not None, f"{table} is on no file system"
+    return storage.within_deadline("look at the log of", table, lambda: max(_listed(directory)[0], default=-1))
 
 
 def between(table: str, after: int) -> tuple[int, list[Action]] | None:
@@ -183,10 +216,15 @@ def require_whole(table: str) -> int:
     return storage.within_deadline("look at the log of", table, partial(_require_all_whole, table, directory))
 
 
-def _require_all_whole(table: str, directory: str) -> int:
+def _listed(directory: str) -> tuple[list[int], int]:
+    """The versions that there are commit files of, ascending, and that of the newest checkpoint or -1."""
     names = os.listdir(directory)
     versions = sorted(int(match[1]) for name in names if (match := _COMMIT.match(name)))
-    checkpoint = max((int(match[1]) for name in names if (match := _CHECKPOINT.match(name))), default=-1)
+    return versions, max((int(match[1]) for name in names if (match := _CHECKPOINT.match(name))), default=-1)
+
+
+def _require_all_whole(table: str, directory: str) -> int:
+    versions, checkpoint = _listed(directory)
     newer = [version for version in versions if version > checkpoint]
     for version in newer:
         _look_at(table, directory, version)

@@ -140,6 +140,12 @@ def _directories(table: DeltaTable, files: Sequence[NewFile]) -> list[str]:
     return [*dict.fromkeys(uri.rpartition("/")[0] for uri in uris), table.table_uri.rstrip("/")]
 
 
+def add_lines(adds: Sequence[NewFile], mark: Mark) -> list[Action]:
+    """What `append_files` puts into the log of a table without partitions."""
+    lines: list[Action] = [_add_line(action) for action in _adds(adds, {}, data_change=True)]
+    return [*lines, {"txn": {"appId": mark.app_id, "version": mark.version}}]
+
+
 def _add_line(action: AddAction) -> Action:
     return {
         "add": {

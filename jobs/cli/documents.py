@@ -201,7 +201,8 @@ class Compacted(msgspec.Struct, frozen=True):
 class Healed(msgspec.Struct, frozen=True):
     """Entries that were stored more than once, and are stored once now (with `dry_run`: would be).
 
-    `copies`: how many too many; `epochs`: of which ranges, first and last. No entry was lost or changed.
+    `copies`: how many too many; `epochs`: of which ranges, first and last. No entry was lost or changed. `mended`: what
+    became (would become) of torn commits at the end of the log, a sentence for each.
     """
 
     dry_run: bool
@@ -209,6 +210,7 @@ class Healed(msgspec.Struct, frozen=True):
     epochs: tuple[tuple[int, int], ...]
     files_removed: int
     files_added: int
+    mended: tuple[str, ...] = ()
 
 
 class TabletRow(msgspec.Struct, frozen=True):

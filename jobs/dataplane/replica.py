@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 
 import msgspec
@@ -201,13 +202,27 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
                 f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
                 f"not. Rebuild its replicas, or restore the directory"
             ) from error
-        delta_commits.require_whole(address.uri)
+        with _naming_the_replica(address):
+            delta_commits.require_whole(address.uri)
         raise
     _require_identity(address, properties)
     # What another process has committed is on the disk before anything is decided by it, and no commit is torn.
-    delta_commits.sync_replicated_commits(address.uri, table.version())
+    with _naming_the_replica(address):
+        delta_commits.sync_replicated_commits(address.uri, table.version())
     with storage.naming("read the fence of", address.uri):
         return ReplicaSnapshot(address, table, properties)
+
+
+@contextmanager
+def _naming_the_replica(address: ReplicaAddress) -> Iterator[None]:
+    """Say what to do about a torn commit. What it held is not known here, so it is never passed over."""
+    try:
+        yield
+    except delta_commits.TornCommit as torn:
+        raise storage.StorageDamaged(
+            f"the replica table of volume {address.volume_id} is torn: {torn}. Its rows lie on the other replicas: "
+            f"replace its node (`epochlake node replace`), or restore that file from a copy"
+        ) from torn
 
 
 def require_replica(replica: ReplicaAddress) -> None:

@@ -180,9 +180,11 @@ class DeltaLog:
         too_late = AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
         if not self._version_exists(read_at):
             raise too_late
+        stored: NewFile | None = None
         try:
             stored = self._store(entries)
             if self._has_moved_on(read_at):
+                self._discard(stored)
                 raise too_late
             appended = append_files(table, read_at + 1, [stored], Mark(APP_ID, last))
         except (OSError, DeltaError, StorageUnavailable) as error:
@@ -191,8 +193,10 @@ class DeltaLog:
                 raise AppendUncertain(f"epoch {first}: {cause}") from error
             if self._has_moved_on(read_at):
                 raise AppendConflict(f"epoch {first} was not appended, it was read too long ago: {cause}") from error
+            self._discard(stored)
             raise AppendFailed(f"epoch {first} was not written: {cause}") from error
         if not appended:
+            self._discard(stored)
             raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before")
         self._require_at_the_tail(read_at + 1, entries)
         # The handle stays behind: it is moved on when there is something to read, as that lists the log.
@@ -207,6 +211,12 @@ class DeltaLog:
         stored = write_entries(self.uri, entries)
         lowest, highest = {"epoch": entries[0].epoch}, {"epoch": entries[-1].epoch}
         return NewFile(stored.path, stored.size, len(entries), lowest, highest)
+
+    def _discard(self, stored: NewFile | None) -> None:
+        """Delete a data file that no commit names, so that nobody takes its entries for what a torn commit named."""
+        with suppress(StorageUnavailable):
+            if stored is not None:
+                storage.delete_file(f"{self.uri}/{stored.path}")
 
     def fence(self) -> None:
         if storage.local_path(self.uri) is not None:

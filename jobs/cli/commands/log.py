@@ -35,6 +35,7 @@ from epochlake.metastore.history import diff as diff_of
 from epochlake.metastore.log.compacting import StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.mending import mend, plan_mending
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
 from epochlake.metastore.quorums import verify_quorums
@@ -149,11 +150,18 @@ def heal(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
 ) -> None:
-    """Store entries once that are stored more than once, as two compactions at the same time could do it.
+    """Make a torn end of the log whole, and store entries once that two compactions have stored more than once.
 
-    No entry is lost or changed: copies that are the same become one. Refused where two entries of one epoch differ.
+    A torn commit, as after a power cut, names its entries again when they lie whole beside it; one that held none
+    becomes empty. No entry is lost or changed: copies that are the same become one. Refused where that is not certain,
+    and where two entries of one epoch differ.
     """
     session = of(context)
+    # Before the cluster is opened, which a torn log refuses.
+    mended = tuple(map(str, (plan_mending if dry_run else mend)(session.places.log)))
+    if mended and dry_run:
+        session.show(Healed(True, 0, (), 0, 0, mended), text.healed)
+        return
     found = stored_twice(session.cluster) if dry_run else heal_log(session.cluster)
     session.show(
         Healed(
@@ -162,6 +170,7 @@ def heal(
             epochs=found.ranges,
             files_removed=found.rewriting.files,
             files_added=len(found.rewriting.groups),
+            mended=mended,
         ),
         text.healed,
     )

@@ -8,7 +8,7 @@ from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, LogRow, Ve
 from epochlake.jobs.cli.text.changes import change_lines
 from epochlake.jobs.cli.text.parts import bold, filled, plural, table
 from epochlake.jobs.lost_epochs import AcceptedLoss
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 
@@ -62,6 +62,14 @@ def compacted(document: Compacted) -> RenderableType:
 
 
 def healed(document: Healed) -> RenderableType:
+    if document.mended:
+        lead = "would be done: " if document.dry_run else ""
+        rest = [] if document.dry_run else [_stored_once(document)]
+        return Group(*(Text(f"{lead}{sentence}") for sentence in document.mended), *rest)
+    return _stored_once(document)
+
+
+def _stored_once(document: Healed) -> Text:
     if not document.copies:
         return Text("every entry is stored once: there is nothing to heal")
     ranges = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in document.epochs)
