@@ -6,7 +6,9 @@ stands for, and repair brings it to the rest. In order:
 
 1. What earlier compactions have left half done is settled: brought to the rest by repair, finished, or voided.
 2. Ranges are chosen that are at rest, whose replicas all answer and agree.
-3. Their files are merged and stored on all replicas, in one Spark job. Nothing is visible by that.
+3. Every byte of the files that are going to be read is verified; a damaged copy is read on another replica, and a range
+   without a whole copy of a file is left alone: what is merged takes the place of all copies, so damage would spread.
+   Then the files are merged and stored on all replicas, in one Spark job. Nothing is visible by that.
 4. The ledger says what each merged file replaces. Of two compactions that overlap it refuses one.
 5. Each replica adds the merged files and gives up what they replace, in one commit that is fenced at the epoch of the
    plan: a replica that has acknowledged a newer epoch refuses. No session is needed, as nothing waits for this.
@@ -26,8 +28,9 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,8 +43,10 @@ from epochlake.jobs.dataplane.compacting import (
     choose,
     plan_merges,
     replaced_by,
+    sources_of,
 )
 from epochlake.jobs.dataplane.comparing import IN_TRANSITION, Skipped, compare, skipped
+from epochlake.jobs.dataplane.damage import Checked, StoredFile, check_in_threads, check_with_spark
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Merge
 from epochlake.jobs.dataplane.merging import MergedFile, Merger, encode_empty, merge_with_spark
@@ -74,6 +79,9 @@ UNREACHABLE = "a replica does not answer"
 PENDING = "a compaction of it is not settled"
 NOT_STORED = "the merged file could not be stored on every replica"
 OVERTAKEN = "another compaction of it was faster"
+DAMAGED = "no replica has a whole copy of one of its files: repair it with --check-bytes"
+
+Checker = Callable[[Sequence[StoredFile]], list[Checked]]
 
 
 class CompactedRange(msgspec.Struct, frozen=True):
@@ -100,6 +108,7 @@ class CompactionReport(msgspec.Struct, frozen=True):
 
     `purge_before`: deletes older than this (microseconds since 1970) were forgotten, None: none were, and
     `tombstones_kept` says why. `voided` and `finished`: merged files that earlier compactions had left behind.
+    `unreachable`: what replicas said that do not answer; their ranges were left alone.
     """
 
     table: str
@@ -112,11 +121,16 @@ class CompactionReport(msgspec.Struct, frozen=True):
     tombstones_kept: str | None
     finished: int
     voided: int
+    unreachable: dict[str, str] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether every replica has what was compacted for it."""
-        return not any(one.missing for one in self.compacted)
+        """Whether no range was left alone, and every replica has what was compacted for it.
+
+        What another compaction did meanwhile is done.
+        """
+        left_alone = any(skipped.reason != OVERTAKEN for skipped in self.skipped)
+        return not left_alone and not any(one.missing for one in self.compacted)
 
 
 def compact(
@@ -153,7 +167,8 @@ def compact(
             if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
                 repair(cluster, table, spark=spark)
             view = look(cluster, table)
-        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes)
+        check = check_in_threads if spark is None else partial(check_with_spark, spark)
+        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, check)
         chosen = run.choose()
         if dry_run:
             compacted = [_described(one, (), {}, purge_before) for one in chosen]
@@ -171,6 +186,7 @@ def compact(
             tombstones_kept=kept,
             finished=settled.finished,
             voided=settled.voided,
+            unreachable=view.unreachable,
         )
 
 
@@ -196,6 +212,7 @@ class _Run:
         policy: Policy,
         purge_before: int,
         target_file_bytes: int,
+        check: Checker,
     ) -> None:
         self.skipped: dict[str, list[int]] = defaultdict(list)
         self._cluster = cluster
@@ -204,6 +221,8 @@ class _Run:
         self._policy = policy
         self._purge_before = purge_before
         self._target_file_bytes = target_file_bytes
+        self._check = check
+        self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
 
@@ -231,7 +250,10 @@ class _Run:
     def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
         """Merge, write into the ledger, commit: a wave of ranges."""
         view = self._view
-        plan = plan_merges(view.table, wave, view.snapshots, self._purge_before, self._target_file_bytes)
+        wave = self._sound(wave)
+        if not wave:
+            return []
+        plan = plan_merges(view.table, wave, view.snapshots, self._purge_before, self._target_file_bytes, self._damaged)
         made: dict[int, list[MergedFile]] = defaultdict(list)
         for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
             made[merged.number].append(merged)
@@ -247,6 +269,32 @@ class _Run:
         recorded = self._record(ready)
         missing = self._commit({number: ready[number] for number in recorded})
         return [_described(*ready[number], missing[number], self._purge_before) for number in sorted(recorded)]
+
+    def _sound(self, wave: Sequence[Chosen]) -> list[Chosen]:
+        """The ranges of a wave whose files all have a whole copy; which copies are damaged is kept and noted."""
+        view, checked = self._view, set[tuple[VolumeId, str]]()
+        while True:
+            placed = list(zip(wave, sources_of(wave, view.snapshots, self._damaged), strict=True))
+            sound = [one for one, places in placed if all(copy is not None for _, copy in places)]
+            self.skipped[DAMAGED] += [one.range.unit for one, _ in placed if one not in sound]
+            wave = sound
+            copies = {
+                (copy.address.volume_id, copy.file.path): copy
+                for one, places in placed
+                if one in sound
+                for _, copy in places
+                if copy is not None
+            }
+            fresh = [copy for key, copy in copies.items() if key not in checked]
+            checked |= copies.keys()
+            results = zip(fresh, self._check(fresh), strict=True)
+            damaged = [(copy, result.damage) for copy, result in results if result.damage is not None]
+            if not damaged:
+                return sound
+            for copy, damage in damaged:
+                logger.warning("%s is damaged and is not compacted: %s", copy.uri, damage)
+            self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
+            self._cluster.damage.add(view.table.table_id, damaged)
 
     def _record(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> set[int]:
         """Write what the merged files replace into the ledger; the ranges that it has taken."""

@@ -74,7 +74,7 @@ def commit_files(
     `epoch` is the one that the work was planned at: a fence above it refuses. With `session`, that session must be open
     at the replica. `(app_id, app_version)` makes it land at most once; versions under one id must grow in the order of
     the commits. A file whose rows are live already, as itself, in pieces or in a wider one, is not added again, one
-    that is gone is not removed again.
+    that is gone is not removed again. What is taken out does not count as live.
 
     Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
     after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
@@ -97,7 +97,7 @@ def commit_files(
     def decide(snapshot: ReplicaSnapshot) -> Decided:
         live = snapshot.all_files
         lineage = _lineage(ledger, snapshot, adds)
-        absent = not_held(snapshot, adds, lineage)
+        absent = not_held(snapshot, adds, lineage, removes)
         if applied.seen_in(snapshot):
             return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
         if snapshot.fence > epoch:
@@ -130,13 +130,20 @@ def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[Da
     )
 
 
-def not_held(snapshot: ReplicaSnapshot, files: Sequence[DataFile], lineage: Lineage = NO_LINEAGE) -> list[DataFile]:
-    """Those of `files` that have rows which no live file of the replica has."""
+def not_held(
+    snapshot: ReplicaSnapshot,
+    files: Sequence[DataFile],
+    lineage: Lineage = NO_LINEAGE,
+    leaving: Sequence[DataFile] = (),
+) -> list[DataFile]:
+    """Those of `files` that have rows which no live file of the replica has, those that are `leaving` aside."""
     of_origin: dict[str, list[DataFile]] = {file.origin: [] for file in files if file.file_id not in snapshot.all_files}
     if not of_origin:
         return []
-    merged_files = [file for file in snapshot.all_files.values() if file.origin in lineage]
-    for file in snapshot.all_files.values():
+    gone = {file.file_id for file in leaving}
+    live = [file for file in snapshot.all_files.values() if file.file_id not in gone]
+    merged_files = [file for file in live if file.origin in lineage]
+    for file in live:
         if file.origin in of_origin:
             of_origin[file.origin].append(file)
     return [

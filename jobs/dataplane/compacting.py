@@ -10,10 +10,11 @@ land.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.dataplane.comparing import Range
+from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Replaced
 from epochlake.jobs.dataplane.merging import MergePlan, RangeMerge, Source
@@ -129,27 +130,51 @@ def _tier(parts: Sequence[Part], tier: float) -> list[Part]:
     return taken
 
 
+def sources_of(
+    chosen: Sequence[Chosen],
+    snapshots: Mapping[VolumeId, ReplicaSnapshot],
+    damaged: Collection[tuple[VolumeId, str]] = (),
+) -> list[list[tuple[Part, StoredFile | None]]]:
+    """Where each file of each range is read: on the replica that has been given the fewest bytes to read so far.
+
+    Never a copy that is `damaged` (volume and path); None where there is no other.
+    """
+    load: dict[VolumeId, int] = defaultdict(int)
+    places: list[list[tuple[Part, StoredFile | None]]] = []
+    for one in chosen:
+        places.append([])
+        for part in one.parts:
+            holders = [
+                volume
+                for volume in one.range.replicas
+                if part.file.file_id in snapshots[volume].all_files and (volume, part.file.path) not in damaged
+            ]
+            if not holders:
+                places[-1].append((part, None))
+                continue
+            holder = min(holders, key=lambda volume: (load[volume], volume))
+            load[holder] += part.file.size
+            held = snapshots[holder].all_files[part.file.file_id]
+            places[-1].append((part, StoredFile(held, snapshots[holder].address)))
+    return places
+
+
 def plan_merges(
     table: Table,
     chosen: Sequence[Chosen],
     snapshots: Mapping[VolumeId, ReplicaSnapshot],
     purge_before: int,
     target_file_bytes: int = TARGET_FILE_BYTES,
+    damaged: Collection[tuple[VolumeId, str]] = (),
 ) -> MergePlan:
-    """Say where each file is read: on the replica that has been given the fewest bytes to read so far.
+    """Say what is merged, and where each file is read (`sources_of`, which must have found a place for each).
 
     `chosen` in token order. Large ranges are merged in slices, side by side. Old tombstones go only where all of the
     range takes part; of an append-only table there are none.
     """
-    load: dict[VolumeId, int] = defaultdict(int)
     merges: list[RangeMerge] = []
-    for number, one in enumerate(chosen):
-        places = []
-        for part in one.parts:
-            holders = [volume for volume in one.range.replicas if part.file.file_id in snapshots[volume].all_files]
-            holder = min(holders, key=lambda volume: (load[volume], volume))
-            load[holder] += part.file.size
-            places.append((part, storage.join(snapshots[holder].address.uri, part.file.path)))
+    for number, (one, found) in enumerate(zip(chosen, sources_of(chosen, snapshots, damaged), strict=True)):
+        places = [(part, copy.uri) for part, copy in found if copy is not None]
         for low, high in _slices((one.range.low, one.range.high), -(-one.size // SLICE_BYTES)):
             merges.append(
                 RangeMerge(
@@ -158,7 +183,7 @@ def plan_merges(
                     label=one.range.label,
                     low=low,
                     high=high,
-                    sources=tuple(found for part, uri in places if (found := _source(part, uri, (low, high)))),
+                    sources=tuple(source for part, uri in places if (source := _source(part, uri, (low, high)))),
                     like=places[0][1],
                     targets=tuple(snapshots[volume].address for volume in one.range.replicas),
                     purge_before=purge_before if one.whole else MIN_TOKEN,

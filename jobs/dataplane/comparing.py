@@ -68,10 +68,22 @@ def at_rest(placements: TablePlacements) -> tuple[list[Range], list[int]]:
     return ranges, sorted(set(moving))
 
 
-def compare(range_: Range, snapshots: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage) -> Compared:
-    """Compare the replicas of a range among those that answered. No row is read."""
+def compare(
+    range_: Range,
+    snapshots: Mapping[VolumeId, ReplicaSnapshot],
+    lineage: Lineage,
+    damaged: Collection[tuple[VolumeId, str]] = (),
+) -> Compared:
+    """Compare the replicas of a range among those that answered. No row is read.
+
+    Copies that are `damaged` (volume and path) count as not there, neither to be had nor to be brought to others.
+    """
     held = {
-        volume: snapshots[volume].within(range_.low, range_.high) for volume in range_.replicas if volume in snapshots
+        volume: [
+            file for file in snapshots[volume].within(range_.low, range_.high) if (volume, file.path) not in damaged
+        ]
+        for volume in range_.replicas
+        if volume in snapshots
     }
     same = {frozenset(file.file_id for file in files) for files in held.values()}
     if len(same) <= 1:

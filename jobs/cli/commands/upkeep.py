@@ -95,6 +95,9 @@ def compact(
     )
     session.show(done, compaction)
     if not dry_run and not done.complete:
+        away = f", {len(done.unreachable)} replica(s) do not answer" if done.unreachable else ""
         raise WaitTimeout(
-            f"some replicas of {table} have not taken their merged files: run it again, or repair {table}"
+            f"not all of {table} could be compacted: {len(done.skipped)} group(s) of ranges were left alone{away}, and "
+            f"{sum(bool(one.missing) for one in done.compacted)} range(s) have replicas without their merged files. "
+            f"Run it again when what stands in the way is gone"
         )

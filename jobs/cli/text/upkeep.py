@@ -49,7 +49,8 @@ def compaction(report: CompactionReport) -> list[RenderableType]:
     head = bold(report.table).append(
         f" at epoch {report.epoch}: {len(report.compacted):,} of {plural(report.ranges, 'range')} compacted, {done}"
         if report.compacted
-        else f" at epoch {report.epoch}: none of {plural(report.ranges, 'range')} is worth compacting",
+        else f" at epoch {report.epoch}: none of {plural(report.ranges, 'range')} "
+        + ("was compacted" if report.skipped else "is worth compacting"),
         style="not bold",
     )
     parts: list[RenderableType] = [head]
@@ -74,7 +75,7 @@ def compaction(report: CompactionReport) -> list[RenderableType]:
         )
         parts += [Text(), filled(made, rows)]
     missing = {f"{one.label} on {place}": why for one in report.compacted for place, why in one.missing.items()}
-    return parts + _left_alone(report.skipped) + _silent(missing)
+    return parts + _left_alone(report.skipped) + _silent(report.unreachable | missing)
 
 
 def _healed(healed: bool, obstacle: str | None) -> Text:

@@ -480,3 +480,45 @@ def test_a_large_range_is_merged_in_slices_that_are_recorded_and_committed_toget
         assert (windows[0][0], windows[-1][1]) == (first, last)
         assert all(one[1] + 1 == other[0] for one, other in pairwise(windows))
     assert_shown(either, EXPECTED)
+
+
+# --- damaged files -------------------------------------------------------------------------------------------------
+
+
+def flip(table: SmallCluster, node: str, number: int) -> None:
+    """Flip a bit of a value in one of a node's files."""
+    file = sorted(live(table, node), key=lambda file: file.path)[number]
+    path = Path(table.address(node).uri, file.path)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_copy_is_never_merged_and_compaction_heals_by_a_whole_one(either: SmallCluster) -> None:
+    for number, node in enumerate("ABCABC"):
+        flip(either, node, number)
+    report = compact_here(either)
+    assert (len(report.compacted), report.complete) == (2, True)
+    assert_shown(either, EXPECTED)
+    assert either.cluster.damage.of(either.table.table_id), "what it met is noted"
+
+
+def test_a_range_without_a_whole_copy_of_a_file_is_left_alone_and_that_is_no_success(either: SmallCluster) -> None:
+    before = {node: live(either, node) for node in "ABC"}
+    for node in "ABC":
+        flip(either, node, 0)
+    report = compact_here(either)
+    assert [skipped.reason for skipped in report.skipped] == [compaction.DAMAGED]
+    assert (len(report.compacted), report.complete) == (1, False)
+    tablet = report.skipped[0].units[0]
+    low, high = either.tokens_of(tablet)
+    for node in "ABC":
+        assert {f.file_id for f in before[node] if low <= f.min_token <= high} == either.files_on(node, tablet)
+
+
+def test_a_replica_that_is_away_is_named_and_compacting_is_worth_trying_again(either: SmallCluster) -> None:
+    with either.without("B"):
+        report = compact_here(either)
+    assert (report.compacted, report.complete) == ((), False)
+    assert [skipped.reason for skipped in report.skipped] == [UNREACHABLE]
+    assert list(report.unreachable) == ["B/d1"]
