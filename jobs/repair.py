@@ -13,6 +13,9 @@ That fence is what makes repair safe beside everything else:
   it commits against, and reads pass over what a merged file stands for (ledger.py).
 - Pipelines need no care: the files of a write that reached some replicas only may be anywhere.
 
+Damage is healed by the same file of another replica, and where there is none by its rows: they are brought as they lie
+elsewhere, cut otherwise or merged or not merged yet, and the damaged copy is taken out in the same commit.
+
 A replica table that is lost while its volume is there is reported and not made anew: an empty replica would be counted
 in quorums, and rows that were acknowledged by it and one other could be missed. Replace or rebuild the node: then the
 replica counts when everything has been streamed.
@@ -54,7 +57,9 @@ from epochlake.jobs.dataplane.damage import (
     outvoted,
     torn_or_missing,
 )
+from epochlake.jobs.dataplane.damage_notes import DamageNote
 from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.healing import Surroundings, heal_by_rows
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
@@ -167,10 +172,18 @@ def repair(
     """
     with announced(cluster, "repair", table):
         view = look(cluster, table)
-        damaged, checked = _heal(view, check_bytes, dry_run, spark)
+        notes = cluster.damage.of(view.table.table_id)
+        noted = {note.key for note in notes}
+        damaged, checked = _heal(view, check_bytes, dry_run, spark, noted)
         copier: Copier = ThreadCopier() if spark is None else SparkCopier(spark)
+        if not dry_run and any(not file.healed for file in damaged):
+            damaged = _healed_by_rows(cluster, view, damaged, copier)
+            view = look(cluster, table)
         run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.healed})
-        return msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
+        report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
+        if not dry_run:
+            _remember(cluster, view, notes, damaged)
+        return report
 
 
 def look(cluster: Cluster, table: str, least_epoch: int = 0) -> View:
@@ -290,8 +303,55 @@ class _Run:
         return done, 0
 
 
-def _heal(view: View, check_bytes: bool, dry_run: bool, spark: SparkSession | None) -> tuple[list[DamagedFile], int]:
-    """Find damaged files of the ranges at rest and heal them; how many files were read for it."""
+def _healed_by_rows(cluster: Cluster, view: View, damaged: Sequence[DamagedFile], copier: Copier) -> list[DamagedFile]:
+    """What becomes of the damaged copies for which no replica has the same file whole."""
+    merges = cluster.ledger.merges(view.table.table_id)
+    replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
+    among = Surroundings(view.metadata.epoch, view.ranges, view.snapshots, view.lineage, replaced)
+    left = {(file.volume_id, file.path) for file in damaged if not file.healed}
+    answers = heal_by_rows(left, among, copier, cluster.ledger)
+    return [
+        msgspec.structs.replace(
+            file,
+            healed=file.healed or answers.get((file.volume_id, file.path), file.obstacle) is None,
+            obstacle=None if file.healed else answers.get((file.volume_id, file.path), file.obstacle),
+        )
+        for file in damaged
+    ]
+
+
+def _remember(cluster: Cluster, view: View, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:
+    """Take away the notes of copies that are whole now, or that their replica has no more; note what stays damaged."""
+    table_id = view.table.table_id
+    bad = {(file.volume_id, file.path): file.damage for file in damaged if not file.healed}
+    live = {
+        (volume, file.path): StoredFile(file, snapshot.address)
+        for volume, snapshot in view.snapshots.items()
+        for file in snapshot.all_files.values()
+    }
+    looked_at = {(file.volume_id, file.path) for file in damaged} | {
+        _key(StoredFile(file, view.snapshots[volume].address))
+        for volume in view.snapshots
+        for file in _of_ranges(view, volume)
+    }
+    gone = {note.key for note in notes if note.volume_id in view.snapshots and note.key not in live}
+    cluster.damage.clear(
+        [note for note in notes if note.key in gone or (note.key in looked_at and note.key not in bad)]
+    )
+    cluster.damage.add(table_id, [(live[key], damage) for key, damage in bad.items() if key in live])
+
+
+def _heal(
+    view: View,
+    check_bytes: bool,
+    dry_run: bool,
+    spark: SparkSession | None,
+    noted: Collection[tuple[VolumeId, str]],
+) -> tuple[list[DamagedFile], int]:
+    """Find damaged files of the ranges at rest and heal them by the same file; how many files were read for it.
+
+    Copies that were `noted` are read in any case.
+    """
     stored = {
         volume: [StoredFile(file, snapshot.address) for file in _of_ranges(view, volume)]
         for volume, snapshot in view.snapshots.items()
@@ -299,8 +359,13 @@ def _heal(view: View, check_bytes: bool, dry_run: bool, spark: SparkSession | No
     found = _listed(view, stored)
     bad = {key for key, (_, damage) in found.items() if damage}
     checked = 0
-    if check_bytes:
-        everything = [one for files in stored.values() for one in files if _key(one) not in bad]
+    everything = [
+        one
+        for files in stored.values()
+        for one in files
+        if _key(one) not in bad and (check_bytes or _key(one) in noted)
+    ]
+    if everything:
         results = check_in_threads(everything) if spark is None else check_with_spark(spark, everything)
         checked = len(results)
         by_name: dict[tuple[str, int], list[tuple[StoredFile, Checked]]] = defaultdict(list)

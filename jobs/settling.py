@@ -24,6 +24,7 @@ from epochlake.jobs.dataplane.ledger import Merge
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.dataplane.pieces import meet, without
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.dataplane.sealing import require_intact
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import View
 from epochlake.metastore import storage
@@ -134,6 +135,7 @@ def _stored(address: ReplicaAddress, merge: Merge, label: str) -> DataFile | Non
     try:
         found = described(uri, path, label, window)
         if found is not None:
+            require_intact(found, uri)  # damaged bytes are finished nowhere
             # Whoever has stored it may not have come to that.
             storage.sync_data([uri])
         return found

@@ -108,7 +108,9 @@ def commit_files(
             return raised if isinstance(raised, Unreachable) else again()
         if session is not None and session not in snapshot.sessions:
             return SessionClosed(session)
-        gone = {file.file_id for file in (*removes, *superseded([*live.values(), *absent], lineage))}
+        leaving = {file.file_id for file in removes}
+        staying = [file for file in live.values() if file.file_id not in leaving]
+        gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}
         return Change(
             tuple(file for file in absent if file.file_id not in gone),
             tuple(file for file in live.values() if file.file_id in gone),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 THREADS = 8
 
+NO_GOOD_BYTES = "no other replica has good bytes of it: restore it from a backup, or write its rows again"
+
 _RESULT_DDL = "number bigint, digest string, damage string"
 
 
@@ -139,7 +141,7 @@ def outvoted(checked: Sequence[tuple[StoredFile, Checked]]) -> dict[int, str]:
 
 def heal(damaged: StoredFile, sources: Sequence[ReplicaAddress]) -> str | None:
     """Put the bytes of a good replica in a damaged file's place, whole or not at all; why not, when that fails."""
-    obstacle = "no other replica has good bytes of it: restore it from a backup, or write its rows again"
+    obstacle = NO_GOOD_BYTES
     for source in sources:
         try:
             copy_data_file(file_copy(damaged.file, source, damaged.address))

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from epochlake.jobs import announcing, compaction
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.dataplane.commits import segregate
 from epochlake.jobs.dataplane.comparing import IN_TRANSITION
+from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.repair import repair
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.versions import read_versions, write_versions
+from tests.support.compactions import Released, reaching
+from tests.support.versions import compact_here, read_versions, write_versions
 
 TABLE = "air.flights"
 
@@ -66,8 +71,6 @@ def test_replicas_that_lack_something_of_each_other_are_repaired_in_one_go(table
 
 
 def test_a_replica_that_has_a_file_in_pieces_lacks_only_what_is_in_no_piece(table: SmallCluster) -> None:
-    from epochlake.jobs.dataplane.commits import segregate
-
     write_versions(table, dict.fromkeys(range(50), "x"))
     middle = -(2**62)
     assert segregate(table.address("A"), [middle], table.metadata.epoch) == 0
@@ -183,3 +186,99 @@ def test_of_bytes_that_all_decode_but_differ_most_votes_win() -> None:
     ]
     for found, losers in cases:
         assert set(outvoted([(None, one) for one in found])) == losers  # type: ignore[misc]
+
+
+# --- healing by rows -----------------------------------------------------------------------------------------------
+
+
+def damage_all(table: SmallCluster, node: str) -> None:
+    address = table.address(node)
+    for number in range(len(open_snapshot(address).all_files)):
+        flip(stored_path(table, node, number))
+
+
+def assert_healed(table: SmallCluster, expected: list[tuple[int, str]]) -> None:
+    report = repair(table.cluster, TABLE, check_bytes=True)
+    assert report.complete, report
+    assert all(file.healed for file in report.damaged)
+    again = repair(table.cluster, TABLE, check_bytes=True)
+    assert (again.damaged, again.differing) == ((), 0)
+    assert table.cluster.damage.of(table.table.table_id) == []
+    for lost in ("AB", "BC", "CA"):
+        with table.without(lost):
+            assert read_versions(table, "ONE") == expected
+
+
+def test_whole_files_are_healed_by_pieces_and_pieces_by_whole_files(table: SmallCluster) -> None:
+    expected = write_some(table)
+    assert segregate(table.address("B"), [-(2**62), 0, 2**62], table.metadata.epoch) == 0
+    damage_all(table, "A")
+    damage_all(table, "C")
+    assert_healed(table, expected)
+    damage_all(table, "B")
+    assert_healed(table, expected)
+
+
+def test_a_piece_is_healed_by_a_piece_of_the_same_rows_with_other_bytes(table: SmallCluster) -> None:
+    expected = write_some(table)
+    for node in "AB":
+        assert segregate(table.address(node), [0], table.metadata.epoch) == 0
+    address = table.address("A")
+    for file in list(open_snapshot(address).all_files.values()):
+        # The same rows with other bytes: as if it had been cut out of another piece by another version.
+        path = Path(address.uri, file.path)
+        path.write_bytes(path.read_bytes()[:-1])
+    damage_all(table, "C")
+    assert_healed(table, expected)
+
+
+@pytest.mark.parametrize("merged_on", ["A", "AB"])
+@pytest.mark.parametrize("bad", ["merged", "not merged"])
+def test_merged_files_are_healed_by_what_they_replace_and_the_other_way_round(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch, merged_on: str, bad: str
+) -> None:
+    expected = write_some(table)
+    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "commit_files", reaching(table.volumes(merged_on)))
+        compact_here(table)
+    for node in merged_on if bad == "merged" else set("ABC") - set(merged_on):
+        damage_all(table, node)
+    assert_healed(table, expected)
+    assert compact_here(table).complete, "what is left of the half compaction stands in nobody's way"
+    assert_healed(table, expected)
+
+
+def test_what_reads_have_noted_is_looked_at_without_reading_everything(table: SmallCluster) -> None:
+    expected = write_some(table)
+    flip(stored_path(table, "A"))
+    [stored] = [
+        StoredFile(file, table.address("A"))
+        for file in open_snapshot(table.address("A")).all_files.values()
+        if file.path == str(stored_path(table, "A").relative_to(table.address("A").uri))
+    ]
+    table.cluster.damage.add(table.table.table_id, [(stored, "a read met it")])
+    report = repair(table.cluster, TABLE)
+    assert [(file.replica, file.healed) for file in report.damaged] == [("A/d1", True)]
+    assert report.checked_files == 1
+    assert_healed(table, expected)
+
+
+def test_a_damaged_file_whose_rows_are_nowhere_else_stays_and_is_noted(table: SmallCluster) -> None:
+    write_some(table)
+    for node in "ABC":
+        flip(stored_path(table, node))
+    report = repair(table.cluster, TABLE, check_bytes=True)
+    assert not report.complete
+    assert [(file.healed, "backup" in (file.obstacle or "")) for file in report.damaged] == [(False, True)] * 3
+    assert len(table.cluster.damage.of(table.table.table_id)) == 3
+    for node in "ABC":
+        assert stored_path(table, node).exists()
+
+
+def write_some(table: SmallCluster) -> list[tuple[int, str]]:
+    for part in range(3):
+        write_versions(table, {row: f"note {row}" for row in range(part, 60, 3)})
+    return [(row, f"note {row}") for row in range(60)]
