@@ -307,7 +307,7 @@ def _healed_by_rows(cluster: Cluster, view: View, damaged: Sequence[DamagedFile]
     """What becomes of the damaged copies for which no replica has the same file whole."""
     merges = cluster.ledger.merges(view.table.table_id)
     replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
-    among = Surroundings(view.metadata.epoch, view.ranges, view.snapshots, view.lineage, replaced)
+    among = Surroundings(view.metadata.fence, view.ranges, view.snapshots, view.lineage, replaced)
     left = {(file.volume_id, file.path) for file in damaged if not file.healed}
     answers = heal_by_rows(left, among, copier, cluster.ledger)
     return [

@@ -28,9 +28,9 @@ Key = tuple[VolumeId, str]
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What is known of the replicas of a table at an epoch: ranges at rest, snapshots, and what merged files stand for.
+    """What is known of the replicas of a table: ranges at rest, snapshots, and what merged files stand for.
 
-    `replaced`: what each merged file was made of.
+    `epoch`: the fence of the plan. `replaced`: what each merged file was made of.
     """
 
     epoch: int
