@@ -34,6 +34,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.watcher import Watcher
+from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.pipeline.pipeline import Pipeline
@@ -55,6 +56,7 @@ class Root:
         self.batches = storage.join(uri, "batches")
         self.compactions = storage.join(uri, "compactions")
         self.damaged = storage.join(uri, "damaged")
+        self.leases = storage.join(uri, "leases")
 
 
 def author() -> str:
@@ -75,6 +77,7 @@ def initialise(
     """
     storage.use_settings(configuration.storage)
     root = Root(configuration.root)
+    require_new(root)
     storage.create_directory(root.uri, parents=True)
     create_log_table(root.log)
     follower = Follower(DeltaLog(root.log))
@@ -96,6 +99,30 @@ def initialise(
     )
 
 
+def require_new(root: Root) -> None:
+    """Refuse to begin a cluster where another one has lost its log: its tables would be taken for files of nobody.
+
+    A root with a log passes: the log itself refuses a second beginning. Raises LogUnreadable.
+    """
+    if storage.exists(storage.join(root.log, "_delta_log")):
+        return
+    places = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.leases)
+    left = [place for place in places if _holds_files(place)]
+    if left:
+        raise LogUnreadable(
+            f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {storage.join(root.log, '')} "
+            f"has lost its _delta_log, or has gone. Restore it from a backup and do not begin another cluster here; "
+            f"to give that cluster up for good, choose another root"
+        )
+
+
+def _holds_files(place: str) -> bool:
+    try:
+        return bool(storage.list_files(place))
+    except storage.MissingFile:
+        return False
+
+
 class Cluster:
     """An open cluster. Safe for use by several threads; close it, or use it in a `with`.
 
@@ -111,6 +138,7 @@ class Cluster:
         self.damage = DamageNotes(self.root.damaged)
         log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
         self.follower = self._follow(log)
+        self._closed = False
         self._connecting = threading.RLock()
         self._embedded: EmbeddedZooKeeper | None = None
         self._coordination: Coordination | None = None
@@ -121,7 +149,11 @@ class Cluster:
             author=author(),
             snapshot_every=configuration.log.snapshot_every,
         )
-        metadata = self.follower.catch_up()
+        try:
+            metadata = self.follower.catch_up()
+        except NotInitialised:
+            require_new(self.root)
+            raise
         if metadata.epoch == 0:
             raise NotInitialised(f"{configuration.root} holds a log without an epoch: run `epochlake init` again")
         expected = configuration.cluster.name
@@ -165,9 +197,10 @@ class Cluster:
         )
 
     def pipeline(self, name: str, spark: SparkSession, *, datacenter: str | None = None) -> Pipeline:
-        """A run of a Spark job at the gate of this cluster; use it in a `with`. See `Pipeline`."""
+        """A run of a Spark job at the gate of this cluster; use it in a `with`, while the cluster is open."""
         from epochlake.jobs.pipeline.pipeline import Pipeline  # only here: most commands start no Spark
 
+        self.require_open()
         return Pipeline(self, name, spark, datacenter)
 
     def wait_for_news(self, after: int, timeout: float) -> bool:
@@ -186,6 +219,7 @@ class Cluster:
         seconds. Raises CoordinationUnavailable.
         """
         with self._connecting:
+            self.require_open()
             if self._coordination is None:
                 settings = self.configuration.zookeeper
                 coordination = Coordination(
@@ -209,8 +243,17 @@ class Cluster:
         """A place of its own in the line in front of the log."""
         return ZooKeeperQueue(self.coordination, self._require_root)
 
+    def require_open(self) -> None:
+        """Raises InvalidRequest when it was closed: it follows no log and holds no lease any more."""
+        if self._closed:
+            raise InvalidRequest(
+                f"the cluster {self.metadata.identity.name!r} was closed: keep it open, in its `with`, for as long as "
+                f"its pipelines are used, or open it again"
+            )
+
     def close(self) -> None:
         with self._connecting:
+            self._closed = True
             if self._watcher is not None:
                 self._watcher.stop()
                 self._watcher = None

@@ -34,7 +34,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.announcing import announced
+from epochlake.jobs.announcing import announced, live_leases
 from epochlake.jobs.dataplane.commits import commit_files
 from epochlake.jobs.dataplane.compacting import (
     TARGET_FILE_BYTES,
@@ -54,8 +54,7 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Comm
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import View, look, repair
 from epochlake.jobs.settling import Settled, settle
-from epochlake.metastore.coordination.leases import live_leases
-from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN
@@ -194,8 +193,8 @@ def _purge_before(cluster: Cluster, grace_seconds: float) -> tuple[int, str | No
     """Before when a delete may be forgotten, microseconds since 1970; or why none may."""
     now = time.time_ns() // 1000
     try:
-        leases = live_leases(cluster.coordination())
-    except CoordinationUnavailable as error:
+        leases = live_leases(cluster)
+    except (CoordinationUnavailable, StorageUnavailable) as error:
         return MIN_TOKEN, f"it cannot be asked which pipelines live: {error}"
     oldest = min((lease.started_at * 1000 for lease in leases), default=now)
     return min(now - int(grace_seconds * 1_000_000), oldest), None

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from epochlake.metastore.deadlines import DEADLINE_SECONDS
 from epochlake.metastore.errors import ConfigurationError
-from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel
+from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, spelt_alike
 from msgspec import Meta
 
 DEFAULT_FILE = Path("conf") / "epochlake.toml"
@@ -221,14 +221,18 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def load(
-    path: str | Path | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    path: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    *,
+    root: str | None = None,
 ) -> Configuration:
     """The configuration of this process.
 
     `path` or else `EPOCHLAKE_CONF` names the file; without either, `conf/epochlake.toml` is taken where there is one.
     Then every `EPOCHLAKE__KEY` and `EPOCHLAKE__SECTION__KEY` of `environ` counts. `directory` is the working directory
-    that relative paths count from. Raises `ConfigurationError` for a file that cannot be read, an unknown key, and
-    a value of the wrong type.
+    that relative paths count from. `root` goes before all other roots. Raises `ConfigurationError` for a file that
+    cannot be read, an unknown key, and a value of the wrong type.
     """
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
@@ -242,6 +246,11 @@ def load(
     for variable in sorted(environ):
         if variable.startswith(PREFIX):
             _override(values, variable, environ[variable])
+    if root is not None:
+        if not root.strip():
+            raise ConfigurationError("--root is empty: name the directory or URI of the cluster, or leave it out.")
+        values[""]["root"] = root
+    _refuse_single_underscores(values, environ)
     sections: dict[str, Any] = {name: _built(origin, name, SECTIONS[name], values[name]) for name in SECTIONS}
     configuration = Configuration(**values[""], **sections)
     return msgspec.structs.replace(configuration, root=resolved(configuration.root, directory))
@@ -251,7 +260,7 @@ def locate(path: str | Path | None, environ: Mapping[str, str], directory: Path)
     """The file that `load` reads, None when there is none and the defaults count."""
     named = path or environ.get(FILE_VARIABLE)
     if named:
-        return directory / Path(named).expanduser()
+        return directory / at_home(str(named))
     default = directory / DEFAULT_FILE
     return default if default.is_file() else None
 
@@ -260,7 +269,18 @@ def resolved(root: str, directory: Path) -> str:
     """`root` as an absolute path, unless it is a URI, which stays as it is."""
     if "://" in root:
         return root
-    return os.path.normpath(directory / Path(root).expanduser())
+    return os.path.normpath(directory / at_home(root))
+
+
+def at_home(path: str) -> str:
+    """A path with `~` and `~user` filled in, as a shell does it. Raises `ConfigurationError` for an unknown user."""
+    filled = os.path.expanduser(path)
+    if filled.startswith("~"):
+        raise ConfigurationError(
+            f"{path} names a home directory that is not known here: write the whole path, or ./{path} for a directory "
+            f"of that name."
+        )
+    return filled
 
 
 def reference() -> str:
@@ -366,14 +386,40 @@ def _override(values: dict[str, dict[str, Any]], variable: str, text: str) -> No
         values[name][key] = _converted(f"the environment ({variable})", name, key, text, strict=False)
 
 
+def _refuse_single_underscores(values: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> None:
+    """A variable that would be ignored for one missing underscore is refused, unless its key has another value."""
+    for section, keys in KEYS.items():
+        for key in keys:
+            right = PREFIX + (f"{section}__{key}" if section else key).upper()
+            wrong = {right.replace("__", "_"), right.replace("__", "_", 1), f"{PREFIX}{section}_{key}".upper()}
+            for variable in sorted(wrong - {right, FILE_VARIABLE}):
+                if variable in environ and key not in values[section]:
+                    raise ConfigurationError(
+                        f"environment: {variable} is not read, for want of an underscore: did you mean {right}?"
+                    )
+
+
 def _converted(origin: str, section: str, key: str, value: Any, *, strict: bool) -> Any:
     kind = KEYS[section][key]
     try:
-        return msgspec.convert(value, kind, strict=strict)
+        return msgspec.convert(_spelt(value, kind), kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigurationError(
             f"{origin}: {_label(section, key)} is {_as_toml(value)}, expected {expected(kind)}."
         ) from error
+
+
+def _spelt(value: Any, kind: Any) -> Any:
+    """A choice as it is declared, from any case: `local_quorum`, `Local-Quorum` and `LOCAL_QUORUM` are the same."""
+    base = get_args(kind)[0]
+    if not isinstance(value, str):
+        return value
+    choices: Iterable[str] = ()
+    if get_origin(base) is Literal:
+        choices = get_args(base)
+    elif isinstance(base, type) and issubclass(base, enum.Enum):
+        choices = [choice.value for choice in base]
+    return next((choice for choice in choices if spelt_alike(choice) == spelt_alike(value)), value)
 
 
 def _built(origin: str, name: str, kind: type[msgspec.Struct], values: dict[str, Any]) -> msgspec.Struct:

@@ -11,7 +11,7 @@ import logging.config
 import tomllib
 from pathlib import Path
 
-from epochlake.metastore.configuration import LoggingSettings
+from epochlake.metastore.configuration import LoggingSettings, at_home
 from epochlake.metastore.errors import ConfigurationError
 
 _QUIET = ("kazoo", "py4j")
@@ -23,7 +23,7 @@ def start_logging(settings: LoggingSettings) -> None:
     Raises `ConfigurationError`, naming the file, when it cannot be read or means nothing to `dictConfig`.
     """
     if settings.file:
-        _from_file(Path(settings.file).expanduser())
+        _from_file(Path(at_home(settings.file)))
         return
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("epochlake").setLevel(settings.level)

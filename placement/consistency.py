@@ -16,6 +16,11 @@ from epochlake.placement.errors import InvalidRequest
 DatacenterOf = Callable[[int], str]
 
 
+def spelt_alike(text: str) -> str:
+    """A level's name as it is written here, from any case, with - or blanks for _: for people, in every place."""
+    return "_".join(text.upper().replace("-", " ").replace("_", " ").split())
+
+
 class ConsistencyLevel(StrEnum):
     ONE = "ONE"
     TWO = "TWO"
@@ -28,8 +33,8 @@ class ConsistencyLevel(StrEnum):
     def parse(cls, text: str) -> ConsistencyLevel:
         """Read a level in any case; an unknown one is an InvalidRequest that lists the known ones."""
         try:
-            return cls(text.upper().replace("-", "_"))
-        except ValueError:
+            return cls(spelt_alike(text))
+        except (ValueError, AttributeError):
             raise InvalidRequest(
                 f"unknown consistency level {text!r}: use one of {', '.join(level.value for level in cls)}"
             ) from None

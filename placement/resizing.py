@@ -190,12 +190,12 @@ def _reason(tables: TableSizes, row: int, by_size: int, wanted: int, goal: Goal)
 
 
 def in_words(size: float) -> str:
-    """A size in bytes for people, in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
+    """A size in bytes for people, in decimal units, as everywhere."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 # --- siblings that are to be merged come to the same volumes ------------------------------------------------------

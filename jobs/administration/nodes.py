@@ -21,6 +21,7 @@ from epochlake.jobs.administration.tokens import allocated
 from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
 from epochlake.metastore.commit import Committed
+from epochlake.metastore.configuration import at_home
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
@@ -178,6 +179,7 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
     specs: list[VolumeSpec] = []
     for name, uri, capacity in (VolumeSpec(*volume) for volume in volumes):
         require_known_scheme(uri)
+        uri = uri if "://" in uri else at_home(uri)
         local = storage.local_path(uri)
         place = uri.rstrip("/") if local is None else os.path.abspath(local)
         if any(place == other.uri for other in specs):

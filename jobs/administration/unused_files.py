@@ -1,7 +1,8 @@
 """Deleting what no pipeline can need any more, on every replica table that can be reached.
 
-Live leases say what a pipeline may still read, and only ZooKeeper knows them: without it nothing is deleted. As leases
-can be missing for a moment (a process that is cut off), nothing young is deleted either.
+Live leases say what a pipeline may still read. Most are in ZooKeeper: without it nothing is deleted. Processes that are
+cut off from it keep theirs at the root (`jobs/announcing.py`). As a process that was paused has none for a moment,
+nothing young is deleted either.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.reachability import THREADS
+from epochlake.jobs.announcing import forget_expired, live_leases
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.vacuum import Vacuumed, unused_files, vacuum
 from epochlake.metastore import storage
-from epochlake.metastore.coordination.leases import live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -63,7 +64,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
         raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds: give 0 or more")
     now = time.time_ns() // 1_000_000
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
-    leases = live_leases(cluster.coordination())
+    leases = live_leases(cluster)
     metadata = cluster.catch_up()
     keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
 
@@ -72,6 +73,8 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
 
     with ThreadPoolExecutor(THREADS) as pool:
         swept = [replica for replica in pool.map(sweep_one, _places(metadata)) if replica is not None]
+    if not dry_run:
+        forget_expired(cluster.root.leases)
     return Sweep(dry_run, keep, len(leases), tuple(swept))
 
 

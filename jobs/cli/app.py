@@ -22,6 +22,7 @@ from epochlake.jobs.cli.commands import (
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
+from epochlake.jobs.cluster import PRODUCT_VERSION
 
 app = typer.Typer(
     name="epochlake",
@@ -34,6 +35,12 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"epochlake {PRODUCT_VERSION}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     context: typer.Context,
@@ -44,8 +51,11 @@ def options(
         str | None, typer.Option("--root", metavar="URI", help="Where the cluster is; else the configuration's root.")
     ] = None,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="Tables for people, JSON for programs.")
+        Output, typer.Option("--output", "-o", case_sensitive=False, help="Tables for people, JSON for programs.")
     ] = Output.TEXT,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything; stack traces on errors.")] = False,
 ) -> None:
     session = Session(conf, root, output, verbose)

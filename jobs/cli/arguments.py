@@ -83,7 +83,7 @@ def parse_size(text: str) -> int:
     number, unit, binary = match.groups()
     size = float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
     if size >= MOST_BYTES:
-        raise InvalidRequest(f"{text!r} is no size: it has to be less than 8 EiB")
+        raise InvalidRequest(f"{text!r} is no size: it has to be less than 9.22 EB")
     return int(size)
 
 

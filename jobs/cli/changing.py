@@ -17,6 +17,7 @@ from epochlake.jobs.administration.movements import RingPlan, plan_on_ring
 from epochlake.jobs.administration.sizes import keyspace_sizes
 from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.cli.documents import Changed, Planned
+from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import changes as text
 from epochlake.metastore.commit import Committed
@@ -125,7 +126,8 @@ def carry_out(
         event = plan(metadata, options)
         session.show(planned(metadata, event, details(), session.configuration), text.planned)
         return
-    committed = commit(options)
+    with committing(options["request_id"] or "", session.epoch_of):
+        committed = commit(options)
     session.show(changed(session, committed, details()), text.changed)
 
 

@@ -43,7 +43,8 @@ class Planned(msgspec.Struct, frozen=True):
 class RequestRow(msgspec.Struct, frozen=True):
     """A topology request: of what kind and about what, and what became of it. `epoch` is the one that changed it last.
 
-    `reason` is why it was asked for, `detail` why it was paused, cancelled or failed.
+    `reason` is why it was asked for, `detail` why it was paused, cancelled or failed. `left_out`: how many older
+    requests the list leaves out for its `--limit`, the same in each of its rows.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     requested_epoch: int
     started_epoch: int | None
     epoch: int
+    left_out: int = 0
 
 
 class NodeShown(msgspec.Struct, frozen=True):
@@ -123,7 +125,10 @@ class TableShown(msgspec.Struct, frozen=True):
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """An entry of the log. `summary` is for people, `committed_at` ISO 8601."""
+    """An entry of the log. `summary` is for people, `committed_at` ISO 8601.
+
+    `left_out`: how many older entries the list leaves out for its `--limit`, the same in each of its rows.
+    """
 
     epoch: int
     event: str
@@ -132,6 +137,7 @@ class LogRow(msgspec.Struct, frozen=True):
     reason: str
     committed_at: str
     request_id: str
+    left_out: int = 0
 
 
 class LogEntry(msgspec.Struct, frozen=True):

@@ -1,43 +1,53 @@
 """The entry of the command line: `run` for the shell, `main` for whoever has arguments and wants the exit code.
 
 The one idea: every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
-never ends the process: in a notebook or a wheel task that would be a failure by itself.
+never ends the process: in a notebook or a wheel task that would be a failure by itself. Nothing heavy is imported
+before it is clear what a Ctrl-C says in that time.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING
 
-import typer
-from epochlake.jobs.cli.documents import ErrorBody, ErrorDocument
+from epochlake.jobs.cli.interruption import NOTHING, Interrupted
 from epochlake.metastore.errors import CommitUnknown, Rejected
 from epochlake.placement.errors import EpochlakeError
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cli.documents import ErrorBody
 
 PROGRAM = "epochlake"
 INTERRUPTED = 130
 USAGE = 2
 
-# In whatever version: typer brings click's errors along, or has its own copy of them.
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
 GLOBAL_FLAGS = frozenset({"--verbose", "-v"})
 GLOBAL_VALUES = frozenset({"--conf", "--root", "--output", "-o"})
 TAKES_OWN_OPTIONS = "demo"
 
-logger = logging.getLogger(__name__)
-
 
 def run() -> None:
     """The `epochlake` command."""
+    signal.signal(signal.SIGINT, _leave_at_once)
+    with suppress(Exception):
+        import epochlake.jobs.cli.app  # noqa: F401  # what fails here is told by `main`
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = main(sys.argv[1:])
+    # What libraries clean up at the end may take a while: a Ctrl-C then is no error of theirs.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if code == INTERRUPTED:
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
@@ -47,24 +57,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = _wants_json(arguments)
     verbose = bool(GLOBAL_FLAGS & set(arguments))
     try:
-        from epochlake.jobs.cli.app import app
-
-        code = typer.main.get_command(app).main(arguments, prog_name=PROGRAM, standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        return _run(arguments, as_json)
     except EpochlakeError as error:
         _tell(error, error.exit_code, as_json, verbose)
         return error.exit_code
-    except UsageError as error:
-        _tell_usage(error, as_json)
-        return USAGE
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        _tell_interrupted(error, as_json)
         return INTERRUPTED
     except BrokenPipeError:
         return 0
     except Exception as error:
         _tell(error, EpochlakeError.exit_code, as_json, verbose)
         return EpochlakeError.exit_code
+
+
+def _run(arguments: Sequence[str], as_json: bool) -> int:
+    import typer
+    from epochlake.jobs.cli.app import app
+
+    # In whatever version: typer brings click's errors along, or has its own copy of them.
+    usage_error: type[Exception] = typer.BadParameter.__bases__[0]
+    try:
+        # Not the command's own `main`: that prints and wraps a KeyboardInterrupt.
+        with typer.main.get_command(app).make_context(PROGRAM, list(arguments)) as context:
+            context.command.invoke(context)
+        return 0
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except usage_error as error:
+        _tell_usage(error, as_json)
+        return USAGE
+
+
+def _leave_at_once(signum: int, frame: FrameType | None) -> None:
+    """While modules are imported: an exception there can come out as any other error of any library."""
+    os.write(2, f"{PROGRAM}: {NOTHING}\n".encode())
+    os._exit(INTERRUPTED)
 
 
 def globals_first(arguments: Sequence[str]) -> list[str]:
@@ -105,6 +135,8 @@ def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> Non
     if not isinstance(error, EpochlakeError):
         message = f"{type(error).__name__}: {message} (unexpected: run again with --verbose and report what it prints)"
     if as_json:
+        from epochlake.jobs.cli.documents import ErrorBody
+
         body = ErrorBody(
             type=type(error).__name__,
             message=message,
@@ -117,12 +149,25 @@ def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> Non
         print(f"{PROGRAM}: {message}", file=sys.stderr)
 
 
+def _tell_interrupted(error: KeyboardInterrupt, as_json: bool) -> None:
+    message = error.said if isinstance(error, Interrupted) else NOTHING
+    if not as_json:
+        print(f"{PROGRAM}: {message}", file=sys.stderr)
+        return
+    from epochlake.jobs.cli.documents import ErrorBody
+
+    request_id = error.request_id if isinstance(error, Interrupted) else None
+    _print_json(ErrorBody("Interrupted", message, INTERRUPTED, request_id=request_id))
+
+
 def _tell_usage(error: Exception, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(text.split()) or "A command is missing."  # then the help has been printed already
     message += "" if message.endswith((".", "?", "!")) else "."
     context = getattr(error, "ctx", None)
     if as_json:
+        from epochlake.jobs.cli.documents import ErrorBody
+
         _print_json(ErrorBody("UsageError", message, USAGE))
         return
     where = context.command_path if context is not None else PROGRAM
@@ -130,6 +175,7 @@ def _tell_usage(error: Exception, as_json: bool) -> None:
 
 
 def _print_json(body: ErrorBody) -> None:
+    from epochlake.jobs.cli.documents import ErrorDocument
     from epochlake.jobs.cli.session import as_json
 
     print(as_json(ErrorDocument(body)), file=sys.stderr)

@@ -89,6 +89,7 @@ _HEAD = """# The command line
 Written by `python -m epochlake.jobs.cli.reference`.
 
     epochlake [--conf FILE] [--root URI] [--output text|json] [--verbose] COMMAND …
+    epochlake --version
 
 The global options may stand anywhere. Data goes to stdout; messages, logs and progress bars go to stderr, bars only on
 a terminal. With `--output json` an error is a document too ([ErrorDocument](#errordocument)), on stderr. Tokens are
@@ -99,10 +100,10 @@ a terminal. With `--output json` an error is a document too ([ErrorDocument](#er
 | 0 | done, or done already under this request id |
 | 1 | failed |
 | 2 | usage: the command, the configuration, or a value that cannot be meant |
-| 3 | rejected by the metadata; nothing was changed |
+| 3 | rejected by the metadata; nothing was changed. Of a what-if: an operation would be |
 | 4 | something does not hold that always must |
 | 75 | worth retrying: a timeout, storage or ZooKeeper away, an outcome that is unknown (same request id!) |
-| 130 | interrupted |
+| 130 | interrupted; the message says whether anything was committed |
 
 Every job can also be run by `spark-submit` (`jobs/run_coordinator.py`, `verify_log.py`, `compact_log.py`,
 `take_snapshot.py`, `vacuum_replicas.py`, `repair.py`, `compaction.py`: the options of their commands) and as a wheel

@@ -20,6 +20,8 @@ from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.diagnostics import start_logging
+from epochlake.metastore.errors import NotInitialised
+from epochlake.metastore.log.delta import DeltaLog
 from rich.console import Console, RenderableType
 
 D = TypeVar("D")
@@ -51,9 +53,7 @@ class Session:
     def configuration(self) -> Configuration:
         """The configuration, with `--root` and `--verbose` put over it; logging is on from then on."""
         if self._configuration is None:
-            loaded = configurations.load(self._conf)
-            if self._root is not None:
-                loaded = msgspec.structs.replace(loaded, root=configurations.resolved(self._root, Path.cwd()))
+            loaded = configurations.load(self._conf, root=self._root)
             settings = loaded.logging
             if self.verbose:
                 settings = msgspec.structs.replace(settings, level="DEBUG")
@@ -73,6 +73,13 @@ class Session:
         if self._cluster is None:
             self._cluster = self._open.enter_context(Cluster(self.configuration))
         return self._cluster
+
+    def epoch_of(self, request_id: str) -> int | None:
+        """The epoch that a request was committed as, by the log as it is now; None when it is not in it."""
+        try:
+            return DeltaLog(self.places.log).request_epochs(2**63 - 1).get(request_id)
+        except NotInitialised:
+            return None
 
     def show(self, document: D, text: Callable[[D], RenderableType | list[RenderableType]]) -> None:
         """Print a document: as JSON, or what `text` makes of it."""

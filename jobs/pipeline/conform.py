@@ -27,18 +27,38 @@ _WIDER = {
 
 def conform(df: DataFrame, table: Table) -> DataFrame:
     """The columns of `df` in the table's order and types. Raises InvalidRequest naming every column that is wrong."""
+    require_dataframe(df, table, table.columns)
     return _selected(df, table, table.columns)
 
 
 def conform_keys(df: DataFrame, table: Table) -> DataFrame:
     """The primary key of `df`, with every other column of the table null: the rows of a delete."""
     keys = [column for column in table.columns if column.name in table.primary_key]
+    require_dataframe(df, table, keys)
     selected = _selected(df.select(*[c for c in df.columns if c in table.primary_key]), table, keys)
     return selected.select(
         *[
             F.col(f"`{column.name}`") if column in keys else F.lit(None).cast(column.type).alias(column.name)
             for column in table.columns
         ]
+    )
+
+
+def require_dataframe(rows: object, table: Table, columns: Sequence[Column]) -> None:
+    """Raises InvalidRequest for rows that are no DataFrame of Spark, or a stream, with what makes one of them."""
+    if isinstance(rows, DataFrame):
+        if rows.isStreaming:
+            raise InvalidRequest(
+                f"a stream cannot be written to table {table.full_name} as a whole: write its batches with "
+                f"foreachBatch, and name each: pipeline.write(rows, {table.full_name!r}, batch=…)"
+            )
+        return
+    schema = ", ".join(f"{column.name} {column.type}" for column in columns)
+    kind = type(rows).__module__.partition(".")[0]
+    what = {"builtins": "a " + type(rows).__name__, "pandas": "of pandas", "pyarrow": "of Arrow"}
+    raise InvalidRequest(
+        f"the rows for table {table.full_name} are {what.get(kind, 'a ' + type(rows).__name__)}, and have to be a "
+        f"DataFrame of Spark: make it with spark.createDataFrame(rows, {schema!r})"
     )
 
 

@@ -7,9 +7,6 @@ what moved, and keeps everything that it has staged.
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import time
 import uuid
 import zlib
@@ -18,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
+from epochlake.jobs.announcing import Presence
 from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.jobs.dataplane.encoding import Cover
 from epochlake.jobs.dataplane.pieces import Interval
@@ -31,8 +29,7 @@ from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.pipeline.landing import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, Landing
 from epochlake.jobs.pipeline.replicas import describe, open_all, open_to_read
 from epochlake.jobs.pipeline.verified_reading import damage_behind, plan_verified_read
-from epochlake.metastore.coordination.leases import Announcement, Lease, announce
-from epochlake.metastore.errors import CoordinationUnavailable, Rejected
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs
@@ -42,8 +39,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
-
-logger = logging.getLogger(__name__)
 
 CATCH_UP_SECONDS = 30.0
 """How long a replica may be ahead of the log that this process can read before the pipeline gives up."""
@@ -85,10 +80,10 @@ class Pipeline:
         self._versions = 0
         self._reads = 0
         self._read: dict[Table, dict[StoredFile, None]] = {}
-        self._announcement: Announcement | None = None
+        self._presence: Presence | None = None
+        self._ended = False
         self._metadata = cluster.catch_up()
         self._grouped: dict[tuple[int, TableId], Grouped] = {}
-        self._started_at = time.time_ns() // 1_000_000
 
     @property
     def epoch(self) -> int:
@@ -96,18 +91,21 @@ class Pipeline:
         return self._metadata.epoch
 
     def __enter__(self) -> Self:
-        try:
-            self._announcement = announce(self.cluster.coordination(), self._lease())
-        except CoordinationUnavailable as error:
-            logger.warning("pipeline %s runs unannounced, vacuum does not know of it: %s", self.name, error)
+        """Announce the pipeline. Raises CoordinationUnavailable when that is impossible: see `Presence.begin`."""
+        if self._presence is not None or self._ended:
+            raise InvalidRequest(f"pipeline {self.name!r} was begun before: open another one with cluster.pipeline(…)")
+        presence = Presence(self.cluster, self.name, self.pipeline_id, self.epoch)
+        presence.begin()
+        self._presence = presence
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._announcement is not None:
-            self._announcement.release()
-            self._announcement = None
+        self._ended = True
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.end()
         if isinstance(error, Exception) and not isinstance(error, EpochlakeError):
             self._look_for_damage(error)
 
@@ -133,6 +131,7 @@ class Pipeline:
         and the rows given then are not looked at. Without a name each call is a batch of its own. Raises InvalidRequest
         for rows that do not fit, ConsistencyNotReached.
         """
+        self._require_open()
         target = self._table(table)
         return self._write(conform(rows, target), target, consistency, batch, deleted=False)
 
@@ -140,6 +139,7 @@ class Pipeline:
         self, keys: DataFrame, table: str, *, consistency: str | None = None, batch: str | None = None
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count)."""
+        self._require_open()
         target = self._table(table)
         if target.append_only:
             raise InvalidRequest(f"table {table} is append-only: its rows cannot be deleted")
@@ -148,6 +148,11 @@ class Pipeline:
     def read(self, table: str, *, consistency: str | None = None) -> DataFrame:
         """The rows of a table at a consistency level, pinned now: later writes and clean-ups do not change the result.
 
+        Spark reads the files when it needs the rows. Until the end of the `with` they stay where they are. After it
+        vacuum may delete files that the table does not have any more, at the earliest an hour later unless it is told
+        otherwise: then Spark fails to find them. It never gets other rows than those that were pinned. Collect or
+        write before the end what is needed after it.
+
         A file that is missing or damaged on one replica is read on another; the log says so and `repair` is told. What
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
         and raises ReadDisturbed: the next read uses another replica.
@@ -155,6 +160,7 @@ class Pipeline:
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, Rejected for an unknown table.
         """
+        self._require_open()
         target = self._table(table)
         level = self._level(consistency)
         self._touch(target)
@@ -444,23 +450,19 @@ class Pipeline:
             self._announce()
 
     def _announce(self) -> None:
-        if self._announcement is None:
-            return
-        try:
-            self._announcement.update(self.epoch, tuple(sorted(self._tables)))
-        except CoordinationUnavailable as error:
-            logger.warning("pipeline %s goes on with its lease as it was: %s", self.name, error)
+        if self._presence is not None:
+            self._presence.update(self.epoch, tuple(sorted(self._tables)))
 
-    def _lease(self) -> Lease:
-        return Lease(
-            name=self.name,
-            pipeline_id=self.pipeline_id,
-            epoch=self.epoch,
-            tables=tuple(sorted(self._tables)),
-            started_at=self._started_at,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-        )
+    def _require_open(self) -> None:
+        """Refuse to work without a lease: vacuum would not know of it."""
+        if self._ended:
+            raise InvalidRequest(f"pipeline {self.name!r} has ended with its `with`: open another one")
+        if self._presence is None:
+            raise InvalidRequest(
+                f"pipeline {self.name!r} has not begun, so that nothing protects what it reads and writes: use it in "
+                f"`with cluster.pipeline({self.name!r}, spark) as pipeline:`"
+            )
+        self.cluster.require_open()
 
 
 def _lost(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:

@@ -46,12 +46,18 @@ class Announcement:
         self._name = uuid.uuid4().hex
         self._writing = threading.Lock()
         self._released = False
+        self._session: int | None = None
         self._unsubscribe = coordination.on_connected(self._announce_again)
 
     @property
     def lease(self) -> Lease:
         """What is, or after the next reconnect will be, announced."""
         return self._lease
+
+    @property
+    def held(self) -> bool:
+        """Whether the znode was written in the session that there is a connection for; else it has ended, or may."""
+        return self._coordination.connected and self._session == self._coordination.session_id
 
     def update(self, epoch: int, tables: tuple[str, ...], timeout: float | None = None) -> None:
         """Announce that the pipeline went on to `epoch`, and uses `tables`.
@@ -87,13 +93,15 @@ class Announcement:
             path = f"{directory}/{self._name}"
             while not self._released:
                 data = msgspec.json.encode(self._lease)
+                session = coordination.session_id
                 try:
-                    if coordination.owner(path, left()) == coordination.session_id:
+                    if coordination.owner(path, left()) == session:
                         coordination.call(f"update {path}", _set(path, data), left())
                     else:
                         # Not there, or of a session of ours that ended.
                         _delete_if_there(coordination, path, left())
                         coordination.call(f"create {path}", _create(path, data), left())
+                    self._session = session
                     break
                 except (NoNodeError, NodeExistsError):
                     continue
@@ -138,16 +146,17 @@ def live_leases(coordination: Coordination, timeout: float | None = None) -> lis
     deadline = time.monotonic() + (coordination.request_timeout if timeout is None else timeout)
     paths = [f"{directory}/{name}" for name in coordination.children(directory, timeout)]
     found = coordination.read_all(paths, deadline - time.monotonic())
-    leases = [_decode(path, answer[0]) for path, answer in zip(paths, found, strict=True) if answer is not None]
+    leases = [decode(path, answer[0]) for path, answer in zip(paths, found, strict=True) if answer is not None]
     return sorted(leases, key=lambda lease: (lease.started_at, lease.pipeline_id))
 
 
-def _decode(path: str, data: bytes) -> Lease:
+def decode(path: str, data: bytes) -> Lease:
+    """The lease that is kept at `path`. Raises UnknownFormat."""
     try:
         return msgspec.json.decode(data, type=Lease)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(
-            f"could not list the live pipelines: the lease {path} in ZooKeeper cannot be read ({error}). "
+            f"could not list the live pipelines: the lease {path} cannot be read ({error}). "
             f"It was written by another version of Epochlake: use that version, or wait until its pipeline has ended."
         ) from error
 

@@ -358,6 +358,11 @@ class DeltaLog:
                 raise StorageUnavailable(
                     f"the log at {self.uri} has gone: check that the disk is mounted and the root was not moved"
                 ) from error
+            if self._has_lost_its_versions():
+                raise LogUnreadable(
+                    f"the log at {self.uri} has lost its _delta_log, and its data files are still there: restore it "
+                    f"from a backup, and do not begin another cluster here"
+                ) from error
             raise NotInitialised(f"there is no cluster at {self.uri}: run `epochlake init` first") from error
         except (OSError, DeltaError) as error:
             self._require_whole()
@@ -378,6 +383,13 @@ class DeltaLog:
             delta_commits.require_whole(self.uri)
         except delta_commits.TornCommit as torn:
             raise torn_log(self.uri, torn) from torn
+
+    def _has_lost_its_versions(self) -> bool:
+        """Whether the directory of the log holds data files; asked when it is no table."""
+        try:
+            return any(file.name.endswith(".parquet") for file in storage.list_files(self.uri))
+        except storage.MissingFile:
+            return False
 
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
         """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""

@@ -12,7 +12,6 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.compaction import compact
 from epochlake.jobs.dataplane.compacting import EVERYTHING
 from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import pipeline as pipeline_module
 from epochlake.jobs.repair import repair
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 
@@ -39,10 +38,9 @@ ODD = [
 @pytest.fixture
 def no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
     monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    for module in (announcing, pipeline_module):
-        monkeypatch.setattr(module, "announce", lambda coordination, lease: Released())
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
 
 
 def rows(spark: SparkSession, notes: dict[int, str]) -> DataFrame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -63,7 +63,7 @@ def without_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on clusters of this process queue up in it, and ZooKeeper cannot be asked for anything."""
     queue = LocalQueue()
 
-    def away(cluster: Cluster) -> Coordination:
+    def away(cluster: Cluster, *_: float) -> Coordination:
         raise CoordinationUnavailable("ZooKeeper is away: this test has none")
 
     monkeypatch.setattr(clusters, "ZooKeeperQueue", lambda connect, require_root: queue)
@@ -117,6 +117,13 @@ def grow(root: Path, name: str = "") -> Cluster:
 
 
 # --- small clusters whose ranges move, step by step, under pipelines that were opened before ----------------------
+
+
+class BegunPipeline(Pipeline):
+    """A pipeline that a test may begin by itself, or in a `with`."""
+
+    def __enter__(self) -> Self:
+        return self if self._presence is not None else super().__enter__()
 
 
 @dataclass
@@ -192,8 +199,9 @@ class SmallTable:
         raise AssertionError(f"never idle: {self.coordinator._blocked}")
 
     def pipeline(self, name: str = "test", spark: SparkSession | None = None, dc: str | None = None) -> Pipeline:
-        """A pipeline that plans at the epoch of now, until it learns of a newer one."""
-        return Pipeline(self.cluster, name, spark, dc)  # type: ignore[arg-type]
+        """A pipeline that plans at the epoch of now, until it learns of a newer one; begun if it has a session."""
+        pipeline = BegunPipeline(self.cluster, name, spark, dc)  # type: ignore[arg-type]
+        return pipeline if spark is None else pipeline.__enter__()
 
     def staged(self, pipeline: Pipeline, rows: Mapping[int, int], skip: Collection[str] = ()) -> list[StagedFile]:
         """Rows (id -> token) staged as a pipeline plans now: a file for each range, not stored on nodes in `skip`."""

@@ -13,9 +13,11 @@ from epochlake.metastore.metadata.model import VolumeId
 class Released:
     """The announcement of a lease where there is no ZooKeeper."""
 
+    held = True
+
     def release(self) -> None: ...
 
-    def update(self, epoch: int, tables: tuple[str, ...]) -> None: ...
+    def update(self, epoch: int, tables: tuple[str, ...], timeout: float | None = None) -> None: ...
 
 
 def reaching(volumes: Collection[VolumeId]) -> Callable[..., CommitOutcome]:

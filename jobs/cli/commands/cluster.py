@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -9,10 +10,11 @@ from epochlake.jobs.administration.status import require_health
 from epochlake.jobs.administration.status import status as status_of
 from epochlake.jobs.cli.arguments import At, of
 from epochlake.jobs.cli.changing import changed, planned
+from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
-from epochlake.jobs.cluster import DEFAULT_NAME, PRODUCT_VERSION, initialise
-from epochlake.metastore import storage
+from epochlake.jobs.cluster import DEFAULT_NAME, PRODUCT_VERSION, initialise, require_new
+from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -44,17 +46,19 @@ def init(
             f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}: "
             "leave --name out, or correct [cluster] name"
         )
+    require_new(session.places)
     if dry_run:
         wanted = name or configuration.cluster.name or DEFAULT_NAME
-        log = session.places.log
         metadata = ClusterMetadata.empty()
-        if storage.exists(log):
-            for entry in DeltaLog(log).read(0)[:1]:
+        with suppress(NotInitialised):
+            for entry in DeltaLog(session.places.log).read(0)[:1]:
                 metadata = metadata.apply(entry.decode(), entry.state_id)
         event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
         session.show(planned(metadata, event), changes_text.planned)
         return
-    committed = initialise(configuration, name, reason=reason, request_id=request_id)
+    request_id = request_id or next_state_id("")
+    with committing(request_id, session.epoch_of):
+        committed = initialise(configuration, name, reason=reason, request_id=request_id)
     root = session.cluster.root.uri
     details = {"root": root, "cluster_id": session.cluster.metadata.identity.cluster_id}
     session.show(changed(session, committed, details), changes_text.changed)

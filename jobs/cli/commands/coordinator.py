@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from epochlake.jobs.administration.status import operations_in_flight
 from epochlake.jobs.cli.arguments import Streaming, of
+from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.coordinator import live, report
 from epochlake.metastore.errors import WaitTimeout
 
@@ -31,7 +32,9 @@ def run(
     streaming: Annotated[
         Streaming | None,
         typer.Option(
-            "--streaming", help="Who copies and cuts files: threads here, or executors; else the configuration's."
+            "--streaming",
+            case_sensitive=False,
+            help="Who copies and cuts files: threads here, or executors; else the configuration's.",
         ),
     ] = None,
 ) -> None:
@@ -55,7 +58,11 @@ def run(
             "measure": partial(measure_loads_by_spark, spark),
         }
     look = partial(operations_in_flight, session.cluster)
-    with _asked_to_stop() as asked, live(session.errors, look) as on_progress:
+    with (
+        interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),
+        _asked_to_stop() as asked,
+        live(session.errors, look) as on_progress,
+    ):
         coordinator = Coordinator(session.cluster, on_progress=on_progress, **spread)
         done = coordinator.run(until_idle, most_rounds=rounds, should_stop=asked.is_set)
     session.show(done, report)

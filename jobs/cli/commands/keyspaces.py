@@ -39,7 +39,11 @@ class Strategy(StrEnum):
 
 StrategyOption = Annotated[
     Strategy | None,
-    typer.Option("--strategy", help="How nodes of the ring are chosen; else the one that the replication belongs to."),
+    typer.Option(
+        "--strategy",
+        case_sensitive=False,
+        help="How nodes of the ring are chosen; else the one that the replication belongs to.",
+    ),
 ]
 
 
@@ -50,7 +54,8 @@ def create(
     replication: Replication,
     how: How,
     placement: Annotated[
-        PlacementKind, typer.Option("--placement", help="By tablets, or by ranges of a ring of tokens.")
+        PlacementKind,
+        typer.Option("--placement", case_sensitive=False, help="By tablets, or by ranges of a ring of tokens."),
     ] = PlacementKind.TABLETS,
     strategy: StrategyOption = None,
 ) -> None:

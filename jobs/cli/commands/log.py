@@ -23,7 +23,8 @@ from epochlake.jobs.cli.documents import (
     LogRow,
     Verified,
 )
-from epochlake.jobs.cli.session import Session
+from epochlake.jobs.cli.interruption import interrupted_says
+from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
 from epochlake.jobs.log_upkeep import compact_log, heal_log, stored_twice
@@ -61,11 +62,18 @@ def list_(
     if event is not None and event not in KINDS:
         raise InvalidRequest(f"there are no events {event!r}: they are {', '.join(sorted(KINDS))}")
     metadata = _newest(session)
+    unread = 0
     if first is None and last is None and event is None and limit and metadata is not None:
         first = max(1, metadata.epoch - limit + 1)  # no need to read the whole log for its end
+        unread = first - 1
     found = entries(DeltaLog(session.places.log), first or 1, last)
     chosen = [entry for entry in found if event in (None, entry.event)]
-    session.show([_row(entry, metadata) for entry in chosen[-limit if limit else 0 :]], text.log_list)
+    shown = chosen[-limit if limit else 0 :]
+    left_out = len(chosen) - len(shown) + unread
+    rows = [msgspec.structs.replace(_row(entry, metadata), left_out=left_out) for entry in shown]
+    session.show(rows, text.log_list)
+    if left_out and session.output is Output.JSON:
+        session.warn(f"{left_out:,} older epochs are left out: --limit 0 lists all")
 
 
 @app.command("show")
@@ -79,7 +87,7 @@ def show(context: typer.Context, epoch: Epoch) -> None:
     row = _row(entry, _newest(session) or after)
     session.show(
         LogEntry(
-            **{name: getattr(row, name) for name in row.__struct_fields__},
+            **{name: getattr(row, name) for name in row.__struct_fields__ if name != "left_out"},
             state_id=entry.state_id,
             previous_state_id=entry.previous_state_id,
             incarnation=entry.incarnation,
@@ -141,7 +149,8 @@ def verify_(
 def compact(context: typer.Context) -> None:
     """Put the log's small files together; no entry changes."""
     session = of(context)
-    done = compact_log(session.cluster)
+    with interrupted_says("no entry was changed: run it again"):
+        done = compact_log(session.cluster)
     session.show(Compacted(done.files, len(done.groups)), text.compacted)
 
 

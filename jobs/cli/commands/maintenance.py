@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.administration.unused_files import sweep
+from epochlake.jobs.announcing import live_leases
 from epochlake.jobs.cli.arguments import of, parse_duration
 from epochlake.jobs.cli.documents import PipelineRow
+from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.others import pipeline_list, swept
-from epochlake.metastore.coordination.leases import Lease, live_leases
+from epochlake.metastore.coordination.leases import Lease
 from epochlake.placement.errors import InvalidRequest
 
 pipelines = typer.Typer(help="Pipelines that run now.", no_args_is_help=True)
@@ -29,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def list_(context: typer.Context) -> None:
     """List the live pipelines by their leases. Needs ZooKeeper."""
     session = of(context)
-    session.show([_row(lease) for lease in live_leases(session.cluster.coordination())], pipeline_list)
+    session.show([_row(lease) for lease in live_leases(session.cluster)], pipeline_list)
 
 
 def vacuum(
@@ -41,7 +43,8 @@ def vacuum(
 ) -> None:
     """Delete files that no live pipeline can need any more, on every volume. Needs ZooKeeper."""
     session = of(context)
-    done = sweep(session.cluster, older_than_seconds=parse_duration(older_than), dry_run=dry_run)
+    with interrupted_says("what was deleted until then nobody needed: run it again for the rest"):
+        done = sweep(session.cluster, older_than_seconds=parse_duration(older_than), dry_run=dry_run)
     session.show(done, swept)
 
 

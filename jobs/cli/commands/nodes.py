@@ -239,7 +239,7 @@ class Switch(StrEnum):
 def maintenance(
     context: typer.Context,
     name: Name,
-    switch: Annotated[Switch, typer.Argument(metavar="on|off", show_default=False)],
+    switch: Annotated[Switch, typer.Argument(metavar="on|off", case_sensitive=False, show_default=False)],
     how: How,
 ) -> None:
     """Let a node keep its replicas and get no new ones, or get them again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from epochlake.jobs.cli.documents import PlacementShown, TabletRow
 from epochlake.jobs.cli.text import placement as text
 from epochlake.jobs.cli.text.simulation import simulation
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, Table
 from epochlake.metastore.metadata.placements import highs
@@ -109,7 +110,8 @@ def simulate_(
     """What would happen on a ring: its placements, and operations step by step with what is read and written then.
 
     A cluster is described by a file, or by the output of Cassandra's tools. With `--output json` the answer is the
-    same document with the answers filled in; it can be kept, changed, and asked again.
+    same document with the answers filled in; it can be kept, changed, and asked again. Exit code 3 when an operation
+    is refused.
     """
     from epochlake.placement.ring.simulate import simulate
 
@@ -129,7 +131,23 @@ def simulate_(
         document = _read_by(read, given[0], keyspaces)
     if keyspaces or size:
         document = with_keyspaces(document, keyspaces, _sizes(size or ()))
-    session.show(simulate(with_operations(document, operation or ())), partial(simulation, limit=limit))
+    answered = simulate(with_operations(document, operation or ()))
+    session.show(answered, partial(simulation, limit=limit))
+    refused = list(_refusals(answered))
+    if refused:
+        raise Rejected("operation-refused", "; ".join(refused))
+
+
+def _refusals(answered: dict[str, Any]) -> Iterator[str]:
+    """Why each operation that was refused, was: for its first step that was."""
+    cases = answered.get("cases", [answered])
+    for number, case in enumerate(cases, 1):
+        seen: set[int] = set()
+        for step in case.get("steps", ()):
+            if step["result"] != "success" and step["op"] not in seen:
+                seen.add(step["op"])
+                where = f"case {case.get('name', number)}, " if len(cases) > 1 else ""
+                yield f"{where}operation {step['op']}: {step['reason']}"
 
 
 def _read_by(read: Callable[[str, Any], dict[str, Any]], file: Path, keyspaces: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.past import cluster_at
@@ -16,7 +17,7 @@ from epochlake.jobs.administration.requests import (
 from epochlake.jobs.cli.arguments import At, Limit, RequestName, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import RequestRow
-from epochlake.jobs.cli.session import Session
+from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text.requests import request_list
 from epochlake.metastore.metadata.cluster import OPEN, ClusterMetadata
 from epochlake.metastore.metadata.model import TopologyRequest
@@ -35,7 +36,12 @@ def list_(
     session = of(context)
     metadata = cluster_at(session.cluster, at)
     found = [one for one in metadata.requests.values() if everything or one.state in OPEN]
-    session.show([request_row(metadata, request) for request in found[-limit if limit else 0 :]], request_list)
+    shown = found[-limit if limit else 0 :]
+    left_out = len(found) - len(shown)
+    rows = [msgspec.structs.replace(request_row(metadata, request), left_out=left_out) for request in shown]
+    session.show(rows, request_list)
+    if left_out and session.output is Output.JSON:
+        session.warn(f"{left_out:,} older requests are left out: --limit 0 lists all")
 
 
 @change_command(app, "pause")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.arguments import Streaming, TableName, of, parse_duration, parse_size
+from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.upkeep import compaction, repaired
 from epochlake.metastore.errors import WaitTimeout
 
@@ -23,7 +24,11 @@ def repair(
     ] = False,
     streaming: Annotated[
         Streaming | None,
-        typer.Option("--streaming", help="Who copies and reads: threads here, or executors; else the configuration's."),
+        typer.Option(
+            "--streaming",
+            case_sensitive=False,
+            help="Who copies and reads: threads here, or executors; else the configuration's.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is missing and damaged; change nothing.")
@@ -42,7 +47,8 @@ def repair(
         from epochlake.jobs.spark_session import session as spark_session
 
         spark = spark_session("epochlake-repair")
-    done = run(session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, spark=spark)
+    with interrupted_says(f"what was repaired of {table} until then stays: run it again for the rest"):
+        done = run(session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, spark=spark)
     session.show(done, repaired)
     if not dry_run and not done.complete:
         raise WaitTimeout(
@@ -62,7 +68,7 @@ def compact(
         typer.Option("--tombstone-grace", metavar="DURATION", help="Forget deletes that are older (10d); else 10d."),
     ] = None,
     target_size: Annotated[
-        str | None, typer.Option("--target-size", metavar="SIZE", help="Size of merged files; else 128 MiB.")
+        str | None, typer.Option("--target-size", metavar="SIZE", help="Size of merged files; else 134 MB.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be compacted; change nothing.")] = False,
 ) -> None:
@@ -84,15 +90,16 @@ def compact(
         from epochlake.jobs.spark_session import session as spark_session
 
         spark = spark_session("epochlake-compaction")
-    done = run(
-        session.cluster,
-        table,
-        spark,
-        dry_run=dry_run,
-        policy=EVERYTHING if everything else None,
-        tombstone_grace_seconds=grace,
-        target_file_bytes=target,
-    )
+    with interrupted_says(f"what was compacted of {table} until then stays: run it again for the rest"):
+        done = run(
+            session.cluster,
+            table,
+            spark,
+            dry_run=dry_run,
+            policy=EVERYTHING if everything else None,
+            tombstone_grace_seconds=grace,
+            target_file_bytes=target,
+        )
     session.show(done, compaction)
     if not dry_run and not done.complete:
         away = f", {len(done.unreachable)} replica(s) do not answer" if done.unreachable else ""

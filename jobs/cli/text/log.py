@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, LogRow, Verified
 from epochlake.jobs.cli.text.changes import change_lines
-from epochlake.jobs.cli.text.parts import bold, filled, plural, table
+from epochlake.jobs.cli.text.parts import bold, filled, left_out, plural, table
 from epochlake.jobs.lost_epochs import AcceptedLoss
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 
-def log_list(rows: Sequence[LogRow]) -> RenderableType:
+def log_list(rows: Sequence[LogRow]) -> list[RenderableType]:
     if not rows:
-        return Text("no such epochs")
+        return [Text("no such epochs")]
     made = table("epoch", "when (UTC)", "what", "who", right=["epoch"], wide=["what"])
-    return filled(made, ((row.epoch, _when(row.committed_at), _what(row), _who(row.author)) for row in rows))
+    listed = filled(made, ((row.epoch, _when(row.committed_at), _what(row), _who(row.author)) for row in rows))
+    return [*left_out(rows[0].left_out, "epoch"), listed]
 
 
 def log_entry(entry: LogEntry) -> list[RenderableType]:

@@ -52,7 +52,7 @@ def node_shown(shown: NodeShown) -> list[RenderableType]:
         shares = ", ".join(f"{share:.1%} of {name}" for name, share in node.owns.items())
         parts += [Text(), Text(f"serves reads of {shares}")]
     if shown.requests:
-        parts += [Text(), bold("Requests"), request_list(shown.requests)]
+        parts += [Text(), bold("Requests"), *request_list(shown.requests)]
     return parts
 
 

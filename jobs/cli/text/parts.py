@@ -71,5 +71,11 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
+def left_out(count: int, word: str) -> list[Text]:
+    """A line that a list is cut; none when it is not."""
+    verb = "is" if count == 1 else "are"
+    return [Text(f"{plural(count, f'older {word}')} {verb} left out: --limit 0 lists all", "yellow")] if count else []
+
+
 def bold(text: str) -> Text:
     return Text(text, style="bold")

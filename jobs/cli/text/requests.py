@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from epochlake.jobs.administration.movements import MovementPlanned, RingPlan
 from epochlake.jobs.cli.documents import RequestRow
-from epochlake.jobs.cli.text.parts import filled, plural, size, table
+from epochlake.jobs.cli.text.parts import filled, left_out, plural, size, table
 from epochlake.metastore.metadata.model import RequestKind
 from rich.console import RenderableType
 from rich.text import Text
@@ -17,11 +17,11 @@ LOCKS_SHOWN = 3
 """So many locked ranges are written out, the rest are counted; JSON has them all."""
 
 
-def request_list(rows: Sequence[RequestRow]) -> RenderableType:
+def request_list(rows: Sequence[RequestRow]) -> list[RenderableType]:
     if not rows:
-        return Text("no requests")
+        return [Text("no requests")]
     made = table("request", "what", "state", "epoch", "why", right=["epoch"], wide=["request", "why"])
-    return filled(
+    listed = filled(
         made,
         (
             (
@@ -34,6 +34,7 @@ def request_list(rows: Sequence[RequestRow]) -> RenderableType:
             for row in rows
         ),
     )
+    return [*left_out(rows[0].left_out, "request"), listed]
 
 
 def ring_plan(plan: RingPlan) -> list[RenderableType]:

@@ -89,7 +89,7 @@ class RegisterNode(Event, frozen=True):
             require(
                 0 < volume.capacity < 2**63,
                 "invalid-capacity",
-                f"volume {volume.uri} has a capacity of {volume.capacity} B: give one above 0 and below 8 EiB",
+                f"volume {volume.uri} has a capacity of {volume.capacity} B: give one above 0 and below 9.22 EB",
             )
         require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
         if self.replaces is not None:

@@ -17,7 +17,10 @@ def answered(line: CommandLine, folder: Path, name: str) -> list[tuple[dict, dic
     source = document(name)
     file = folder / f"{name}.json"
     file.write_text(json.dumps({**source, "cases": [stripped(case) for case in source["cases"]]}))
-    answer = line.done("placement", "simulate", file)
+    told = line.json("placement", "simulate", file)
+    answer = told.json
+    refused = [step for case in answer["cases"] for step in case.get("steps", ()) if step["result"] != "success"]
+    assert told.code == (3 if refused else 0)
     assert {key: answer[key] for key in source if key != "cases"} == {k: v for k, v in source.items() if k != "cases"}
     return list(zip(source["cases"], answer["cases"], strict=True))
 

@@ -104,9 +104,12 @@ def test_counted_tokens_are_allocated_on_the_ring_as_it_will_be_then(files: Comm
 
 
 def test_a_rejected_operation_is_told_once_with_its_reason(files: CommandLine) -> None:
-    answer = simulated(files, *FROM_RING, "--op", "leave 10.0.0.2")
-    assert {step["result"] for step in answer["steps"]} == {"rejected"}
-    text = " ".join(files.text("placement", "simulate", *FROM_RING, "--op", "leave 10.0.0.2").out.split())
+    refused = files.json("placement", "simulate", *FROM_RING, "--op", "leave 10.0.0.2")
+    assert refused.code == 3
+    assert {step["result"] for step in refused.json["steps"]} == {"rejected"}
+    told = files.text("placement", "simulate", *FROM_RING, "--op", "leave 10.0.0.2")
+    assert (told.code, told.err.startswith("epochlake: rejected (operation-refused): operation 0: ")) == (3, True)
+    text = " ".join(told.out.split())
     assert text.count("rejected,") == 1
     assert "datacenter east has 2 nodes" in text
     assert "1 operation rejected" in text

@@ -45,8 +45,8 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> list[Lease]:
     live: list[Lease] = []
 
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: list(live))
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda cluster: cluster.coordination() or list(live))
     monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
     return live
 

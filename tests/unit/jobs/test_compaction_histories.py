@@ -36,7 +36,7 @@ STEPS = 14
 @pytest.fixture(autouse=True)
 def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
     monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
     monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
 
