@@ -95,7 +95,7 @@ def resize_plan(plan: ResizePlan) -> list[RenderableType]:
         parts.append(Text(f"not measured: {', '.join(plan.unmeasured)}", style="red"))
     if plan.tables:
         numbers = ["tablets", "wanted", "tablet size", "target"]
-        made = table("table", *numbers, "now", "next", "why", right=numbers, wide=["why"])
+        made = table("table", *numbers, "now", "next", right=numbers)
         rows = (
             (
                 one.table,
@@ -105,9 +105,11 @@ def resize_plan(plan: ResizePlan) -> list[RenderableType]:
                 size(one.target_bytes),
                 one.in_force,
                 Text(one.decision, style="yellow" if one.changes else ""),
-                one.reason + (f"; {plural(one.apart, 'pair')} still apart" if one.apart else ""),
             )
             for one in plan.tables
         )
-        parts += [Text(), filled(made, rows)]
+        parts += [Text(), filled(made, rows), Text()]
+        for one in plan.tables:
+            apart = f"; {plural(one.apart, 'pair')} still apart" if one.apart else ""
+            parts.append(Text(f"{one.table}: {one.reason}{apart}"))
     return parts

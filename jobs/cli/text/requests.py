@@ -20,21 +20,26 @@ LOCKS_SHOWN = 3
 def request_list(rows: Sequence[RequestRow]) -> list[RenderableType]:
     if not rows:
         return [Text("no requests")]
-    made = table("request", "what", "state", "epoch", "why", right=["epoch"], wide=["request", "why"])
+    made = table("request", "what", "state", "epoch", right=["epoch"])
     listed = filled(
         made,
         (
             (
                 row.request_id,
-                f"replication of {row.about}" if row.kind == RF_CHANGE else f"{row.kind} {row.about}",
+                _what(row),
                 f"{row.state}, paused" if row.paused else row.state,
                 row.epoch,
-                "; ".join(word for word in (row.reason, row.detail) if word),
             )
             for row in rows
         ),
     )
-    return [*left_out(rows[0].left_out, "request"), listed]
+    reasons = [(row, "; ".join(word for word in (row.reason, row.detail) if word)) for row in rows]
+    told = [Text(f"{_what(row)}: {why}") for row, why in reasons if why]
+    return [*left_out(rows[0].left_out, "request"), listed, *([Text()] if told else []), *told]
+
+
+def _what(row: RequestRow) -> str:
+    return f"replication of {row.about}" if row.kind == RF_CHANGE else f"{row.kind} {row.about}"
 
 
 def ring_plan(plan: RingPlan) -> list[RenderableType]:
