@@ -29,7 +29,6 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -54,6 +53,7 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Comm
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import View, look, repair
 from epochlake.jobs.settling import Settled, settle
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import InvalidRequest
@@ -335,8 +335,7 @@ class _Run:
                 ledger=self._cluster.ledger,
             )
 
-        with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
-            outcomes = dict(zip(due, pool.map(commit, due), strict=True))
+        outcomes = dict(zip(due, Workers(THREADS).run(commit, due), strict=True))
         said = {volume: _refusal(outcome) for volume, outcome in outcomes.items()}
         return {
             number: {view.place(volume): reason for volume in one.range.replicas if (reason := said[volume])}

@@ -30,7 +30,6 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,6 +64,7 @@ from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier, SparkCopier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import address_of, describe, open_all
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -248,23 +248,22 @@ class _Run:
         """Do what is planned on every replica; the highest fence that refused it, or 0."""
         volumes = sorted({*copies, *extra})
         fences = [0]
-        with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
-            base = self._version
-            self._version += 1 + max((len(copies.get(volume, ())) for volume in volumes), default=0)
-            results = pool.map(
-                lambda volume: self._bring(view, volume, copies.get(volume, ()), len(extra.get(volume, ())), base),
-                volumes,
+        base = self._version
+        self._version += 1 + max((len(copies.get(volume, ())) for volume in volumes), default=0)
+        results = Workers(THREADS).run(
+            lambda volume: self._bring(view, volume, copies.get(volume, ()), len(extra.get(volume, ())), base),
+            volumes,
+        )
+        for volume, (added, fence) in zip(volumes, results, strict=True):
+            before = self._done.get(volume, RepairedReplica(view.place(volume)))
+            self._done[volume] = RepairedReplica(
+                before.replica,
+                before.files + added.files,
+                before.size + added.size,
+                before.removed + added.removed,
+                added.obstacle,
             )
-            for volume, (added, fence) in zip(volumes, results, strict=True):
-                before = self._done.get(volume, RepairedReplica(view.place(volume)))
-                self._done[volume] = RepairedReplica(
-                    before.replica,
-                    before.files + added.files,
-                    before.size + added.size,
-                    before.removed + added.removed,
-                    added.obstacle,
-                )
-                fences.append(fence)
+            fences.append(fence)
         return max(fences)
 
     def _bring(
@@ -402,8 +401,7 @@ def _listed(view: View, stored: Mapping[VolumeId, Sequence[StoredFile]]) -> dict
             return {}
 
     volumes = sorted(stored)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
-        damage = dict(zip(volumes, pool.map(attempt, volumes), strict=True))
+    damage = dict(zip(volumes, Workers(THREADS).run(attempt, volumes), strict=True))
     return {
         _key(one): (one, damage[volume][one.file.path])
         for volume, files in stored.items()

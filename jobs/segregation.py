@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +21,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.streaming import Pace
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -158,8 +158,7 @@ class ThreadSegregator:
         self._pace = Pace(bytes_per_second)
 
     def segregate(self, asked: Sequence[Segregation]) -> list[Segregated]:
-        with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(lambda one: segregate_replica(one, self._pace), asked))
+        return Workers(self._threads).run(lambda one: segregate_replica(one, self._pace), asked)
 
 
 class SparkSegregator:

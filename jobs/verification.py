@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, Table, TableId, VolumeId
@@ -139,8 +139,7 @@ def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, 
         except (StorageUnavailable, WrongCluster) as error:
             return str(error)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        results = dict(zip(volumes, pool.map(attempt, volumes), strict=True))
+    results = dict(zip(volumes, Workers(THREADS).run(attempt, volumes), strict=True))
     found = {volume: result for volume, result in results.items() if isinstance(result, ReplicaSnapshot)}
     failed = {
         volume: result

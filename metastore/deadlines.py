@@ -4,7 +4,7 @@ The one idea: a thread that hangs in the file system cannot be stopped, only lef
 place runs in a thread of its own, and its caller waits for it until the deadline, counted from its last sign of
 progress. Then the place is *late*, which is one way of being unreachable (StorageLate), and the thread is left behind:
 counted, shown, and never waited for, not even when the process ends. A place with a thread left behind is not asked
-again at once; one call asks it after a while, and all do as soon as a thread comes back (docs/decisions/024-…).
+again at once; one call asks it after a while, and all do as soon as a thread comes back (docs/decisions/024-deadlines.md).
 
 A left-behind access may still do its work when the file system comes back. It is the same as an access of a process
 that was paused, and nothing new has to guard against it: fences, sessions and conditional commits do.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -37,6 +37,4 @@ def probe(metadata: ClusterMetadata, volumes: Iterable[Volume]) -> dict[VolumeId
             return Probed(volume.volume_id, obstacle=str(error))
         return Probed(volume.volume_id, free=space.free if space is not None else None)
 
-    asked = list(volumes)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(asked)))) as pool:
-        return {found.volume_id: found for found in pool.map(ask, asked)}
+    return {found.volume_id: found for found in Workers(THREADS).run(ask, volumes)}

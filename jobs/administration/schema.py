@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Unpack
 
 import msgspec
@@ -18,6 +17,7 @@ from epochlake.jobs.administration.changes import Options, commit_prepared, iden
 from epochlake.jobs.administration.reachability import THREADS, Probed, probe
 from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
 from epochlake.jobs.dataplane.schema import check_columns
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.commit import Committed
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
@@ -305,8 +305,7 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
         )
         create_replica(address, event.table, metadata.fence)
 
-    with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
-        list(pool.map(create, volumes))
+    Workers(THREADS).run(create, volumes)
 
 
 def _has_its_replicas(event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:

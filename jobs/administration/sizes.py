@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from epochlake.jobs.administration.reachability import THREADS
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
@@ -53,9 +53,8 @@ def ring_replica_sizes(metadata: ClusterMetadata) -> dict[tuple[TableId, VolumeI
         except (StorageUnavailable, WrongCluster):
             return None
 
-    with ThreadPoolExecutor(max(1, min(THREADS, len(places)))) as pool:
-        found = zip(places, pool.map(measure, places), strict=True)
-        return {(table.table_id, volume): size for (table, volume), size in found if size is not None}
+    found = zip(places, Workers(THREADS).run(measure, places), strict=True)
+    return {(table.table_id, volume): size for (table, volume), size in found if size is not None}
 
 
 def _size(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ from epochlake.jobs.administration.reachability import THREADS
 from epochlake.jobs.announcing import forget_expired, live_leases
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.vacuum import Vacuumed, unused_files, vacuum
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -71,8 +71,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
         return _sweep_replica(metadata, *place, keep, _counted if dry_run else vacuum)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        swept = [replica for replica in pool.map(sweep_one, _places(metadata)) if replica is not None]
+    swept = [one for one in Workers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
     if not dry_run:
         forget_expired(cluster.root.leases)
     return Sweep(dry_run, keep, len(leases), tuple(swept))

@@ -11,13 +11,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.coordinator.ring_changes import change_of
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
@@ -94,18 +94,15 @@ class Fences:
             open_here = sessions.get(place, frozenset())
             return place, raise_fence(address, metadata.fence, open_sessions=open_here)
 
-        with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
-            for place, outcome in pool.map(attempt, due):
-                if isinstance(outcome, Unreachable):
-                    self._known.pop(place, None)
-                    self.unreachable[place] = outcome.reason
-                else:
-                    self.unreachable.pop(place, None)
-                    self._known[place] = outcome
-                    # Whoever was further has set the sessions of its own, newer metadata.
-                    self._sessions[place] = (
-                        sessions.get(place, frozenset()) if outcome == metadata.fence else frozenset()
-                    )
+        for place, outcome in Workers(THREADS).run(attempt, due):
+            if isinstance(outcome, Unreachable):
+                self._known.pop(place, None)
+                self.unreachable[place] = outcome.reason
+            else:
+                self.unreachable.pop(place, None)
+                self._known[place] = outcome
+                # Whoever was further has set the sessions of its own, newer metadata.
+                self._sessions[place] = sessions.get(place, frozenset()) if outcome == metadata.fence else frozenset()
 
     def fenced(self, barrier: Barrier) -> set[Place]:
         """Places of a barrier that are known to be fenced at its epoch."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from epochlake.jobs.coordinator.planning import Loads
@@ -13,6 +12,7 @@ from epochlake.jobs.dataplane.pieces import overlap
 from epochlake.jobs.dataplane.replica import open_snapshot
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, TableId, Volume, VolumeId
@@ -27,9 +27,10 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
     A volume that does not answer, or on which a replica table does not, counts as not measured: it is no target then.
     """
     nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
-    unmeasured = {
-        volume.volume_id for node in nodes for volume in node.volumes if node.lost or not _answers(metadata, volume)
-    }
+    volumes = [volume for node in nodes if not node.lost for volume in node.volumes]
+    answers = Workers(THREADS).run(lambda volume: _answers(metadata, volume), volumes)
+    answering = {volume.volume_id for volume, there in zip(volumes, answers, strict=True) if there}
+    unmeasured = {volume.volume_id for node in nodes for volume in node.volumes} - answering
     places: list[tuple[TableId, VolumeId]] = []
     for table_id, tablet_map in metadata.tablets.maps.items():
         used = {int(volume) for volume in set(tablet_map.to_array().ravel().tolist())}
@@ -50,13 +51,12 @@ def measure_loads(metadata: ClusterMetadata) -> Loads:
         return place, bytes_by_tablet(files.values(), metadata.tablets.maps[table_id].count)
 
     sizes: dict[tuple[TableId, int, VolumeId], int] = {}
-    with ThreadPoolExecutor(max(1, min(THREADS, len(places)))) as pool:
-        for (table_id, volume), tablets in pool.map(attempt, places):
-            if tablets is None:
-                unmeasured.add(volume)
-                continue
-            for tablet, size in tablets.items():
-                sizes[(table_id, tablet, volume)] = size
+    for (table_id, volume), tablets in Workers(THREADS).run(attempt, places):
+        if tablets is None:
+            unmeasured.add(volume)
+            continue
+        for tablet, size in tablets.items():
+            sizes[(table_id, tablet, volume)] = size
     return Loads(sizes, frozenset(unmeasured))
 
 

@@ -14,7 +14,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
@@ -33,6 +32,7 @@ from epochlake.jobs.coordinator.sweeping import Sweeper
 from epochlake.jobs.coordinator.track import Tally
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.commit import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -232,8 +232,7 @@ class OperationTrack:
         chosen = _within_limits(waiting, self._settings.streams_per_volume)
         if not chosen:
             return False
-        with ThreadPoolExecutor(STREAMS) as pool:
-            return any(list(pool.map(lambda stream: self._next_group(metadata, stream), chosen)))
+        return any(Workers(STREAMS).run(lambda stream: self._next_group(metadata, stream), chosen))
 
     def _next_group(self, metadata: ClusterMetadata, stream: Stream) -> bool:
         """Whether anything has come of it."""

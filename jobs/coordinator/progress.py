@@ -7,7 +7,6 @@ status in another process, on another day or after a restart says the same as th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.coordinator.effects import open_replica
@@ -18,6 +17,7 @@ from epochlake.jobs.coordinator.side_effects import tokens_of
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.pieces import missing, overlap
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.ring.state import STEPS, Operation, Step
@@ -169,7 +169,6 @@ def _opened(
             return None
 
     wanted = sorted(places)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(wanted)))) as pool:
-        found = dict(zip(wanted, pool.map(attempt, wanted), strict=True))
+    found = dict(zip(wanted, Workers(THREADS).run(attempt, wanted), strict=True))
     opened = {place: snapshot for place, snapshot in found.items() if snapshot is not None}
     return opened, tuple(sorted({volume for (_, volume), snapshot in found.items() if snapshot is None}))

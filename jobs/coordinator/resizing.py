@@ -32,6 +32,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.jobs.segregation import Segregated, Segregation, Segregator, ThreadSegregator
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DecideResize, FinishResize, StartTransitions
@@ -295,8 +296,9 @@ class ResizingTrack:
         """Fence every replica table of a table at the epoch of `metadata`; those that are."""
         tablet_map, table = metadata.tablets.maps[table_id], metadata.schema.tables[table_id]
         volumes = volumes_of(tablet_map)
-        with ThreadPoolExecutor(max(1, min(THREADS, len(volumes)))) as pool:
-            outcomes = pool.map(lambda v: raise_fence(address_of(metadata, table, v), metadata.fence), volumes)
+        outcomes = Workers(THREADS).run(
+            lambda volume: raise_fence(address_of(metadata, table, volume), metadata.fence), volumes
+        )
         found = dict(zip(volumes, outcomes, strict=True))
         self._away[(table_id, tablet_map.resize_seq_number)] = {
             volume: outcome.reason for volume, outcome in found.items() if isinstance(outcome, Unreachable)

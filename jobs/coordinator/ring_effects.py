@@ -8,7 +8,6 @@ group of files at a time, each committed by itself, so that progress can be seen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.coordinator.effects import commit_streamed, copies_for, drop, make_replica, open_replica, place_of
@@ -23,6 +22,7 @@ from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
 from epochlake.placement.ring.state import Operation, OperationKind
@@ -186,7 +186,6 @@ def _everywhere(places: Iterable[tuple[Place, Sequence[Gain]]], what: Callable[[
             return failure
         return None
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        failures = [failure for failure in pool.map(attempt, places) if failure is not None]
+    failures = [failure for failure in Workers(THREADS).run(attempt, places) if failure is not None]
     if failures:
         raise failures[0]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from epochlake.jobs.coordinator.effects import drop, place_of, was_never_made
 from epochlake.jobs.coordinator.errors import SideEffectFailed
@@ -23,6 +22,7 @@ from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.pieces import Interval, without
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState, TopologyRequest, VolumeId
 from epochlake.placement.ring.state import Operation
@@ -79,8 +79,7 @@ def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Co
             return str(failure) if _is_expected_back(metadata, request, volume) else None
         return None
 
-    with ThreadPoolExecutor(max(1, min(THREADS, len(places)))) as pool:
-        failures = [failure for failure in pool.map(attempt, sorted(places)) if failure is not None]
+    failures = [failure for failure in Workers(THREADS).run(attempt, sorted(places)) if failure is not None]
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise SideEffectFailed(

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
@@ -28,6 +27,7 @@ from epochlake.jobs.coordinator.side_effects import (
 from epochlake.jobs.coordinator.track import Tally
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.commit import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -85,12 +85,8 @@ class TabletTrack:
             return False
         self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
         self._fences.raise_for(metadata, map(barrier_of, transitions))
-        with ThreadPoolExecutor(STREAMS) as pool:
-            changes = [
-                change
-                for change in pool.map(lambda t: self._next_stage(metadata, t), transitions)
-                if change is not None
-            ]
+        found = Workers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
+        changes = [change for change in found if change is not None]
         if changes:
             self._cluster.commit(advance_unless_moved(metadata, changes))
         ended = [
@@ -123,8 +119,7 @@ class TabletTrack:
                 except SideEffectFailed as failure:
                     self._fail(metadata, transition, failure)
 
-        with ThreadPoolExecutor(STREAMS) as pool:
-            list(pool.map(attempt, by_place.values()))
+        Workers(STREAMS).run(attempt, by_place.values())
 
     def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
         """Do what the stage asks for; the stage that may follow, or None when it has to wait."""

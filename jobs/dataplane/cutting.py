@@ -7,7 +7,8 @@ like (rows, tokens, times) is read from its own footer, so there is nothing to r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +19,14 @@ from epochlake.jobs.dataplane.pieces import Interval, Part, meet, overlap
 from epochlake.jobs.dataplane.replica import ReplicaAddress, require_replica
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
-from epochlake.metastore import storage
+from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import TOKEN
 
 BATCH_ROWS = 1 << 15
 """Rows that are decoded at a time."""
+
+T = TypeVar("T")
 
 
 def cut(source: ReplicaAddress, part: Part, target: ReplicaAddress) -> DataFile:
@@ -56,14 +59,26 @@ def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) ->
     if require_sealed(file, source_uri) is not None:
         require_intact(file, source_uri)
     filesystem, path = storage.filesystem(source_uri)
-    with storage.naming("cut", source_uri):
-        stream = filesystem.open_input_file(path)
-    with stream:
-        with storage.naming("cut", source_uri):
-            source = pq.ParquetFile(stream, page_checksum_verification=True)
-        with storage.new_file(uri) as sink, sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer:
+
+    def open_source() -> pq.ParquetFile:
+        return pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)
+
+    def write() -> None:
+        with (
+            _reading(source_uri, open_source) as source,
+            storage.new_file(uri) as sink,
+            sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer,
+        ):
             for rows in _in_row_groups(_rows_within(source, source_uri, window)):
                 writer.write(rows)
+                deadlines.progress()
+
+    storage.within_deadline("write", uri, write)
+
+
+def _reading(uri: str, call: Callable[[], T]) -> T:
+    """`call()`, which reads the source of a piece: what hangs or fails there is the source's."""
+    return storage.within_deadline("cut", uri, call)
 
 
 def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
@@ -71,15 +86,16 @@ def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator
     with storage.naming("cut", uri):
         column = _column(source.metadata, TOKEN)
         ranges = [_statistics(source.metadata, group, column) for group in range(source.num_row_groups)]
-        groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
-        low, high = window
-        # A group at a time: a reader of several keeps what it has read of all of them.
-        for group in groups:
-            for batch in source.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
-                tokens = batch.column(TOKEN)
-                kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
-                if kept.num_rows:
-                    yield kept
+    groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
+    low, high = window
+    # A group at a time: a reader of several keeps what it has read of all of them.
+    for group in groups:
+        batches = source.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False)
+        while (batch := _reading(uri, lambda: next(batches, None))) is not None:  # noqa: B023  called at once
+            tokens = batch.column(TOKEN)
+            kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
+            if kept.num_rows:
+                yield kept
 
 
 def _in_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -101,9 +117,13 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
     if size is None:
         return None
     filesystem, stored = storage.filesystem(uri)
-    try:
+
+    def read_footer() -> pq.FileMetaData:
         with filesystem.open_input_file(stored) as stream:
-            footer = pq.read_metadata(stream)
+            return pq.read_metadata(stream)
+
+    try:
+        footer = deadlines.within(uri, f"read {uri}", read_footer)
         tokens, times, tombstones = (_range_of(footer, name) for name in (TOKEN, WRITTEN_AT, DELETED))
     except storage.STORAGE_ERRORS:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.sealing import CHUNK, DamagedBytes, require_intact
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import deadlines, storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -78,8 +78,7 @@ def _digest(uri: str) -> str:
 
 
 def check_in_threads(files: Sequence[StoredFile]) -> list[Checked]:
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(check_bytes, files))
+    return Workers(THREADS).run(check_bytes, files)
 
 
 def check_with_spark(spark: SparkSession, files: Sequence[StoredFile], partitions: int = 16) -> list[Checked]:

@@ -8,9 +8,10 @@ acknowledged epoch e without any process being alive for it (design, section 9).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TypeVar
 
-from deltalake import CommitProperties, PostCommitHookProperties
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import (
@@ -24,7 +25,7 @@ from epochlake.jobs.dataplane.replica import (
     encode_sessions,
     open_snapshot,
 )
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 
@@ -120,14 +121,11 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     delta-rs raises.
     """
     table, uri = snapshot.delta_table(), snapshot.address.uri
+    # delta-rs holds Python's global lock meanwhile, so a file system that hangs would stop every thread of the process
+    # (docs/decisions/024-deadlines.md). Object stores answer or fail: it gives each of its requests a time.
     if storage.local_path(uri) is None:
         try:
-            table.alter.set_table_properties(
-                dict(properties),
-                raise_if_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-            )
+            deadlines.within(uri, f"change the properties of {uri}", partial(_change_by_delta_rs, table, properties))
         except CommitFailedError:
             return False
         return True
@@ -149,3 +147,12 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
         return False
     delta_commits.checkpoint_if_due(table, uri, version, CHECKPOINT_INTERVAL)
     return True
+
+
+def _change_by_delta_rs(table: DeltaTable, properties: Mapping[str, str]) -> None:
+    table.alter.set_table_properties(
+        dict(properties),
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )

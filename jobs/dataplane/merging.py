@@ -166,9 +166,12 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
 def encode_empty(merge: RangeMerge) -> MergedFile:
     """The merged file of a range of which nothing is left: without a row, it says that all of it is gone."""
     filesystem, path = storage.filesystem(merge.like)
-    with storage.naming("read", merge.like), filesystem.open_input_file(path) as stream:
-        schema = pq.ParquetFile(stream).schema_arrow
-    file = OpenFile(schema, merged_id())
+
+    def read_schema() -> pa.Schema:
+        with filesystem.open_input_file(path) as stream:
+            return pq.ParquetFile(stream).schema_arrow
+
+    file = OpenFile(storage.within_deadline("read", merge.like, read_schema), merged_id())
     replicas = Replicas()
     try:
         made = _store(merge, file, replicas, (merge.low, merge.high), _Statistics())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +19,7 @@ from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage, missing
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -113,10 +113,8 @@ class ThreadCopier:
 
     def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
         results: dict[str, DataFile | str] = {}
-        with ThreadPoolExecutor(self._threads) as pool:
-            running = {pool.submit(_attempt, self._how, self._pace, one): one for one in copies}
-            for future in as_completed(running):
-                results[running[future].key] = _told(future.result(), progress)
+        for one, result in Workers(self._threads).each(partial(_attempt, self._how, self._pace), copies):
+            results[one.key] = _told(result, progress)
         return _copied(copies, results)
 
 

@@ -90,8 +90,8 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     if found.allowed:
         # What is deleted then is only in the checkpoint.
         delta_commits.sync_checkpoints(address.uri)
-        with storage.naming("clean the log of", address.uri):
-            open_snapshot(address).delta_table().cleanup_metadata()
+        table = open_snapshot(address).delta_table()
+        storage.within_deadline("clean the log of", address.uri, table.cleanup_metadata)
     kept = found.kept + len(found.deletable) - len(deleted)
     return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
 
@@ -179,25 +179,26 @@ def removal_times(address: ReplicaAddress) -> dict[str, int]:
 
     Read from the newest checkpoint and the commits after it; delta-rs does not show its tombstones.
     """
+    return storage.within_deadline("read the log of", address.uri, lambda: _removal_times(address))
+
+
+def _removal_times(address: ReplicaAddress) -> dict[str, int]:
     log = storage.join(address.uri, "_delta_log")
     names = [entry.name for entry in storage.list_files(log) if storage.TEMPORARY not in entry.name]
     checkpoints = sorted(name for name in names if ".checkpoint." in name and name.endswith(".parquet"))
     newest = checkpoints[-1][:20] if checkpoints else ""
     times: dict[str, int] = {}
-    try:
-        for name in (name for name in checkpoints if name.startswith(newest)):
-            filesystem, path = storage.filesystem(storage.join(log, name))
-            removes = pq.read_table(path, filesystem=filesystem, columns=["remove"])["remove"]
-            for remove in removes.drop_null().to_pylist():
-                times[remove["path"]] = remove["deletionTimestamp"] or 0
-        for name in sorted(names):
-            if name.endswith(".json") and "/" not in name and name[:20] > newest:
-                for line in storage.read_bytes(storage.join(log, name)).splitlines():
-                    remove = json.loads(line).get("remove")
-                    if remove:
-                        times[remove["path"]] = remove.get("deletionTimestamp") or 0
-    except storage.STORAGE_ERRORS as error:
-        raise storage.unavailable("read the log of", address.uri, error) from error
+    for name in (name for name in checkpoints if name.startswith(newest)):
+        filesystem, path = storage.filesystem(storage.join(log, name))
+        removes = pq.read_table(path, filesystem=filesystem, columns=["remove"])["remove"]
+        for remove in removes.drop_null().to_pylist():
+            times[remove["path"]] = remove["deletionTimestamp"] or 0
+    for name in sorted(names):
+        if name.endswith(".json") and "/" not in name and name[:20] > newest:
+            for line in storage.read_bytes(storage.join(log, name)).splitlines():
+                remove = json.loads(line).get("remove")
+                if remove:
+                    times[remove["path"]] = remove.get("deletionTimestamp") or 0
     return times
 
 

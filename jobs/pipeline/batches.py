@@ -17,7 +17,6 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.dataplane.files import DataFile
@@ -27,6 +26,7 @@ from epochlake.jobs.dataplane.replica import ReplicaSnapshot, require_place
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.pipeline.cover import ranges_of
 from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -203,12 +203,11 @@ def _look_for_staged(
         except (StorageUnavailable, WrongCluster) as error:
             return False, str(error)
 
-    with ThreadPoolExecutor(max(1, min(THREADS, len(asked)))) as pool:
-        for (staged, volume), (there, failure) in zip(asked, pool.map(look, asked), strict=True):
-            if there:
-                holders[staged.file].add(volume)
-            elif failure is not None:
-                reasons[volume] = failure
+    for (staged, volume), (there, failure) in zip(asked, Workers(THREADS).run(look, asked), strict=True):
+        if there:
+            holders[staged.file].add(volume)
+        elif failure is not None:
+            reasons[volume] = failure
     return reasons
 
 

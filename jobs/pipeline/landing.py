@@ -16,7 +16,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from epochlake.jobs.dataplane.commits import commit_files
@@ -31,6 +30,7 @@ from epochlake.jobs.dataplane.stored import is_stored
 from epochlake.jobs.pipeline.cover import named, shared
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -188,8 +188,7 @@ class Landing:
                 if not self._has(volume, file, window):
                     due.setdefault(volume, []).append(Due(file, window, since))
         fence = 0
-        with ThreadPoolExecutor(max(1, min(THREADS, len(due)))) as pool:
-            outcomes = list(pool.map(lambda volume: self._commit(volume, due[volume], number), due))
+        outcomes = Workers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
         for volume, outcome in zip(due, outcomes, strict=True):
             self._missing.pop(volume, None)
             match outcome:

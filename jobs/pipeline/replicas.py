@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -63,8 +63,6 @@ def open_all(
         except (StorageUnavailable, WrongCluster) as error:
             return volume, str(error)
 
-    wanted = list(volumes)
-    with ThreadPoolExecutor(max(1, min(THREADS, len(wanted)))) as pool:
-        results = dict(pool.map(attempt, wanted))
+    results = dict(Workers(THREADS).run(attempt, volumes))
     opened = {v: result for v, result in results.items() if isinstance(result, ReplicaSnapshot)}
     return opened, {v: result for v, result in results.items() if isinstance(result, str)}
