@@ -4,7 +4,8 @@ The one idea: a thread that hangs in the file system cannot be stopped, only lef
 place runs in a thread of its own, and its caller waits for it until the deadline, counted from its last sign of
 progress. Then the place is *late*, which is one way of being unreachable (StorageLate), and the thread is left behind:
 counted, shown, and never waited for, not even when the process ends. A place with a thread left behind is not asked
-again at once; one call asks it after a while, and all do as soon as a thread comes back (docs/decisions/024-deadlines.md).
+again at once; one call asks it after a while, and all do as soon as a thread comes back
+(docs/decisions/024-deadlines.md).
 
 A left-behind access may still do its work when the file system comes back. It is the same as an access of a process
 that was paused, and nothing new has to guard against it: fences, sessions and conditional commits do.
@@ -184,6 +185,11 @@ def left_behind() -> int:
         return sum(place.hanging for place in _places.values())
 
 
+def _patience(place: str) -> float:
+    """How long an access to a place may go without progress, in seconds."""
+    return _seconds
+
+
 def _inside(access: _Access, place: _Place, asked: str, call: Callable[[], T]) -> T:
     """A part of an access. It may be at another place: that one is late when it hangs there."""
     before = access.place
@@ -206,8 +212,8 @@ def _wait(access: _Access, asks_again: bool) -> None:
     Waited in slices, of which each counts as one: a process that was paused itself gives its threads their time.
     """
     signs, waited = access.signs, 0.0
-    while waited < _seconds:
-        piece = min(SLICE_SECONDS, _seconds - waited)
+    while (left := _patience(access.place) - waited) > 0:
+        piece = min(SLICE_SECONDS, left)
         if access.done.wait(piece):
             return
         waited += piece

@@ -26,6 +26,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.configuration import EMBEDDED
 from epochlake.metastore.coordination.election import current_leader
 from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
+from epochlake.metastore.deadlines import LatePlace, late_places, left_behind
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import node_names
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
@@ -100,7 +101,8 @@ class Status(msgspec.Struct, frozen=True):
     """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
 
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
-    `health` is null where volumes were not asked.
+    `health` is null where volumes were not asked. `late_volumes`: those that did not answer this process within the
+    deadline; `threads_left_behind`: its threads that hang there.
     """
 
     cluster: str
@@ -120,6 +122,8 @@ class Status(msgspec.Struct, frozen=True):
     streamed: Streamed | None
     resizes: tuple[ResizeStatus, ...]
     health: Health | None = None
+    late_volumes: tuple[LatePlace, ...] = ()
+    threads_left_behind: int = 0
 
 
 JOINING = "joining"
@@ -152,6 +156,8 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         streamed=transitions_streamed(cluster, metadata) if loads is not None else None,
         resizes=_resizes(metadata),
         health=health(cluster, metadata, _zookeeper_address(cluster)) if loads is not None else None,
+        late_volumes=tuple(late_places()),
+        threads_left_behind=left_behind(),
     )
 
 

@@ -33,6 +33,9 @@ def status(document: Status) -> list[RenderableType]:
     if unreachable:
         parts.append(bold("Volumes that do not answer"))
         parts += [Text(f"  {node.name}/{volume.name}: {volume.obstacle}", style="red") for node, volume in unreachable]
+        if document.threads_left_behind:
+            hang = plural(document.threads_left_behind, "thread")
+            parts.append(Text(f"  {hang} of this process left behind there, which end with it", style="yellow"))
         parts.append(Text())
     parts += _ring(present)
     if document.requests:
