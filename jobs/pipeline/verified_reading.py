@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.dataplane.damage import StoredFile
@@ -21,6 +20,7 @@ from epochlake.jobs.dataplane.reading import Asked, ReadPlan, plan_read
 from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed
 from epochlake.jobs.pipeline.errors import RowsUnreadable
 from epochlake.jobs.pipeline.replicas import describe, open_all
+from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -108,8 +108,7 @@ def _damaged(copies: Sequence[StoredFile]) -> list[tuple[StoredFile, str]]:
             return str(error)
         return None
 
-    with ThreadPoolExecutor(max(1, min(THREADS, len(copies)))) as pool:
-        found = list(pool.map(look, copies))
+    found = Workers(THREADS).run(look, copies)
     return [(one, damage) for one, damage in zip(copies, found, strict=True) if damage is not None]
 
 
