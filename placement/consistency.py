@@ -75,6 +75,29 @@ def required(
             return {local: majority(here)}
 
 
+def readable(
+    level: ConsistencyLevel,
+    replicas: Sequence[int],
+    unread: Collection[int],
+    datacenter_of: DatacenterOf,
+    local: str | None = None,
+) -> bool:
+    """Whether a read of `replicas` can keep what `level` promises, while `unread` are replicas that serve no reads.
+
+    These are being rebuilt. Every QUORUM, and every one of a datacenter in which others are left, is met without them.
+    ALL is not, nor is a level that counts in a datacenter where they are the only ones.
+    """
+    elsewhere = {datacenter_of(replica) for replica in unread} - {datacenter_of(replica) for replica in replicas}
+    match level:
+        case ConsistencyLevel.ALL:
+            return not unread
+        case ConsistencyLevel.EACH_QUORUM:
+            return not elsewhere
+        case ConsistencyLevel.LOCAL_QUORUM:
+            return local not in elsewhere
+    return True
+
+
 def missing(
     level: ConsistencyLevel,
     replicas: Sequence[int],

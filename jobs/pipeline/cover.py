@@ -19,7 +19,7 @@ from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Placement, TablePlacements, highs, index_of, ranges_within
-from epochlake.placement.consistency import ConsistencyLevel, required
+from epochlake.placement.consistency import ConsistencyLevel, readable, required
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, range_label
 from numpy.typing import NDArray
 
@@ -88,7 +88,8 @@ def choose_for_read(
 ) -> tuple[list[tuple[VolumeId, ...]], list[int]]:
     """For each group of ranges the replicas to read at `level`, and the groups that have too few usable ones.
 
-    Storage that is declared lost is never read, and a level needs as many replicas as it did with it.
+    Storage that is declared lost is never read, and a level needs as many replicas as it did with it. A level that
+    includes replicas which serve no reads now, because they are being rebuilt, has too few as well.
     Few volumes that hold many of the ranges are preferred, local ones first: each volume costs one snapshot.
     """
     datacenter_of = metadata.directory.datacenter_of
@@ -103,6 +104,10 @@ def choose_for_read(
     chosen: list[tuple[VolumeId, ...]] = []
     short: list[int] = []
     for group, placement in enumerate(among.distinct):
+        if not readable(level, placement.reads, placement.unread, datacenter_of, local):
+            short.append(group)
+            chosen.append(())
+            continue
         usable = sorted((volume for volume in placement.reads if volume not in unusable), key=rank)
         taken: list[VolumeId] = []
         for datacenter, need in required(level, placement.reads, datacenter_of, local).items():

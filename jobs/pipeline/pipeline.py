@@ -386,7 +386,7 @@ class Pipeline:
                     level,
                     metadata.epoch,
                     named(metadata, table, among.ranges_in(short)),
-                    {describe(metadata, v): reason for v, reason in (unreachable | _lost(metadata, among)).items()},
+                    {describe(metadata, v): reason for v, reason in (unreachable | _not_read(metadata, among)).items()},
                 )
             opened, failed = open_to_read(metadata, table, {v for volumes in chosen for v in volumes})
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
@@ -465,7 +465,8 @@ class Pipeline:
         self.cluster.require_open()
 
 
-def _lost(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:
-    """The replicas of some ranges that are declared lost, and why they are not read."""
+def _not_read(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:
+    """The replicas of some ranges that are not to be read, and why: declared lost, or being rebuilt."""
     directory = metadata.directory
-    return {v: directory.why_lost(v) for one in among.distinct for v in one.reads if v in directory.lost}
+    rebuilt = {v: "it is being rebuilt, rows may be missing on it" for one in among.distinct for v in one.unread}
+    return rebuilt | {v: directory.why_lost(v) for one in among.distinct for v in one.reads if v in directory.lost}

@@ -35,6 +35,17 @@ class Placement(msgspec.Struct, frozen=True):
     writes: tuple[VolumeId, ...]
     write_sets: tuple[tuple[VolumeId, ...], ...]
 
+    @property
+    def unread(self) -> tuple[VolumeId, ...]:
+        """Replicas that are to have every row and do not serve reads: those of a node that is being rebuilt.
+
+        Rows that only they have acknowledged cannot be read now; a level that includes them has to be refused.
+        """
+        reads = set(self.reads)
+        if any(reads.issuperset(replicas) for replicas in self.write_sets):
+            return ()
+        return tuple(sorted({volume for replicas in self.write_sets for volume in replicas} - reads))
+
 
 class Since(msgspec.Struct, frozen=True):
     """Since when a range is where it is: its replicas, their epoch, and that of the change in flight if any."""
