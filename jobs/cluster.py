@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from epochlake.jobs.dataplane.damage_notes import DamageNotes
 from epochlake.jobs.dataplane.ledger import Ledger
+from epochlake.jobs.dataplane.receipts import Receipts
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
 from epochlake.metastore.commit import CommitQueue, Committed, Committer, Planner
@@ -57,6 +58,7 @@ class Root:
         self.compactions = storage.join(uri, "compactions")
         self.damaged = storage.join(uri, "damaged")
         self.leases = storage.join(uri, "leases")
+        self.receipts = storage.join(uri, "receipts")
 
 
 def author() -> str:
@@ -136,6 +138,7 @@ class Cluster:
         self.snapshots = Snapshots(self.root.snapshots)
         self.ledger = Ledger(self.root.compactions)
         self.damage = DamageNotes(self.root.damaged)
+        self.receipts = Receipts(self.root.receipts)
         log = DeltaLog(self.root.log, compact_every=configuration.log.compact_every)
         self.follower = self._follow(log)
         self._closed = False

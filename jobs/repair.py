@@ -61,6 +61,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.healing import Surroundings, heal_by_rows
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage
+from epochlake.jobs.dataplane.receipts import went_back
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier, SparkCopier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import address_of, describe, open_all
@@ -68,6 +69,7 @@ from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.consistency import DatacenterOf, blocking
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -167,8 +169,9 @@ def repair(
 
     Files that are missing or torn in storage are found by listing; with `check_bytes` every byte is read as well. With
     `spark` its executors copy and check. `dry_run` changes nothing. Safe beside pipelines, operations and compaction;
-    can be stopped and run again at any time. Raises Rejected for an unknown table, StorageUnavailable for a ledger that
-    cannot be read.
+    can be stopped and run again at any time. A replica that went back behind what it has acknowledged counts again when
+    the others have brought it all that they together have acknowledged. Raises Rejected for an unknown table,
+    StorageUnavailable for a ledger that cannot be read.
     """
     with announced(cluster, "repair", table):
         view = look(cluster, table)
@@ -183,7 +186,37 @@ def repair(
         report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
         if not dry_run:
             _remember(cluster, view, notes, damaged)
+            if all(file.healed for file in damaged):
+                settle_restored(cluster, table)
         return report
+
+
+def settle_restored(cluster: Cluster, table: str) -> list[VolumeId]:
+    """Let replicas that went back count again where they have all rows by now; the volumes that do.
+
+    Every other replica must answer, and so many of those that did not go back that they meet every QUORUM, and every
+    LOCAL_QUORUM: what these have together is all that such a level has acknowledged.
+    """
+    acknowledged = cluster.receipts.of(cluster.catch_up().table(table).table_id)
+    view = look(cluster, table)
+    restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
+    if not restored or view.failed or view.moving:
+        return []
+    datacenter_of = view.metadata.directory.datacenter_of
+    whole = set(restored)
+    for range_ in view.ranges:
+        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
+        enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
+        if not (enough and compare(range_, view.snapshots, view.lineage).agrees):
+            whole -= {*range_.replicas}
+    for volume in sorted(whole):
+        cluster.receipts.settle(address_of(view.metadata, view.table, volume), acknowledged[volume])
+        logger.warning("the replica of %s on %s went back, and is whole again", table, view.place(volume))
+    return sorted(whole)
+
+
+def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) -> list[list[VolumeId]]:
+    return [[v for v in replicas if datacenter_of(v) == name] for name in sorted(set(map(datacenter_of, replicas)))]
 
 
 def look(cluster: Cluster, table: str, least_epoch: int = 0) -> View:

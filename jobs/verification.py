@@ -19,6 +19,7 @@ import numpy as np
 from epochlake.jobs.dataplane.comparing import at_rest, compare
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged
+from epochlake.jobs.dataplane.receipts import Receipts, went_back
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.jobs.workers import Workers
@@ -72,12 +73,15 @@ class ReplicaReport(msgspec.Struct, frozen=True):
         return not self.violations
 
 
-def verify_replicas(metadata: ClusterMetadata, ledger: Ledger | None = None) -> ReplicaReport:
+def verify_replicas(
+    metadata: ClusterMetadata, ledger: Ledger | None = None, receipts: Receipts | None = None
+) -> ReplicaReport:
     """Look at every replica table of every node that has not left, as of `metadata`.
 
     Replicas may differ without anything being wrong (a write that reached its level missed one of them): that is for
     repair, and reported apart. The `ledger` of compactions tells which files of one replica stand for those of another
-    that was compacted later. Raises StorageUnavailable when it is needed and cannot be read.
+    that was compacted later; the `receipts` which replicas lack what they have acknowledged, and so answer nobody.
+    Raises StorageUnavailable when one of these is needed and cannot be read.
     """
     stored: list[StoredReplica] = []
     violations: list[ReplicaFinding] = []
@@ -88,7 +92,13 @@ def verify_replicas(metadata: ClusterMetadata, ledger: Ledger | None = None) -> 
         request.state in (RequestState.RUNNING, RequestState.CANCELLING) for request in metadata.open_requests()
     )
     for table in metadata.schema.tables.values():
+        acknowledged = {} if receipts is None else receipts.of(table.table_id)
         snapshots, failures = _snapshots(metadata, table)
+        for volume, snapshot in snapshots.items():
+            reason = went_back(snapshot, acknowledged.get(volume, ()))
+            if reason:
+                place = describe(metadata, volume)
+                unreachable.append(ReplicaFinding("went-back", table.full_name, place, None, reason))
         for volume, reason in failures.items():
             unreachable.append(ReplicaFinding("unreachable", table.full_name, describe(metadata, volume), None, reason))
         misplaced = unswept if moving and metadata.is_on_ring(table.table_id) else violations

@@ -121,7 +121,7 @@ def table_health(
 def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> TableHealth:
     among = grouped(metadata.placements(table.table_id))
     used = {volume for placement in among.distinct for volume in {*placement.reads, *placement.writes}}
-    opened, failed = open_all(metadata, table, used)
+    opened, failed = open_all(metadata, table, used, cluster.receipts)
     return table_health(metadata, table, failed, _lacks(cluster, metadata, table, opened))
 
 

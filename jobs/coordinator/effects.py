@@ -15,6 +15,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.dataplane.pieces import Interval
+from epochlake.jobs.dataplane.receipts import Receipt, Receipts
 from epochlake.jobs.dataplane.replica import (
     ReplicaAddress,
     ReplicaSnapshot,
@@ -43,15 +44,25 @@ def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId)
 
 
 def make_replica(
-    metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, fence: int, *, unfilled: str = ""
+    metadata: ClusterMetadata,
+    table_id: TableId,
+    volume: VolumeId,
+    fence: int,
+    receipts: Receipts | None = None,
+    *,
+    unfilled: str = "",
 ) -> None:
     """Make the empty replica table, unless it is there.
 
     With a `fence` at the epoch of now nobody who plans at an older one, by which it had rows, takes it for a replica.
-    `unfilled` is the rebuild that is to bring its rows: until it has, nobody reads it.
+    `unfilled` is the rebuild that is to bring its rows: until it has, nobody reads it. What an earlier table in its
+    place has acknowledged is no matter of the new one: its `receipts` are forgotten.
     """
+    address = place_of(metadata, table_id, volume)
     try:
-        create_replica(place_of(metadata, table_id, volume), metadata.schema.tables[table_id], fence, unfilled=unfilled)
+        if receipts is not None and was_never_made(address):
+            receipts.forget(address)
+        create_replica(address, metadata.schema.tables[table_id], fence, unfilled=unfilled)
     except (StorageUnavailable, WrongCluster) as error:
         raise SideEffectFailed(str(error)) from error
 
@@ -102,6 +113,7 @@ def commit_streamed(
     files: Sequence[DataFile],
     session: str,
     version: int,
+    receipts: Receipts | None = None,
 ) -> bool:
     """Make streamed files part of the pending replica, under the session of the streaming.
 
@@ -119,6 +131,7 @@ def commit_streamed(
     )
     match outcome:
         case Acknowledged():
+            _leave_receipt(receipts, table_id, Receipt(volume, version, session))
             return True
         case AlreadyApplied(absent=absent):
             return not absent
@@ -128,3 +141,13 @@ def commit_streamed(
             raise SideEffectFailed(f"the pending replica is fenced at {fence}: a newer coordinator is at work")
         case Unreachable(reason=reason):
             raise SideEffectFailed(reason)
+
+
+def _leave_receipt(receipts: Receipts | None, table_id: TableId, receipt: Receipt) -> None:
+    """What was streamed counts from the next step on: a table that goes back before it is told by this."""
+    if receipts is None:
+        return
+    try:
+        receipts.add(table_id, receipt)
+    except StorageUnavailable as error:
+        raise SideEffectFailed(str(error)) from error

@@ -173,7 +173,7 @@ class OperationTrack:
         if work.going_back:
             return RetreatOperation(work.operation.operation_id, Step.PREPARE)
         try:
-            prepare(metadata, work.operation)
+            prepare(metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return None
@@ -184,7 +184,7 @@ class OperationTrack:
         if work.last is not Step.START or work.going_back:
             return True
         try:
-            prepare_rebuilt(metadata, work.operation)
+            prepare_rebuilt(metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return False
@@ -195,7 +195,7 @@ class OperationTrack:
         if not self._is_streamed(metadata, work):
             return False
         try:
-            finish_rebuilt(metadata, work.operation)
+            finish_rebuilt(metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return False
@@ -250,6 +250,7 @@ class OperationTrack:
                 self._copier,
                 self._cluster.ledger,
                 most,
+                self._cluster.receipts,
             )
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, f"streaming to {describe(metadata, stream.place[1])}: {failure}")

@@ -19,10 +19,12 @@ from epochlake.jobs.dataplane.copying import PieceCopy
 from epochlake.jobs.dataplane.fences import mark_filled, mark_unfilled
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.dataplane.receipts import Receipts
+from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.jobs.pipeline.replicas import describe
 from epochlake.jobs.workers import Workers
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
 from epochlake.placement.ring.state import Operation, OperationKind
@@ -42,7 +44,7 @@ class Streamed(msgspec.Struct, frozen=True):
     finished: bool
 
 
-def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
+def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
     """Make every replica table that gains ranges, with nothing in these. Raises SideEffectFailed.
 
     A rebuilt node serves its ranges until START, so nothing is taken from it, and a table that was lost is made after
@@ -54,7 +56,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
     def attempt(place: Place, gains: Sequence[Gain]) -> None:
         table_id, volume = place
         if volume not in metadata.ring_volumes(table_id):
-            make_replica(metadata, table_id, volume, metadata.fence)
+            make_replica(metadata, table_id, volume, metadata.fence, receipts)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
         drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains if not gain.stays], once=name)
@@ -63,7 +65,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation) -> None:
     _everywhere([(place, gained) for place, gained in gains if not is_gone(metadata, place[1])], attempt)
 
 
-def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
+def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
     """Make the replica tables that a rebuilt node has lost, once nobody reads them. Raises SideEffectFailed.
 
     Their fence is at START's epoch or above from the beginning: a pipeline of before that finds one plans again.
@@ -74,24 +76,27 @@ def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
         name = operation.operation_id
 
         def attempt(place: Place, gains: Sequence[Gain]) -> None:
-            make_replica(metadata, *place, metadata.fence, unfilled=name)
+            make_replica(metadata, *place, metadata.fence, receipts, unfilled=name)
             _require_marked(metadata, place, mark_unfilled(place_of(metadata, *place), metadata.fence, name))
 
         _everywhere(places, attempt)
 
 
-def finish_rebuilt(metadata: ClusterMetadata, operation: Operation) -> None:
+def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
     """Let the replica tables of a rebuilt node be read, all of whose rows are there now. Raises SideEffectFailed.
 
     Before MID, whose readers read them. A rebuild that is taken back earlier leaves tables that were made anew unread:
-    half of their rows are missing, and an empty one would say that there is nothing.
+    half of their rows are missing, and an empty one would say that there is nothing. What they acknowledged before, and
+    may have lost, is no matter any more.
     """
     if operation.kind is not OperationKind.REBUILD:
         return
 
     def attempt(place: Place, gains: Sequence[Gain]) -> None:
-        marked = mark_filled(place_of(metadata, *place), metadata.fence, operation.operation_id)
-        _require_marked(metadata, place, marked)
+        address = place_of(metadata, *place)
+        if receipts is not None:
+            _settle(receipts, address)
+        _require_marked(metadata, place, mark_filled(address, metadata.fence, operation.operation_id))
 
     gaining = change_of(metadata, operation).gaining
     _everywhere([(place, ()) for place in gaining if not is_gone(metadata, place[1])], attempt)
@@ -106,12 +111,13 @@ def stream_group(
     copier: Copier,
     ledger: Ledger,
     most_bytes: int = GROUP_BYTES,
+    receipts: Receipts | None = None,
 ) -> Streamed:
     """Bring the next group of files of what a replica table gains. Raises SideEffectFailed."""
     assert running.session is not None
     table_id, volume = place
     target = open_replica(metadata, table_id, volume)
-    sources = Sources(metadata, table_id, metadata.fence_at(running.epoch))
+    sources = Sources(metadata, table_id, metadata.fence_at(running.epoch), receipts)
     copies: list[PieceCopy] = []
     for gain in gains:
         copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
@@ -120,12 +126,21 @@ def stream_group(
         return Streamed(0, 0, True)
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.
-    landed = commit_streamed(ledger, metadata, table_id, volume, copied.arrived, running.session, target.version)
+    landed = commit_streamed(
+        ledger, metadata, table_id, volume, copied.arrived, running.session, target.version, receipts
+    )
     if copied.failed:
         first = next(iter(copied.failed.values()))
         raise SideEffectFailed(f"{len(copied.failed)} of {len(group)} files could not be copied, for one: {first}")
     size, rows = (sum(getattr(file, what) for file in copied.arrived) for what in ("size", "rows"))
     return Streamed(size, rows, landed and len(group) == len(copies))
+
+
+def _settle(receipts: Receipts, rebuilt: ReplicaAddress) -> None:
+    try:
+        receipts.settle(rebuilt, receipts.of(rebuilt.table_id).get(rebuilt.volume_id, ()))
+    except (StorageUnavailable, WrongCluster) as error:
+        raise SideEffectFailed(str(error)) from error
 
 
 def sources_of(metadata: ClusterMetadata, operation: Operation, gain: Gain, sources: Sources) -> list[ReplicaSnapshot]:

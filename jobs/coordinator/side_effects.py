@@ -25,6 +25,7 @@ from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.pieces import Interval
+from epochlake.jobs.dataplane.receipts import Receipts
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import describe
@@ -39,7 +40,7 @@ FIRST_STAGES = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET,
 """Stages in which the pending replica's table need not be there yet."""
 
 
-def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
+def prepare_pending(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None = None) -> None:
     """Make the pending replica ready for writes: its table is there, and nothing of the tablet is left in it.
 
     What an earlier transition left behind is dropped under the new fence, so that no late write of it can come after.
@@ -47,16 +48,22 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition) -> None:
     been acknowledged since (tests/support/stage_model.py).
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
-        make_replica(metadata, transition.table_id, transition.pending, metadata.fence)
+        make_replica(metadata, transition.table_id, transition.pending, metadata.fence, receipts)
     name = f"prepare-{transition.table_id}-{transition.tablet}-{transition.started_epoch}"
     drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name)
 
 
-def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier, ledger: Ledger) -> int:
+def stream(
+    metadata: ClusterMetadata,
+    transition: Transition,
+    copier: Copier,
+    ledger: Ledger,
+    receipts: Receipts | None = None,
+) -> int:
     """Bring the tablet's files to the pending replica, under the session of the stage; the bytes that were copied."""
     assert transition.session is not None
     target = open_replica(metadata, transition.table_id, transition.pending)
-    copies = copies_for(ledger, _sources(metadata, transition), target, *tokens_of(metadata, transition))
+    copies = copies_for(ledger, _sources(metadata, transition, receipts), target, *tokens_of(metadata, transition))
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = ThreadCopier(how=link_data_file)
     copied = copier.copy(copies)
@@ -65,9 +72,8 @@ def stream(metadata: ClusterMetadata, transition: Transition, copier: Copier, le
         first = next(iter(copied.failed.values()))
         raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     # A later try of the session brings what has come to the sources since.
-    commit_streamed(
-        ledger, metadata, transition.table_id, transition.pending, copied.arrived, transition.session, metadata.epoch
-    )
+    place = (transition.table_id, transition.pending)
+    commit_streamed(ledger, metadata, *place, copied.arrived, transition.session, metadata.epoch, receipts)
     return sum(file.size for file in copied.arrived)
 
 
@@ -95,12 +101,12 @@ def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
     return tokens_of_label(tablet_label(transition.tablet, count))
 
 
-def _sources(metadata: ClusterMetadata, transition: Transition) -> list[ReplicaSnapshot]:
+def _sources(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None) -> list[ReplicaSnapshot]:
     """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
 
     The second also where the leaving replica has been declared lost since its migration began.
     """
-    sources = Sources(metadata, transition.table_id, metadata.fence_at(transition.epoch))
+    sources = Sources(metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
     leaving = transition.leaving
     if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
         return sources.quorum(transition.replicas, transition.pending)

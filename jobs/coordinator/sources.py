@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from epochlake.jobs.coordinator.effects import open_replica
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import is_gone
+from epochlake.jobs.dataplane.receipts import Receipts, went_back
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.pipeline.replicas import describe, unfilled
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -21,9 +22,15 @@ from epochlake.placement.consistency import blocking
 
 
 class Sources:
-    """Snapshots of the replicas of a table that are fenced at `epoch` or above; each is opened once."""
+    """Snapshots of the replicas of a table that are fenced at `epoch` or above; each is opened once.
 
-    def __init__(self, metadata: ClusterMetadata, table_id: TableId, epoch: int) -> None:
+    With `receipts`, none that lacks what it has acknowledged.
+    """
+
+    def __init__(
+        self, metadata: ClusterMetadata, table_id: TableId, epoch: int, receipts: Receipts | None = None
+    ) -> None:
+        self._acknowledged = {} if receipts is None else receipts.of(table_id)
         self._metadata = metadata
         self._table_id = table_id
         self._epoch = epoch
@@ -104,7 +111,8 @@ class Sources:
             return SideEffectFailed(unfilled(snapshot))
         if snapshot.fence < self._epoch:
             return SideEffectFailed(f"it is fenced at {snapshot.fence} only, {self._epoch} is needed")
-        return snapshot
+        older_copy = went_back(snapshot, self._acknowledged.get(volume, ()))
+        return SideEffectFailed(older_copy) if older_copy else snapshot
 
     def _why(self, volume: VolumeId) -> str:
         found = self._opened.get(volume)

@@ -114,7 +114,7 @@ class TabletTrack:
         def attempt(group: list[Transition]) -> None:
             for transition in group:
                 try:
-                    prepare_pending(metadata, transition)
+                    prepare_pending(metadata, transition, self._cluster.receipts)
                     self._failures.pop(transition.key, None)
                 except SideEffectFailed as failure:
                     self._fail(metadata, transition, failure)
@@ -141,7 +141,9 @@ class TabletTrack:
                     if not self._acknowledged(metadata, transition):
                         return None
                 case Stage.STREAMING:
-                    self._tally.bytes_streamed += stream(metadata, transition, self._copier, self._cluster.ledger)
+                    cluster = self._cluster
+                    streamed = stream(metadata, transition, self._copier, cluster.ledger, cluster.receipts)
+                    self._tally.bytes_streamed += streamed
                 case Stage.CLEANUP:
                     clean_up_leaving(metadata, transition)
                 case Stage.CLEANUP_TARGET:

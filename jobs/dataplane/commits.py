@@ -41,6 +41,7 @@ from epochlake.jobs.dataplane.pieces import (
     superseded,
     without,
 )
+from epochlake.jobs.dataplane.receipts import Receipt, went_back
 from epochlake.jobs.dataplane.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
@@ -68,6 +69,7 @@ def commit_files(
     app_version: int,
     session: str | None = None,
     ledger: Ledger | None = None,
+    receipts: Collection[Receipt] = (),
 ) -> CommitOutcome:
     """Make staged files part of the replica (and take `removes` out of it) in one Delta commit.
 
@@ -78,7 +80,7 @@ def commit_files(
 
     Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
     after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
-    without one.
+    without one. Unreachable also when the replica lacks what it has one of the `receipts` for.
     """
     applied = _Applied(app_id, app_version)
 
@@ -95,6 +97,9 @@ def commit_files(
         )
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:
+        older_copy = went_back(snapshot, receipts)
+        if older_copy:
+            return Unreachable(older_copy)
         live = snapshot.all_files
         lineage = _lineage(ledger, snapshot, adds)
         absent = not_held(snapshot, adds, lineage, removes)

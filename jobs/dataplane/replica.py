@@ -200,7 +200,8 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
         if _is_missing(address):
             raise StorageUnavailable(
                 f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
-                f"not. Rebuild its replicas, or restore the directory"
+                f"not. Rebuild its replicas (`epochlake node rebuild` on the ring, `node replace` anywhere). Restored "
+                f"from a backup it would lack what was acknowledged since, and be refused"
             ) from error
         with _naming_the_replica(address):
             delta_commits.require_whole(address.uri)
@@ -262,7 +263,7 @@ def _identity(address: ReplicaAddress) -> dict[str, str]:
 def _require_identity(address: ReplicaAddress, properties: Mapping[str, str]) -> None:
     missing = [name for name in (FENCE, SESSIONS) if name not in properties]
     if missing:
-        raise StorageUnavailable(f"{address.uri} is no replica table: its property {missing[0]} is missing. Restore it")
+        raise StorageUnavailable(f"{address.uri} is no replica table: its property {missing[0]} is missing. Rebuild it")
     foreign = {name: properties.get(name) for name, mine in _identity(address).items() if properties.get(name) != mine}
     if foreign:
         raise WrongCluster(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 from epochlake.jobs.dataplane.commits import commit_files
@@ -24,6 +24,7 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, Part, missing
+from epochlake.jobs.dataplane.receipts import Known, Receipt, Receipts
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.staging import StagedFile
 from epochlake.jobs.dataplane.stored import is_stored
@@ -109,12 +110,15 @@ class Landing:
         catch_up: Callable[[int], ClusterMetadata],
         attempts: int,
         ledger: Ledger | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self._batch = batch
         self._metadata = metadata
         self._catch_up = catch_up
         self._attempts = attempts
         self._ledger = ledger
+        self._receipts = receipts
+        self._known_receipts: Known = {}
         self._files = [staged.file for staged in batch.files]
         self._stored = {staged.file: set(staged.stored) for staged in (*batch.files, *batch.pieces)}
         # A piece may have been cut on several replicas, each by itself: a replica's own is the one that counts there.
@@ -188,6 +192,7 @@ class Landing:
                 if not self._has(volume, file, window):
                     due.setdefault(volume, []).append(Due(file, window, since))
         fence = 0
+        self._known_receipts = {} if self._receipts is None else self._receipts.of(self._batch.table.table_id)
         outcomes = Workers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
         for volume, outcome in zip(due, outcomes, strict=True):
             self._missing.pop(volume, None)
@@ -215,23 +220,35 @@ class Landing:
             ]
         except (StorageUnavailable, WrongCluster) as unavailable:
             return Unreachable(str(unavailable))
+        receipt = Receipt(volume, self._batch.first_version + number, self._batch.app_id)
+        known = self._known_receipts.get(volume, ())
         outcome = commit_files(
             target,
             [one.file for one in brought],
             epoch=self._metadata.fence,
-            app_id=self._batch.app_id,
-            app_version=self._batch.first_version + number,
+            app_id=receipt.app_id,
+            app_version=receipt.app_version,
             ledger=self._ledger,
+            receipts=known,
         )
         match outcome:
             case Acknowledged():
-                return brought
+                return self._receipted(receipt, known) or brought
             case AlreadyApplied(absent=absent):
                 return [one for one in brought if one.file.file_id not in absent]
             case FencedOff() | Unreachable():
                 return outcome
             case other:
                 return Unreachable(f"answered {other}")
+
+    def _receipted(self, receipt: Receipt, known: Collection[Receipt]) -> Unreachable | None:
+        """Leave a receipt before an acknowledgement is counted; Unreachable when the root does not take it."""
+        if self._receipts is not None:
+            try:
+                self._receipts.add(self._batch.table.table_id, receipt, instead_of=known)
+            except StorageUnavailable as unavailable:
+                return Unreachable(str(unavailable))
+        return None
 
     def _bring(self, due: Due, target: ReplicaAddress) -> list[DataFile]:
         """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""

@@ -280,7 +280,8 @@ class Pipeline:
         batch = Batch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time())
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
-        landing = Landing(batch, self._metadata, self._catch_up, settings.attempts, self.cluster.ledger)
+        cluster = self.cluster
+        landing = Landing(batch, self._metadata, self._catch_up, settings.attempts, cluster.ledger, cluster.receipts)
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         landed = landing.land()
         return Written(
@@ -357,7 +358,8 @@ class Pipeline:
         A replica that is ahead says that writes may have been acknowledged in a placement which is not known here.
         """
         while True:
-            opened, failed = open_all(self._metadata, table, self._placements(table).write_volumes)
+            volumes = self._placements(table).write_volumes
+            opened, failed = open_all(self._metadata, table, volumes, self.cluster.receipts)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead <= self._metadata.fence:
                 return opened, failed
@@ -388,7 +390,8 @@ class Pipeline:
                     named(metadata, table, among.ranges_in(short)),
                     {describe(metadata, v): reason for v, reason in (unreachable | _not_read(metadata, among)).items()},
                 )
-            opened, failed = open_to_read(metadata, table, {v for volumes in chosen for v in volumes})
+            asked = {volume for volumes in chosen for volume in volumes}
+            opened, failed = open_to_read(metadata, table, asked, self.cluster.receipts)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.fence:
                 self._catch_up(ahead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from epochlake.jobs.dataplane.receipts import Receipts, went_back
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -42,24 +43,28 @@ def unfilled(snapshot: ReplicaSnapshot) -> str:
 
 
 def open_to_read(
-    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
 ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
     """Like `open_all`, without replicas that do not have their rows yet."""
-    opened, failed = open_all(metadata, table, volumes)
+    opened, failed = open_all(metadata, table, volumes, receipts)
     not_yet = {volume: unfilled(snapshot) for volume, snapshot in opened.items() if snapshot.unfilled}
     return {v: snapshot for v, snapshot in opened.items() if v not in not_yet}, failed | not_yet
 
 
 def open_all(
-    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
 ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
-    """Snapshots of the replicas that answer, and what the others said."""
+    """Snapshots of the replicas that answer, and what the others said.
+
+    With `receipts`, a replica that lacks what it has acknowledged does not count as one that answers.
+    """
+    acknowledged = {} if receipts is None else receipts.of(table.table_id)
 
     def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
         try:
             snapshot = open_snapshot(address_of(metadata, table, volume))
             snapshot.all_files  # noqa: B018  what is listed lazily is listed here, in parallel
-            return volume, snapshot
+            return volume, went_back(snapshot, acknowledged.get(volume, ())) or snapshot
         except (StorageUnavailable, WrongCluster) as error:
             return volume, str(error)
 

@@ -119,7 +119,13 @@ def ring_state(metadata: ClusterMetadata) -> RingState:
 
 def ring_node(node: Node) -> RingNode:
     return RingNode(
-        node.node_id, node.datacenter, node.rack, MemberState(node.state.value), node.tokens, node.replaced_by
+        node_id=node.node_id,
+        datacenter=node.datacenter,
+        rack=node.rack,
+        state=MemberState(node.state.value),
+        tokens=node.tokens,
+        replaced_by=node.replaced_by,
+        lost=node.lost,
     )
 
 

@@ -57,7 +57,7 @@ STEPS = tuple(Step)
 
 
 class RingNode(msgspec.Struct, frozen=True):
-    """A member; `tokens` are those that it owns now, ascending."""
+    """A member; `tokens` are those that it owns now, ascending. `lost`: its storage is declared lost, in any state."""
 
     node_id: int
     datacenter: str
@@ -65,6 +65,7 @@ class RingNode(msgspec.Struct, frozen=True):
     state: MemberState = MemberState.NONE
     tokens: tuple[int, ...] = ()
     replaced_by: int | None = None
+    lost: bool = False
 
 
 class Operation(msgspec.Struct, frozen=True, eq=False):

@@ -27,6 +27,7 @@ from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.log_upkeep import compact_log, heal_log, stored_twice
 from epochlake.jobs.lost_epochs import Look, accept_loss, beyond
 from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_replicas
@@ -135,7 +136,7 @@ def verify_(
     log = DeltaLog(session.places.log)
     report = verify(log, Snapshots(session.places.snapshots))
     copied = log.stored_twice() if report.holds else StoredTwice()
-    replicas = verify_replicas(session.cluster.catch_up(), session.cluster.ledger) if tablets and report.holds else None
+    replicas = _replicas(session.cluster) if tablets and report.holds else None
     disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
     look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
     others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
@@ -307,3 +308,7 @@ def _finding(found: ReplicaFinding) -> FindingRow:
         f"{found.table} on {found.place}" if found.tablet is None else f"{found.table}/{found.tablet} on {found.place}"
     )
     return FindingRow(where, found.kind, found.detail)
+
+
+def _replicas(cluster: Cluster) -> ReplicaReport:
+    return verify_replicas(cluster.catch_up(), cluster.ledger, cluster.receipts)

@@ -232,7 +232,7 @@ def _views(state: RingState, replication: Replication) -> Views:
             new = applied_to_reads(new, delta)
     columns = [_sets(now.reads, grid)]
     columns += [columns[0] if side is now.reads else _sets(side, grid) for side in (now.writes, old, new)]
-    lost = frozenset(node.node_id for node in state.nodes.values() if node.state in LOST)
+    lost = frozenset(node.node_id for node in state.nodes.values() if node.lost or node.state in LOST)
     return Views(grid, [_view(*sets, lost) for sets in zip(*columns, strict=True)])
 
 

@@ -1,0 +1,138 @@
+"""A directory that was restored from a backup: told by what it has acknowledged, and used again when it is whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.repair import repair
+from epochlake.jobs.verification import verify_replicas
+from epochlake.placement.ring.state import Step
+from epochlake.placement.transitions import Stage
+
+from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
+from tests.support.rings import FOUR as FOUR_ON_RING
+from tests.support.rings import QUICK, SPREAD, rebuild, ringed
+
+OLDER = "went back"
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> SmallCluster:
+    return placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+
+
+@contextmanager
+def restored_afterwards(table: SmallTable, node: str, *parts: str) -> Iterator[None]:
+    """A backup of a node's directory, or of a part of it, is taken now and restored at the end."""
+    directory = table.directory.joinpath(node, *parts)
+    backup = table.directory / "backup"
+    shutil.copytree(directory, backup)
+    yield
+    shutil.rmtree(directory)
+    shutil.move(backup, directory)
+
+
+@pytest.mark.parametrize("parts", [(), ("air",)], ids=["the whole volume", "its tables"])
+def test_a_restored_directory_is_neither_read_nor_counted(cluster: SmallCluster, parts: tuple[str, ...]) -> None:
+    """A has acknowledged a write with B, C was away; a quorum of A and C does not have it any more."""
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A", *parts), cluster.without("C"):
+        written = cluster.write(cluster.pipeline(), ids=[2])
+    with cluster.without("B"):
+        with pytest.raises(ConsistencyNotReached, match=OLDER):
+            assert written in cluster.read(cluster.pipeline())
+        with pytest.raises(ConsistencyNotReached, match=OLDER):
+            cluster.write(cluster.pipeline(), ids=[3])
+    assert written in cluster.read(cluster.pipeline())
+
+
+def test_what_is_committed_to_a_restored_table_afterwards_does_not_hide_it(cluster: SmallCluster) -> None:
+    """Fences make its version grow beyond the one that it had."""
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        cluster.write(cluster.pipeline(), ids=[2])
+    report = verify_replicas(cluster.metadata, cluster.cluster.ledger, cluster.cluster.receipts)
+    assert [(finding.kind, finding.place) for finding in report.unreachable] == [("went-back", "A/d1")]
+    for session in ("x", "y", "z"):
+        raise_fence(cluster.address("A"), cluster.metadata.epoch, open_sessions=[session])
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
+
+
+def test_a_restored_replica_gives_nobody_its_rows(cluster: SmallCluster) -> None:
+    """X would get what A has, and a quorum of X and C would miss the write."""
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        written = cluster.write(cluster.pipeline(), ids=[2])
+    cluster.start("A", "X")
+    for _ in range(8):
+        cluster.round()
+    for away in "ABC":
+        with cluster.without(away):
+            try:
+                assert written in cluster.read(cluster.pipeline())
+            except ConsistencyNotReached:
+                assert away in "BC"
+
+
+def test_repair_makes_a_restored_replica_whole_when_all_others_answer(cluster: SmallCluster) -> None:
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        written = cluster.write(cluster.pipeline(), ids=[2])
+    with cluster.without("C"):
+        repair(cluster.cluster, "air.flights")
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
+    repair(cluster.cluster, "air.flights", dry_run=True)
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
+    repair(cluster.cluster, "air.flights")
+    with cluster.without("B"):
+        assert written in cluster.read(cluster.pipeline())
+        cluster.write(cluster.pipeline(), ids=[3])
+
+
+def test_a_pending_replica_that_goes_back_after_it_was_streamed_to_is_told(cluster: SmallCluster) -> None:
+    written = cluster.write(cluster.pipeline())
+    cluster.start("A", "X")
+    cluster.until(Stage.STREAMING)
+    with restored_afterwards(cluster, "X"):
+        cluster.until(Stage.USE_NEW)
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        assert written in cluster.read(cluster.pipeline())
+
+
+def test_rebuilding_a_node_makes_its_restored_tables_whole(tmp_path: Path) -> None:
+    ring = ringed(tmp_path, FOUR_ON_RING, {"dc1": 3}, configuration=QUICK)
+    ring.write_rows(ring.pipeline(), {100: 0})
+    with restored_afterwards(ring, "D"):
+        written = ring.write_rows(ring.pipeline(), {row + 200: token for row, token in SPREAD.items()})
+    with ring.without("C"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        ring.read_rows(ring.pipeline())
+    rebuild(ring)
+    ring.until(Step.MID)
+    ring.settle()
+    with ring.without("C"):
+        assert written <= set(ring.read_rows(ring.pipeline()))
+
+
+def test_one_receipt_is_kept_for_each_replica(cluster: SmallCluster) -> None:
+    for row in range(4):
+        cluster.write(cluster.pipeline(), ids=[row])
+    known = cluster.cluster.receipts.of(cluster.table.table_id)
+    assert {volume: len(receipts) for volume, receipts in known.items()} == dict.fromkeys(cluster.volumes("ABC"), 1)
