@@ -185,25 +185,27 @@ def unavailable(asked: str, uri: str, error: BaseException) -> StorageUnavailabl
     if isinstance(error, StorageUnavailable):
         return error
     text = " ".join(str(error).split()) or type(error).__name__
-    kind, advice = _kind_of(error, text)
-    return kind(f"cannot {asked} {uri}: {advice} ({text})")
+    kind, advice, number = _kind_of(error, text)
+    # Where the system has a word for it, what a library makes of it says nothing more.
+    return kind(f"cannot {asked} {uri}: {advice} ({text if number is None else os.strerror(number)})")
 
 
-def _kind_of(error: BaseException, text: str) -> tuple[type[StorageUnavailable], str]:
+def _kind_of(error: BaseException, text: str) -> tuple[type[StorageUnavailable], str, int | None]:
     number = getattr(error, "errno", None)
     if number is None and (said := _NUMBER.search(text)):  # delta-rs says it in words only
         number = int(said.group(1))
     if number is None:
         number = next((known for known in _KINDS if os.strerror(known) in text), None)
     if number is not None:
-        return _KINDS.get(number, (StorageUnavailable, "check that the place is reachable and retry"))
+        kind, advice = _KINDS.get(number, (StorageUnavailable, "check that the place is reachable and retry"))
+        return kind, advice, number
     if _UNKNOWN_SCHEME.search(text):
-        return StorageMisconfigured, "no file system is known by the scheme of this URI: check it"
+        return StorageMisconfigured, "no file system is known by the scheme of this URI: check it", None
     if isinstance(error, TableNotFoundError):
-        return MissingFile, "there is no table: check that the disk is mounted and the URI right"
+        return MissingFile, "there is no table: check that the disk is mounted and the URI right", None
     if isinstance(error, OSError):
-        return StorageUnavailable, "retry when it answers"
-    return StorageDamaged, "what is there cannot be read: it is torn, or not of this kind. Restore or repair it"
+        return StorageUnavailable, "retry when it answers", None
+    return StorageDamaged, "what is there cannot be read: it is torn, or not of this kind. Restore or repair it", None
 
 
 @contextmanager

@@ -1,15 +1,20 @@
-"""The gate from a job that `spark-submit` runs on a standalone cluster with two workers."""
+"""Jobs that `spark-submit` runs: the gate on a standalone cluster with two workers, the README's coordinator."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.cluster import Cluster, initialise
 from epochlake.jobs.spark_session import submit_options
+from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.metadata.model import NodeState
 
 from tests.support.clusters import FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.standalone import HOST, StandaloneSpark
@@ -53,8 +58,38 @@ def test_a_submitted_pipeline_writes_and_reads_on_two_workers(tmp_path: Path, mo
         assert_at_rest(cluster, cluster.files_on("B", tablet), tablet)
 
 
+@pytest.mark.timeout(600)
+def test_the_submit_of_the_readme_coordinates_a_cluster_whose_zookeeper_has_never_run(tmp_path: Path) -> None:
+    """PySpark comes from a zip there; the job is announced, elected and commits by the embedded ZooKeeper."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = shlex.split(readme.partition("`spark-submit ")[2].partition("…`")[0])
+    assert words[-1] == "jobs/run_coordinator.py"
+    configuration = Configuration(root=str(tmp_path / "lake"))
+    initialise(configuration)
+    with pytest.MonkeyPatch.context() as patched:
+        without_zookeeper(patched)
+        with Cluster(configuration) as cluster:
+            administration.add_node(cluster, "n1", "dc1", "r1", [("d1", str(tmp_path / "n1"), 1 << 30)])
+    ended = subprocess.run(
+        [str(Path(sys.executable).parent / "spark-submit"), *words, "--root", configuration.root, "--until-idle"],
+        cwd=ROOT,
+        env=bare_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "1 request finished" in ended.stdout
+    with Cluster(configuration) as cluster:
+        assert cluster.metadata.node("n1").state is NodeState.NORMAL
+    assert not list((tmp_path / "lake" / "zookeeper").glob("data.*"))
+
+
+def bare_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTEST"))}
+
+
 def submit(url: str, job: Path, conf: Path) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTEST"))}
     options = ["--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}"]
     options += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"]
     options += ["--conf", "spark.executor.memory=512m", "--conf", "spark.driver.memory=512m"]
@@ -68,7 +103,7 @@ def submit(url: str, job: Path, conf: Path) -> subprocess.CompletedProcess[str]:
             str(conf),
         ],
         cwd=ROOT,
-        env=environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
+        env=bare_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
         capture_output=True,
         text=True,
         timeout=400,

@@ -30,12 +30,16 @@ from epochlake.jobs.cli.commands.requests import cancel_request, request_row
 from epochlake.jobs.cli.documents import NodeShown
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text.nodes import node_list, node_shown
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
 
 app = typer.Typer(help="Nodes and their volumes.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+NEEDS_ANOTHER_NODE = frozenset({"too-few-nodes", "rack-needed", "below-replication", "last-node"})
+"""Codes of rejections that a node in the place of the lost one avoids."""
+
 VolumeOption = Annotated[
     list[str],
     typer.Option(
@@ -152,17 +156,26 @@ def remove(context: typer.Context, name: Name, how: How, force: ForceOption = Fa
     """Take out a node whose storage is lost, in whatever state it is; what it held is rebuilt on other nodes.
 
     What was under way with it ends, or goes on without it. With `--force` also where rows are lost, because no other
-    storage that is left has them.
+    storage that is left has them. Where too few nodes would be left, put a new one in its place: `node replace`.
     """
     session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_request(
-            metadata, name, RequestKind.REMOVE, options["request_id"] or "", how.reason, force=force
-        ),
-        lambda options: administration.remove_node(session.cluster, name, force=force, **options),
-    )
+    try:
+        carry_out(
+            session,
+            how,
+            lambda metadata, options: plan_request(
+                metadata, name, RequestKind.REMOVE, options["request_id"] or "", how.reason, force=force
+            ),
+            lambda options: administration.remove_node(session.cluster, name, force=force, **options),
+        )
+    except Rejected as rejected:
+        if rejected.code not in NEEDS_ANOTHER_NODE:
+            raise
+        raise Rejected(
+            rejected.code,
+            f"{rejected.reason.rstrip('.')}. Or put a new node in its place: "
+            f"`epochlake node replace {name} NEW --volume …`",
+        ) from rejected
 
 
 @change_command(app, "replace")

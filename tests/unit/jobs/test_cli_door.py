@@ -131,6 +131,25 @@ def test_a_root_that_has_lost_its_log_is_never_told_to_begin_another_one(grown: 
     assert not (grown.root / "log" / "_delta_log").exists()
 
 
+@pytest.mark.parametrize("wrong", ["a scheme", "a file", "a file above", "a commit"])
+def test_what_does_not_pass_by_itself_is_not_worth_retrying(grown: CommandLine, tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "file").write_text("no directory")
+    if wrong == "a commit":
+        newest = max((grown.root / "log" / "_delta_log").glob("*.json"))
+        newest.write_text("garbage")
+    roots = {"a scheme": "nowhere://bucket/lake", "a file": tmp_path / "file", "a file above": tmp_path / "file" / "x"}
+    for words in (["status"], ["log", "list"], ["balance", "pause"]):
+        result = grown.text("--root", roots.get(wrong, grown.root), *words)
+        assert result.code in (1, 2, 4), result.err
+        assert not any(word in result.err for word in ("retry", "Errno", "Arrow", "Delta")), result.err
+
+
+def test_removing_a_node_that_is_needed_points_to_replacing_it(unchanged: CommandLine) -> None:
+    for words in (["node", "remove", "n1"], ["node", "remove", "n1", "--dry-run"]):
+        result = unchanged.text(*words)
+        assert (result.code, "`epochlake node replace n1 NEW --volume …`" in result.error_line) == (3, True), result.err
+
+
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------
 
 
