@@ -96,9 +96,9 @@ def test_rounds_of_the_coordinator_go_on(table: SmallCluster, node: str) -> None
     def move() -> None:
         nonlocal going, coming
         table.start(going, coming)
-        for _ in range(3):
+        for _ in range(14):
             table.round()
-        come_back(volume)
+            come_back(volume)
         table.settle()
         holders = {
             table.metadata.directory.node_of_volume[v].name
@@ -107,7 +107,7 @@ def test_rounds_of_the_coordinator_go_on(table: SmallCluster, node: str) -> None
         if coming in holders:
             going, coming = coming, going
 
-    assert at_each_access(volume, move, lambda: vanish(volume), step=9) > 9
+    assert at_each_access(volume, move, lambda: vanish(volume), step=25) > 25
     assert_at_rest(table, acknowledged)
 
 
