@@ -16,6 +16,7 @@ from epochlake.metastore.follower import Follower
 from epochlake.metastore.history import diff, verify
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import TakeSnapshot
 from epochlake.metastore.metadata.model import TabletKey
 from epochlake.metastore.snapshots import Snapshots
 
@@ -67,6 +68,7 @@ def large_metadata() -> list[Result]:
         recorder = Recorder(uri)
         for event in large_cluster():
             recorder.record(event)
+        recorder.record(TakeSnapshot().completed(recorder.metadata))
         recorder.flush()
         recorder.log.compact()
         snapshots.write(recorder.metadata, recorder.position)

@@ -19,6 +19,7 @@ from epochlake.metastore.log.entry import Entry, Position, position_of, verify_n
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.snapshots import is_proved
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ class Listener(Protocol):
 class StartingPoint(Protocol):
     """Where a follower may begin instead of at the first epoch."""
 
-    def newest(self) -> tuple[ClusterMetadata, Position] | None:
-        """The metadata and the position of the highest usable snapshot."""
+    def newest(self, at_most: int | None = None) -> tuple[ClusterMetadata, Position] | None:
+        """The metadata and the position of the highest usable snapshot, at or below epoch `at_most` when given."""
         ...
 
 
@@ -74,12 +75,9 @@ class Follower:
         self._stopped_by: LogUnreadable | None = None
         self._moving = False
         self._recent: dict[int, str] = {}
-        self._known_by = "this process"
-        found = start.newest() if start is not None else None
-        if found is not None:
-            self._metadata, self._position = found
-            self._requests_known_from = self._position.epoch
-            self._known_by = "a snapshot"
+        self._unproved_start = start
+        if start is not None:
+            self._begin_with(start.newest())
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -261,26 +259,36 @@ class Follower:
             except Exception:
                 logger.exception("a listener failed %s epoch %d", when, entry.epoch)
 
+    def _begin_with(self, found: tuple[ClusterMetadata, Position] | None) -> None:
+        """Begin at a snapshot, or at the first epoch."""
+        self._metadata, self._position = found or (ClusterMetadata.empty(), Position())
+        self._requests_known_from = self._position.epoch
+
     def _remember(self, position: Position) -> None:
         self._recent[position.epoch] = position.hash
         self._recent.pop(position.epoch - RECENT, None)
 
     def _read_on(self) -> list[Entry]:
         """The entries after the one that is known here as the last, which has to be there too. A log that was replaced
-        by an older copy, or went on from one, is not followed: nothing of it is applied.
+        by an older copy, or went on from one, is not followed: nothing of it is applied. A snapshot whose contents the
+        log does not prove is left for an older one, or for the whole log.
         """
-        known = self._position
-        if known.epoch == 0:
-            return self.log.read(0)
-        try:
-            found = self.log.read(known.epoch - 1)
-        except LogWentBack as error:
-            raise LogWentBack(error.log_epoch, known.epoch, known.hash, self._known_by) from error
-        if not found or position_of(found[0]) != known:
-            ends_at = found[-1].epoch if found else known.epoch - 1
-            raise LogWentBack(ends_at, known.epoch, known.hash, self._known_by)
-        self._known_by = "this process"
-        return found[1:]
+        while (known := self._position).epoch > 0:
+            known_by = "this process" if self._unproved_start is None else "a snapshot"
+            try:
+                found = self.log.read(known.epoch - 1)
+            except LogWentBack as error:
+                raise LogWentBack(error.log_epoch, known.epoch, known.hash, known_by) from error
+            if not found or position_of(found[0]) != known:
+                ends_at = found[-1].epoch if found else known.epoch - 1
+                raise LogWentBack(ends_at, known.epoch, known.hash, known_by)
+            if self._unproved_start is None or is_proved(found[0], self._metadata, known):
+                self._unproved_start = None
+                return found[1:]
+            logger.warning("the snapshot of epoch %d is not used: it is not what the log says", known.epoch)
+            self._begin_with(self._unproved_start.newest(known.epoch - 1))
+        self._unproved_start = None
+        return self.log.read(0)
 
     def _require_ready(self) -> None:
         if self._stopped_by is not None:

@@ -15,7 +15,7 @@ from epochlake.metastore.log.entry import Entry, Position, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import Change, diff
-from epochlake.metastore.snapshots import Snapshots
+from epochlake.metastore.snapshots import Snapshots, is_proved
 from epochlake.metastore.verification import Finding, VerificationReport, verify
 from epochlake.placement.errors import InvalidRequest
 
@@ -39,7 +39,7 @@ __all__ = [
 def metadata_at(log: EpochLog, snapshots: Snapshots | None, epoch: int) -> ClusterMetadata:
     """The cluster metadata as of `epoch`: the newest usable snapshot at or before it, and the entries in between.
 
-    A snapshot is usable when it is whole and the log holds the very entry that it says it was taken after. Raises
+    A snapshot is usable when it is whole and the log proves it, by the entry that asked for it. Raises
     InvalidRequest, naming the epochs that are there, for one that is not; LogUnreadable when the log cannot be trusted,
     or is shorter than its snapshots say.
     """
@@ -51,10 +51,10 @@ def metadata_at(log: EpochLog, snapshots: Snapshots | None, epoch: int) -> Clust
         tail = log.read(max(position.epoch - 1, 0), epoch)
         if position.epoch == 0:
             break
-        if tail and (tail[0].epoch, tail[0].hash) == (position.epoch, position.hash):
+        if is_proved(tail[0] if tail else None, metadata, position):
             del tail[0]
             break
-        logger.warning("the snapshot of epoch %d is not used: it is not one of this log", position.epoch)
+        logger.warning("the snapshot of epoch %d is not used: the log does not prove it", position.epoch)
         at_most = position.epoch - 1
     metadata, _ = replay(metadata, position, tail)
     if metadata.epoch != epoch:

@@ -198,6 +198,17 @@ def format_of(data: bytes) -> int:
     return msgspec.json.decode(metadata[b"epochlake"], type=_Rest).format
 
 
+def is_proved(entry: Entry | None, metadata: ClusterMetadata, position: Position) -> bool:
+    """Whether the log's entry says that a snapshot is the one of its epoch: by hash, and by the state's digest.
+
+    An entry that asks for no snapshot proves none. One from before there were digests proves the position only.
+    """
+    if entry is None or position_of(entry) != position or entry.event != TakeSnapshot.kind():
+        return False
+    event = entry.decode()
+    return isinstance(event, TakeSnapshot) and event.proves(metadata)
+
+
 class Snapshots:
     """The snapshots of one root: a directory with a file for each."""
 

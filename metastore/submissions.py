@@ -105,7 +105,7 @@ class Submission:
             return False
         event, _ = self.planned
         # Fields may be chosen anew for each try (ids, for instance): then only the words would tell.
-        return event.kind() != entry.event if self.asked else event != entry.decode()
+        return event.kind() != entry.event if self.asked else event.as_asked() != entry.decode().as_asked()
 
     def description(self) -> str:
         """What is asked for, for people."""
@@ -191,6 +191,7 @@ class Prepared:
             try:
                 event, encoded = submission.plan(self.metadata)
                 self.metadata.check(event)
+                event, encoded = _completed(event, encoded, submission.asked, self.metadata)
                 self._add(event, encoded, submission.request_id, submission.author, submission.reason)
             except Exception as error:
                 self._results.append((submission, error))
@@ -198,7 +199,7 @@ class Prepared:
             in_batch[submission.request_id] = self.metadata.epoch
             self._results.append((submission, Committed(self.metadata.epoch, submission.request_id)))
         if self.entries and 0 < snapshot_every <= self.metadata.epoch - self.metadata.last_snapshot_epoch:
-            snapshot = TakeSnapshot()
+            snapshot = TakeSnapshot().completed(self.metadata)
             self._add(snapshot, encode_event(snapshot), next_state_id(""), author, "due")
 
     def _found(self, submission: Submission, epoch: int, follower: Follower) -> Committed | Rejected:
@@ -262,6 +263,13 @@ def _as_followers_see_it(event: Event, asked: str) -> tuple[Event, EncodedEvent]
         return decode_event(encoded.event, encoded.payload, encoded.attachment, epoch=0), encoded
     except (LogUnreadable, msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Rejected("invalid-event", f"{type(event).__name__} holds what the log cannot keep: {error}") from error
+
+
+def _completed(
+    event: Event, encoded: EncodedEvent, asked: str, metadata: ClusterMetadata
+) -> tuple[Event, EncodedEvent]:
+    completed = event.completed(metadata)
+    return (event, encoded) if completed is event else (completed, encode_event(completed, asked))
 
 
 def _require_text(**texts: str) -> None:

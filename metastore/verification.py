@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
 from epochlake.metastore.metadata.rings import ring_state, settles
-from epochlake.metastore.snapshots import Snapshots
+from epochlake.metastore.snapshots import Snapshots, is_proved
 
 UNREADABLE = "unreadable"
 GAP = "gap"
@@ -104,7 +104,7 @@ class _Walk:
             self._apply(entry)
             if entry.epoch in self._stored:
                 self._stored.remove(entry.epoch)
-                self._compare_snapshot(entry.epoch)
+                self._compare_snapshot(entry)
         for epoch in sorted(epoch for epoch in self._stored if epoch > self._position.epoch):
             self._found(epoch, SNAPSHOT_ASTRAY, f"the log has no epoch {epoch}: it ends at {self._position.epoch}")
         findings = tuple(sorted(self._findings, key=lambda finding: finding.epoch))
@@ -219,15 +219,16 @@ class _Walk:
                 f"{name} starts from replicas {transition.replicas}, the map has {tablet_map.replicas(key[1])}",
             )
 
-    def _compare_snapshot(self, epoch: int) -> None:
+    def _compare_snapshot(self, entry: Entry) -> None:
         assert self._snapshots is not None
+        epoch = entry.epoch
         try:
             stored, position = self._snapshots.read(epoch)
         except (UnknownFormat, StorageUnavailable) as error:
             self._found(epoch, SNAPSHOT_DAMAGED, f"{self._snapshots.path(epoch)}: {error}")
             return
         if self._metadata is None or self._metadata.epoch != epoch:
-            if position == self._position:
+            if is_proved(entry, stored, position):
                 self._metadata = stored
             return
         self._compared += 1

@@ -54,7 +54,7 @@ class HistoryOnDisk:
 
 @pytest.fixture
 def cluster(tmp_path: Path, seed: int) -> HistoryOnDisk:
-    history = random_history(seed, 80)
+    history = random_history(seed, 80, snapshots_at=(40,))
     cluster = HistoryOnDisk(tmp_path, history)
     cluster.snapshots.write(history.versions[40], history.position_at(40))
     return cluster

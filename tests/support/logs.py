@@ -14,7 +14,7 @@ from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import Event, Initialise, SwitchBalancing
+from epochlake.metastore.metadata.events import Event, Initialise, SwitchBalancing, TakeSnapshot
 
 INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
 START = Position()
@@ -50,6 +50,25 @@ def chain(count: int, after: Position = START, *, tag: str = "request") -> list[
         entries.append(sealed(event, after, request_id=f"{tag}-{epoch}"))
         after = position_of(entries[-1])
     return entries
+
+
+def chain_to_snapshot(count: int) -> list[Entry]:
+    """Like `chain`, but the last entry asks for a snapshot."""
+    entries = chain(count - 1)
+    return [*entries, sealed(TakeSnapshot(), position_of(entries[-1]))]
+
+
+class StartingAt:
+    """A snapshot as of the last of some entries, without a file."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        log = InMemoryLog()
+        put(log, entries)
+        follower = Follower(log)
+        self._found = follower.catch_up(), follower.position
+
+    def newest(self, at_most: int | None = None) -> tuple[ClusterMetadata, Position] | None:
+        return self._found if at_most is None else None
 
 
 def resealed(entry: Entry, **changes: object) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from epochlake.metastore.errors import Rejected
@@ -119,17 +119,19 @@ def small_cluster(nodes: int = 4, tablets: int = 4) -> History:
     return history
 
 
-def random_ring_history(seed: int, epochs: int) -> History:
+def random_ring_history(seed: int, epochs: int, *, snapshots_at: Collection[int] = ()) -> History:
     """Six nodes, a table on the ring and one with tablets, and then operations, several at a time, going on and back.
 
-    Epochs 1 to about `epochs`, at least; nothing is at rest at the end.
+    Epochs 1 to about `epochs`, at least; nothing is at rest at the end. At `snapshots_at` a snapshot is asked for.
     """
     dice = random.Random(seed)
     history = History(_events_of_ring_cluster(dice))
     changes = [change for name, weight in _RING_WEIGHTS.items() for change in [RING_CHANGES[name]] * weight]
     while history.metadata.epoch < epochs:
         try:
-            history.add(dice.choice(changes)(history.metadata, dice))
+            event = dice.choice(changes)(history.metadata, dice)
+            due = history.metadata.epoch + 1 in snapshots_at
+            history.add(TakeSnapshot().completed(history.metadata) if due else event)
         except Rejected:
             continue
     return history
@@ -180,12 +182,17 @@ def _events_of_ring_cluster(dice: random.Random) -> list[Event]:
     return [entry.decode() for entry in history.entries]
 
 
-def random_history(seed: int, epochs: int) -> History:
-    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least."""
+def random_history(seed: int, epochs: int, *, snapshots_at: Collection[int] = ()) -> History:
+    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least.
+
+    At the epochs `snapshots_at` a snapshot is asked for.
+    """
     rng = random.Random(seed)
     history = small_cluster(nodes=4, tablets=8)
     while history.metadata.epoch < epochs:
         event = rng.choice(CHOICES)(history.metadata, rng)
+        if history.metadata.epoch + 1 in snapshots_at:
+            event = TakeSnapshot().completed(history.metadata)
         if event is None:
             continue
         try:

@@ -39,6 +39,14 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The metadata with this change in it. Epoch and state id of the whole are set by the caller."""
         raise TypeError(f"{type(self).__name__} does not say what it changes")
 
+    def completed(self, metadata: ClusterMetadata) -> Event:
+        """The event as the committer appends it on top of `metadata`: with what only he can know, if there is any."""
+        return self
+
+    def as_asked(self) -> Event:
+        """The event without what `completed` has put into it, to be compared with what was asked for."""
+        return self
+
     def summary(self) -> str:
         """A line for people."""
         return self.kind()

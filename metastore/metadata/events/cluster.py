@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from epochlake.metastore.metadata.digest import SCHEME, digest_of
 from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.model import Identity
 
@@ -116,9 +117,15 @@ class AcceptLoss(Event, frozen=True):
 
 
 class TakeSnapshot(Event, frozen=True):
-    """Every follower may write, or check, a snapshot of the metadata as of this epoch (seed 002, "Snapshotting")."""
+    """Every follower may write, or check, a snapshot of the metadata as of this epoch (seed 002, "Snapshotting").
+
+    `digest` is that of the metadata (digest.py): a snapshot that does not have it is not used. Entries from before
+    there were digests have none.
+    """
 
     allowed_while_paused: ClassVar[bool] = True
+
+    digest: str = ""
 
     def check(self, metadata: ClusterMetadata) -> None:
         require(
@@ -126,6 +133,21 @@ class TakeSnapshot(Event, frozen=True):
             "nothing-to-do",
             f"epoch {metadata.epoch} is a snapshot already",
         )
+        require(
+            not self.digest.startswith(SCHEME) or self.digest == digest_of(metadata),
+            "wrong-digest",
+            f"the digest {self.digest} is not that of the metadata at epoch {metadata.epoch}",
+        )
+
+    def completed(self, metadata: ClusterMetadata) -> TakeSnapshot:
+        return self if self.digest else TakeSnapshot(digest_of(metadata))
+
+    def as_asked(self) -> TakeSnapshot:
+        return TakeSnapshot()
+
+    def proves(self, metadata: ClusterMetadata) -> bool:
+        """Whether `metadata` is what a snapshot of this event has to hold, as far as the event tells."""
+        return not self.digest or self.digest == digest_of(metadata)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         return msgspec.structs.replace(metadata, last_snapshot_epoch=epoch)

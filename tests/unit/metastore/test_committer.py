@@ -51,7 +51,7 @@ from tests.support.committing import (
     assert_true_to,
     outcome_of,
 )
-from tests.support.logs import INITIALISE, ScriptedLog, chain, committer, put, toggle
+from tests.support.logs import INITIALISE, ScriptedLog, StartingAt, chain, chain_to_snapshot, committer, put, toggle
 
 OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
 
@@ -396,28 +396,17 @@ def test_a_request_id_is_committed_once_whoever_submits_it_again() -> None:
 
 
 def test_request_ids_from_before_a_snapshot_are_known() -> None:
-    log = begun(6)
-    follower = Follower(log)
-    metadata = follower.catch_up()
-
-    class Start:
-        def newest(self) -> tuple[ClusterMetadata, Position]:
-            return metadata, follower.position
-
-    later = Committer(Follower(InMemoryLog(log.shared), Start()), LocalQueue(), author="a")
+    log = InMemoryLog()
+    put(log, chain_to_snapshot(6))
+    later = Committer(Follower(InMemoryLog(log.shared), StartingAt(log.shared.entries)), LocalQueue(), author="a")
     assert later.commit(toggle, request_id="request-3") == Committed(3, "request-3", already=True)
     assert later.commit(toggle, request_id="new") == Committed(7, "new")
 
 
 def test_looking_up_old_request_ids_does_not_fork_the_log() -> None:
-    log = begun(6)
-    follower = Follower(log)
-    metadata = follower.catch_up()
-    stepped = ScriptedLog(InMemoryLog(log.shared))
-
-    class Start:
-        def newest(self) -> tuple[ClusterMetadata, Position]:
-            return metadata, follower.position
+    log = InMemoryLog()
+    put(log, chain_to_snapshot(6))
+    stepped, start = ScriptedLog(InMemoryLog(log.shared)), StartingAt(log.shared.entries)
 
     def overtaken(request_epochs: Callable, up_to: int) -> dict[str, int]:
         committer(InMemoryLog(log.shared)).commit(toggle)
@@ -425,7 +414,7 @@ def test_looking_up_old_request_ids_does_not_fork_the_log() -> None:
         return found
 
     stepped.plan("request_epochs", overtaken)
-    assert Committer(Follower(stepped, Start()), LocalQueue(), author="a").commit(toggle).epoch == 8
+    assert Committer(Follower(stepped, start), LocalQueue(), author="a").commit(toggle).epoch == 8
     assert_sound(log.shared.entries)
 
 

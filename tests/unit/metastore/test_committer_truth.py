@@ -21,7 +21,6 @@ from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
-from epochlake.metastore.log.entry import Position
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -35,7 +34,7 @@ from epochlake.metastore.metadata.events import (
 from epochlake.metastore.submissions import Submission, encode_proposals
 
 from tests.support.committing import SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
-from tests.support.logs import INITIALISE, ScriptedLog, chain, committer, put, toggle
+from tests.support.logs import INITIALISE, ScriptedLog, StartingAt, chain, chain_to_snapshot, committer, put, toggle
 
 OFF = SwitchBalancing(on=False)
 
@@ -304,15 +303,9 @@ def test_two_changes_with_one_request_id_in_one_append_are_told_apart() -> None:
 def test_a_request_id_from_before_a_snapshot_with_another_change_is_rejected(tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
     create_log_table(uri)
-    put(DeltaLog(uri), chain(6))
-    follower = Follower(DeltaLog(uri))
-    metadata = follower.catch_up()
-
-    class Start:
-        def newest(self) -> tuple[ClusterMetadata, Position]:
-            return metadata, follower.position
-
-    later = Committer(Follower(DeltaLog(uri), Start()), LocalQueue(), author="a")
+    entries = chain_to_snapshot(6)
+    put(DeltaLog(uri), entries)
+    later = Committer(Follower(DeltaLog(uri), StartingAt(entries)), LocalQueue(), author="a")
     assert later.commit(SwitchBalancing(on=True), request_id="request-3") == Committed(3, "request-3", already=True)
     with pytest.raises(Rejected, match="request-id-used"):
         later.commit(INITIALISE, request_id="request-3")

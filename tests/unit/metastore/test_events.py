@@ -206,6 +206,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", SwitchBalancing(on=True), "nothing-to-do"),
     ("snapshot", TakeSnapshot(), "nothing-to-do"),
     ("small", AcceptLoss(1, 99), "old-incarnation"),
+    ("small", TakeSnapshot("1:another"), "wrong-digest"),
     # Nodes
     ("small", lambda: node(name="5"), "invalid-name"),
     ("small", lambda: node(datacenter="a b"), "invalid-name"),

@@ -13,10 +13,8 @@ from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of
-from epochlake.metastore.log.in_memory import InMemoryLog
-from epochlake.metastore.metadata.cluster import ClusterMetadata
 
-from tests.support.logs import chain, committer, put, toggle
+from tests.support.logs import StartingAt, chain, chain_to_snapshot, committer, toggle
 
 
 @pytest.fixture
@@ -116,10 +114,11 @@ def test_a_log_that_does_not_hold_what_zookeeper_knows_takes_no_append(
 
 @pytest.mark.parametrize("behind", range(7))
 def test_a_head_that_lags_behind_the_log_lets_commits_go_on(uri: str, behind: int) -> None:
-    entries = chain(6)
+    entries = chain_to_snapshot(5)
+    entries += chain(1, position_of(entries[-1]))
     append(uri, entries)
     announced = position_of(entries[5 - behind]) if behind < 6 else Position()
-    follower = Follower(DeltaLog(uri), Beginning(entries[:5]))
+    follower = Follower(DeltaLog(uri), StartingAt(entries[:5]))
     commits = Committer(follower, Announcing(announced), author="test")
     assert commits.commit(toggle).epoch == 7
     assert commits.commit(toggle).epoch == 8
@@ -146,16 +145,3 @@ def test_catching_up_without_news_reads_no_data_file_again(uri: str, monkeypatch
     monkeypatch.setattr("epochlake.metastore.log.files._read_rows", unexpected)
     for _ in range(3):
         assert commits.commit(toggle).epoch > 5
-
-
-class Beginning:
-    """A snapshot of the metadata as of an epoch, without a file."""
-
-    def __init__(self, entries: list[Entry]) -> None:
-        log = InMemoryLog()
-        put(log, entries)
-        follower = Follower(log)
-        self._found = follower.catch_up(), follower.position
-
-    def newest(self) -> tuple[ClusterMetadata, Position]:
-        return self._found

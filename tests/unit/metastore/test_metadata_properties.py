@@ -7,9 +7,11 @@ from collections import Counter
 
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.follower import Follower
+from epochlake.metastore.history import replay
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import (
     KINDS,
     AdvanceTransitions,
@@ -248,17 +250,10 @@ class History(RuleBasedStateMachine):
         for data in self.snapshots[:: max(1, len(self.snapshots) // 5)]:
             metadata, position = decode_snapshot(data)
             assert encode_snapshot(metadata, position) == data
-            follower = Follower(InMemoryLog(log.shared), _At(metadata, position))
-            assert follower.catch_up() == self.metadata
-            assert encode_snapshot(follower.metadata, follower.position) == self.snapshots[-1]
-
-
-class _At:
-    def __init__(self, metadata: ClusterMetadata, position: Position) -> None:
-        self._newest = (metadata, position)
-
-    def newest(self) -> tuple[ClusterMetadata, Position]:
-        return self._newest
+            replayed = replay(metadata, position, self.entries[position.epoch :])
+            assert replayed[0] == self.metadata
+            assert encode_snapshot(*replayed) == self.snapshots[-1]
+            assert digest_of(metadata) == digest_of(decode_snapshot(data)[0])
 
 
 def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterMetadata) -> None:

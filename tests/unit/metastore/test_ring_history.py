@@ -110,7 +110,8 @@ def test_a_snapshot_of_any_epoch_is_read_as_it_was_written_and_gone_on_from(hist
         assert encode_snapshot(metadata, end) == encode_snapshot(history.metadata, end)
 
 
-def test_time_travel_over_snapshots_is_replay(history: History, tmp_path: Path) -> None:
+def test_time_travel_over_snapshots_is_replay(seed: int, tmp_path: Path) -> None:
+    history = random_ring_history(seed, EPOCHS, snapshots_at=(40, 90))
     snapshots = Snapshots(str(tmp_path / "snapshots"))
     for epoch in (40, 90):
         snapshots.write(history.versions[epoch], history.position_at(epoch))

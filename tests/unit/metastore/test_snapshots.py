@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from epochlake.metastore import snapshots as snapshots_module
 from epochlake.metastore.commit import Committer
-from epochlake.metastore.errors import HashMismatch, LogUnreadable, UnknownFormat
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, Rejected, UnknownFormat
 from epochlake.metastore.follower import Follower
+from epochlake.metastore.history import metadata_at
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.digest import NOT_COVERED, digest_of
 from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     Event,
@@ -272,3 +274,88 @@ def test_a_snapshot_of_the_very_tail_can_be_committed_on(snapshots: Snapshots) -
     assert follower.position == position_of(log.shared.entries[-1])
     assert Committer(follower, LocalQueue(), author="a").commit(toggle).epoch == 15
     assert follower.metadata == followed(log).metadata
+
+
+# --- what the log says of snapshots ------------------------------------------------------------------------------
+
+
+def a_lie(snapshots: Snapshots, epoch: int) -> None:
+    """Put a snapshot in the place of another one: whole, of the right entry, and of metadata that never was."""
+    metadata, position = snapshots.read(epoch)
+    lie = msgspec.structs.replace(metadata, switches=msgspec.structs.replace(metadata.switches, balancing=False))
+    Path(snapshots.path(epoch)).write_bytes(encode_snapshot(lie, position))
+
+
+def committed_log(tmp_path: Path, snapshots: Snapshots) -> InMemoryLog:
+    """A log with two snapshots that were asked for through commits, and some epochs after them."""
+    log = InMemoryLog()
+    follower = Follower(log)
+    follower.add_listener(SnapshotWriter(snapshots))
+    commits = Committer(follower, LocalQueue(), author="test")
+    commits.commit(INITIALISE)
+    for _ in range(2):
+        commits.commit(toggle)
+        commits.commit(TakeSnapshot(), request_id=f"snapshot-{follower.position.epoch}")
+    commits.commit(toggle)
+    return log
+
+
+def test_a_snapshot_that_is_not_what_the_log_says_is_left_for_an_older_one_or_the_whole_log(
+    tmp_path: Path, snapshots: Snapshots
+) -> None:
+    log = committed_log(tmp_path, snapshots)
+    [first, second] = snapshots.epochs()
+    true = followed(log).metadata
+    for lied in ([second], [first, second]):
+        for epoch in lied:
+            a_lie(snapshots, epoch)
+        assert followed(log, snapshots).metadata == true
+        assert metadata_at(InMemoryLog(log.shared), snapshots, true.epoch) == true
+        assert metadata_at(InMemoryLog(log.shared), snapshots, second) == followed_to(log, second)
+
+
+def test_a_snapshot_that_the_log_proves_is_begun_with(tmp_path: Path, snapshots: Snapshots) -> None:
+    log = committed_log(tmp_path, snapshots)
+    asked: list[int] = []
+
+    class Watched(InMemoryLog):
+        def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+            asked.append(after)
+            return super().read(after, up_to)
+
+    assert Follower(Watched(log.shared), snapshots).catch_up() == followed(log).metadata
+    assert asked == [snapshots.epochs()[-1] - 1]
+
+
+def test_a_snapshot_that_nobody_asked_for_is_not_used(tmp_path: Path, snapshots: Snapshots) -> None:
+    log = committed_log(tmp_path, snapshots)
+    last = followed(log)
+    lie = msgspec.structs.replace(last.metadata, switches=followed_to(log, 2).switches)
+    assert snapshots.write(lie, last.position)
+    assert followed(log, snapshots).metadata == last.metadata
+
+
+def test_the_same_request_for_a_snapshot_comes_again_though_the_log_has_its_digest(
+    tmp_path: Path, snapshots: Snapshots
+) -> None:
+    log = committed_log(tmp_path, snapshots)
+    again = Committer(followed(log), LocalQueue(), author="test").commit(TakeSnapshot(), request_id="snapshot-2")
+    assert (again.epoch, again.already) == (3, True)
+
+
+def test_a_digest_says_what_the_metadata_is_and_not_where_in_the_history() -> None:
+    metadata = followed(a_log()).metadata
+    digest = digest_of(metadata)
+    elsewhere = msgspec.structs.replace(metadata, epoch=99, state_id="x", last_snapshot_epoch=98)
+    assert digest_of(elsewhere) == digest_of(decode_snapshot(encode_snapshot(metadata, Position()))[0]) == digest
+    covered = {name for name in metadata.__struct_fields__ if name not in NOT_COVERED}
+    assert covered == {"identity", "directory", "schema", "tablets", "requests", "switches", "rings"}
+    with pytest.raises(Rejected, match="wrong-digest"):
+        TakeSnapshot("1:another").check(metadata)
+    TakeSnapshot("9:of a later version").check(metadata)
+
+
+def followed_to(log: InMemoryLog, epoch: int) -> ClusterMetadata:
+    before = InMemoryLog()
+    before.shared.entries.extend(log.shared.entries[:epoch])
+    return followed(before).metadata
