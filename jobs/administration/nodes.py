@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import msgspec
 from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words
 from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
+from epochlake.jobs.administration.reusing import asides, clear_left_volume
 from epochlake.jobs.administration.tokens import allocated
 from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
@@ -28,7 +29,7 @@ from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
-from epochlake.metastore.metadata.model import RequestKind, Volume
+from epochlake.metastore.metadata.model import NodeState, RequestKind, Volume
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -58,13 +59,15 @@ def add_node(
     count: int | None = None,
     replaces: str | None = None,
     force: bool = False,
+    reuse: bool = False,
     **options: Unpack[Options],
 ) -> Committed:
     """Prepare the volumes of a new node and register it; the coordinator lets it join.
 
     On the ring it gets `tokens`, or `count` of them that even out ownership; without either the coordinator allocates
     as many as are configured, or those of the node that it `replaces`: a lost one of the same rack, whose replicas are
-    rebuilt on the new one. The markers are written before the commit. Raises Rejected, InvalidRequest, WrongCluster (a
+    rebuilt on the new one. With `reuse` volumes of nodes that have left are cleared first. The markers are written
+    before the commit. Raises Rejected, InvalidRequest, WrongCluster (a
     volume is somebody else's), StorageUnavailable.
     """
     request_id, options = identified(options)
@@ -89,6 +92,8 @@ def add_node(
 
     def prepare(event: RegisterNode, metadata: ClusterMetadata) -> None:
         for volume in event.volumes:
+            if reuse and not _is_of(volume, event, metadata):
+                clear_left_volume(cluster, metadata, volume.uri)
             _claim(volume, event, metadata)
 
     try:
@@ -232,6 +237,12 @@ def _marker_at(uri: str) -> VolumeMarker | None:
         return None
 
 
+def _is_of(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
+    """Whether the volume has the marker of an earlier try of this registration."""
+    there = _marker_at(volume.uri)
+    return there is not None and (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id)
+
+
 def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> None:
     """Make `volume` carry the marker of this registration. Raises WrongCluster when it is somebody else's."""
     marker = VolumeMarker(
@@ -243,11 +254,22 @@ def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> No
         volume=volume.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    if asides(volume.uri):
+        raise WrongCluster(
+            f"{volume.uri} cannot become a volume of node {event.name!r} as it is: somebody began to clear it and has "
+            "not finished. Add it with --reuse"
+        )
     try:
         there = prepare_volume(volume.uri, marker)
     except WrongCluster:
         there = read_marker(volume.uri)
         if (there.cluster_id, there.host_id) != (marker.cluster_id, marker.host_id):
+            node = metadata.directory.node_of_volume.get(there.volume_id)
+            if there.cluster_id == marker.cluster_id and node is not None and node.state is NodeState.LEFT:
+                raise WrongCluster(
+                    f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume "
+                    f"{there.volume!r} of node {there.node!r}, which has left. Add it with --reuse, which clears it"
+                ) from None
             raise
     if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
         _replace_marker(volume.uri, marker)

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up
 from epochlake.jobs.administration.reachability import THREADS
 from epochlake.jobs.announcing import forget_expired, live_leases
+from epochlake.jobs.dataplane.clearing import Cleared, clear, counted
 from epochlake.jobs.dataplane.replica import ReplicaAddress
 from epochlake.jobs.dataplane.vacuum import Vacuumed, unused_files, vacuum
+from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -55,6 +58,8 @@ class Sweep(msgspec.Struct, frozen=True):
 def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, dry_run: bool = False) -> Sweep:
     """Delete files that were dropped, replaced or never committed, `older_than_seconds` ago or longer.
 
+    So are all files of tables that were dropped, and all on volumes of nodes that were drained, as long ago.
+
     With `dry_run` they are only counted.
 
     Nothing that a live pipeline may read is deleted, however old. Raises CoordinationUnavailable when it cannot be
@@ -71,10 +76,32 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
         return _sweep_replica(metadata, *place, keep, _counted if dry_run else vacuum)
 
+    def clear_one(one: GivenUp) -> SweptReplica | None:
+        return _clear(metadata, one, counted if dry_run else clear)
+
     swept = [one for one in Workers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
+    old = [one for one in given_up(cluster, metadata) if one.since_ms <= keep]
+    swept += [one for one in Workers(THREADS).run(clear_one, old) if one is not None]
     if not dry_run:
         forget_expired(cluster.root.leases)
     return Sweep(dry_run, keep, len(leases), tuple(swept))
+
+
+def _clear(metadata: ClusterMetadata, one: GivenUp, clean: Callable[[ReplicaAddress], Cleared]) -> SweptReplica | None:
+    """Delete a replica table that was given up; None where there is none, or where it can wait: nobody needs it."""
+    volume, node = metadata.directory.volumes[one.volume_id], metadata.directory.node_of_volume[one.volume_id]
+    address = address_at(metadata, one.table, volume)
+    table, place = f"{one.table.full_name} ({one.why})", f"{node.name}/{volume.name}"
+    try:
+        # A volume that has left may be somebody else's place by now, or gone with its disk.
+        require_volume(volume.uri, metadata.identity.cluster_id, one.volume_id)
+    except (StorageUnavailable, WrongCluster):
+        return None
+    try:
+        done = clean(address)
+    except StorageUnavailable as error:
+        return SweptReplica(table, place, obstacle=str(error))
+    return SweptReplica(table, place, done.files, done.size) if done.files else None
 
 
 def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:

@@ -66,10 +66,14 @@ def add(
     how: How,
     token: TokenOption = None,
     tokens: TokensOption = None,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Clear volumes that nodes which have left were on, and use them again.")
+    ] = False,
 ) -> None:
     """Prepare the volumes of a new node and register it; the coordinator then lets it join.
 
-    Without `--token` and `--tokens` as many tokens as are configured are allocated when it joins.
+    Without `--token` and `--tokens` as many tokens as are configured are allocated when it joins. With `--reuse` it may
+    be on the directory of a node that has left: its replica tables there are deleted, anything else stays.
     """
     session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
     carry_out(
@@ -87,7 +91,7 @@ def add(
             host_id="(new)",
         ),
         lambda options: administration.add_node(
-            session.cluster, name, datacenter, rack, volumes, tokens=wanted, count=tokens, **options
+            session.cluster, name, datacenter, rack, volumes, tokens=wanted, count=tokens, reuse=reuse, **options
         ),
     )
     _say_what_shares_a_disk(session, name, how)

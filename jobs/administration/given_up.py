@@ -1,0 +1,111 @@
+"""Replica tables that nobody can need any more: of tables that were dropped, and on volumes that nodes have given up.
+
+The one idea: what may go follows from the log alone, where both are written with their time. Whoever began before may
+still read it, so it waits for their leases; whoever begins later does not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.administration.past import log_of
+from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import CreateTable, DropTable
+from epochlake.metastore.metadata.model import (
+    Node,
+    NodeState,
+    RequestKind,
+    RequestState,
+    Table,
+    TableId,
+    Volume,
+    VolumeId,
+)
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A replica table that may be deleted from the time on: milliseconds since the Unix epoch."""
+
+    table: Table
+    volume_id: VolumeId
+    since_ms: int
+    why: str
+
+
+def given_up(cluster: Cluster, metadata: ClusterMetadata) -> Iterator[GivenUp]:
+    """Replica tables of dropped tables on volumes of members, and all tables on volumes of nodes that were drained.
+
+    What was on a node that was removed or replaced is left alone: its storage is lost, and if it is found again people
+    may want to look at it. `node add --reuse` clears it.
+    """
+    tables, dropped, times = _history(cluster)
+    for table_id, since in dropped.items():
+        for node in metadata.directory.members():
+            for volume in node.volumes:
+                if volume.volume_id not in metadata.directory.lost:
+                    yield GivenUp(tables[table_id], volume.volume_id, since, "dropped")
+    for request in metadata.requests.values():
+        if request.kind is not RequestKind.LEAVE or request.state is not RequestState.DONE:
+            continue
+        left = metadata.directory.nodes[request.node_id]
+        if not names(metadata, left):
+            for volume in left.volumes:
+                for table in tables.values():
+                    yield GivenUp(table, volume.volume_id, times[request.epoch], f"{left.name} has left")
+
+
+def tables_ever(cluster: Cluster) -> list[Table]:
+    """Every table that there was, dropped ones too."""
+    return list(_history(cluster)[0].values())
+
+
+def left_at_ms(cluster: Cluster, node: Node) -> int:
+    """When a node became what it is now, milliseconds since the Unix epoch."""
+    return _history(cluster)[2][node.epoch]
+
+
+def names(metadata: ClusterMetadata, node: Node) -> bool:
+    """Whether anything still names the volumes of a node: a tablet, a transition, or a range on the ring."""
+    volumes = {volume.volume_id for volume in node.volumes}
+    if node.state is not NodeState.LEFT or metadata.replicas_in_use(volumes):
+        return True
+    return any(
+        bool((side.replicas == node.node_id).any())
+        for placed in metadata.rings.placements.values()
+        for side in (placed.reads, placed.writes)
+    )
+
+
+def address_at(metadata: ClusterMetadata, table: Table, volume: Volume) -> ReplicaAddress:
+    """Where a replica table is, or was, on a volume that may have been given up."""
+    return ReplicaAddress(
+        cluster_id=metadata.identity.cluster_id,
+        volume_id=volume.volume_id,
+        volume_uri=volume.uri,
+        keyspace=table.keyspace,
+        table_id=table.table_id,
+    )
+
+
+def _history(cluster: Cluster) -> tuple[dict[TableId, Table], dict[TableId, int], dict[int, int]]:
+    """The tables that there were, when those that are not there any more were dropped, and the time of each epoch."""
+    tables: dict[TableId, Table] = {}
+    dropped: dict[TableId, int] = {}
+    times: dict[int, int] = {}
+    for entry in log_of(cluster).read(0):
+        times[entry.epoch] = entry.committed_at // 1000
+        if entry.event == CreateTable.kind():
+            event = entry.decode()
+            assert isinstance(event, CreateTable)
+            tables[event.table.table_id] = event.table
+        elif entry.event == DropTable.kind():
+            gone = entry.decode()
+            assert isinstance(gone, DropTable)
+            dropped[gone.table_id] = times[entry.epoch]
+    return tables, dropped, times
