@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs import administration
+from epochlake.jobs import administration, announcing
 from epochlake.jobs.administration import reusing, unused_files
 from epochlake.jobs.administration.nodes import VolumeSpec
 from epochlake.jobs.cluster import Cluster
@@ -152,6 +152,7 @@ def test_what_is_not_provably_given_up_is_never_cleared(cluster: SmallCluster, l
 def test_reuse_needs_to_ask_which_pipelines_live(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     volume = drain(cluster)
     without_zookeeper(monkeypatch)
+    monkeypatch.setattr(reusing, "live_leases", announcing.live_leases)
     with pytest.raises(CoordinationUnavailable):
         administration.add_node(
             cluster.cluster, "A2", "dc1", "r1", [VolumeSpec("d1", str(volume), 1 << 30)], reuse=True
