@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import msgspec
 from epochlake.jobs.coordinator.ring_changes import change_of
@@ -20,6 +20,7 @@ from epochlake.jobs.pipeline.replicas import address_of, describe
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Event, RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
@@ -140,13 +141,24 @@ class Fences:
 
 
 class Patience:
-    """How long barriers have been waited for: after a while they relax, never below what safety needs."""
+    """How long barriers have been waited for: after a while they relax, never below what safety needs.
+
+    `relaxed` are those that have, to be told in the log before a step relies on them.
+    """
 
     def __init__(self, fences: Fences, settings: CoordinatorSettings) -> None:
         self._fences = fences
         self._level = settings.barrier_level
         self._seconds = settings.barrier_timeout_seconds
         self._since: dict[Hashable, float] = {}
+        self._told: set[Hashable] = set()
+        self.relaxed: list[RelaxedBarrier] = []
+
+    def tell(self, commit: Callable[[Event], object]) -> None:
+        """Commit which barriers have relaxed since the last time."""
+        if self.relaxed:
+            commit(RelaxBarriers(tuple(self.relaxed)))
+            self.relaxed.clear()
 
     def passed(self, metadata: ClusterMetadata, step: Hashable, barrier: Barrier, name: str) -> bool:
         """Whether the barrier of `step` (anything that tells steps apart; `name` is for people) is passed by now."""
@@ -158,7 +170,11 @@ class Patience:
             return False
         if not self._fences.passed(metadata, barrier, BarrierLevel.QUORUM):
             return False
-        logger.warning("the barrier of %s relaxes from %s", name, self._level)
+        if step not in self._told:
+            self._told.add(step)
+            logger.warning("the barrier of %s relaxes from %s", name, self._level)
+            missing = self._fences.missing(metadata, barrier)
+            self.relaxed.append(RelaxedBarrier(name, self._level.value, BarrierLevel.QUORUM.value, missing))
         return True
 
 

@@ -129,6 +129,7 @@ class OperationTrack:
         # Also where the barrier is passed: a replica that was away is fenced when it is back, and is a source then.
         self._fences.raise_for(metadata, [work.barrier(metadata) for work in due])
         acknowledged = [work for work in due if self._acknowledged(metadata, work)]
+        self._patience.tell(self._cluster.commit)
         streaming = [work for work in acknowledged if work.last is Step.START and not work.going_back]
         progressed = self._stream(metadata, streaming)
         for work in works:

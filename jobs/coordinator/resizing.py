@@ -35,7 +35,13 @@ from epochlake.jobs.segregation import Segregated, Segregation, Segregator, Thre
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import DecideResize, FinishResize, StartTransitions
+from epochlake.metastore.metadata.events import (
+    DecideResize,
+    FinishResize,
+    RelaxBarriers,
+    RelaxedBarrier,
+    StartTransitions,
+)
 from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements, index_of
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
@@ -278,17 +284,24 @@ class ResizingTrack:
         if any(volume not in away for volume in uncounted):
             return False
         since = self._waiting_since.setdefault(decided, time.monotonic())
-        level = self._settings.barrier_level
-        if time.monotonic() - since > self._settings.barrier_timeout_seconds:
-            level = BarrierLevel.QUORUM
         datacenter_of = metadata.directory.datacenter_of
-        if all(
-            barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of, lost)
-            for replicas in replica_sets_with(tablet_map, uncounted)
-        ):
+
+        def passed(level: BarrierLevel) -> bool:
+            return all(
+                barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of, lost)
+                for replicas in replica_sets_with(tablet_map, uncounted)
+            )
+
+        asked = self._settings.barrier_level
+        if passed(asked):
             return True
         said = "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in away.items())
         name = metadata.schema.tables[decided[0]].full_name
+        relaxes = time.monotonic() - since > self._settings.barrier_timeout_seconds
+        if relaxes and passed(BarrierLevel.QUORUM):
+            what = f"the {tablet_map.resize_type} of {name}"
+            self._cluster.commit(RelaxBarriers((RelaxedBarrier(what, asked.value, BarrierLevel.QUORUM.value, said),)))
+            return True
         self.blocked.append(f"the {tablet_map.resize_type} of {name} waits for replicas: {said}")
         return False
 

@@ -87,6 +87,7 @@ class TabletTrack:
         self._fences.raise_for(metadata, map(barrier_of, transitions))
         found = Workers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
         changes = [change for change in found if change is not None]
+        self._patience.tell(self._cluster.commit)
         if changes:
             self._cluster.commit(advance_unless_moved(metadata, changes))
         ended = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
@@ -69,6 +70,7 @@ KINDS: dict[str, type[Event]] = {
         AlterNode,
         AlterTable,
         AcceptLoss,
+        RelaxBarriers,
     )
 }
 
@@ -95,6 +97,8 @@ __all__ = [
     "PauseRequest",
     "PrepareOperation",
     "RegisterNode",
+    "RelaxBarriers",
+    "RelaxedBarrier",
     "RequestReplication",
     "RequestTopology",
     "ResumeChanges",

@@ -23,7 +23,7 @@ from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
+from epochlake.metastore.metadata.events import NewTransition, RelaxBarriers, StageChange, StartTransitions
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import Kind, Stage
 
@@ -333,6 +333,11 @@ def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
         assert "waits for fences" in cluster.coordinator._blocked[0]
         cluster.until(None, rounds=5000)
     assert "relaxes from ALL" in caplog.text
+    events = [entry.decode() for entry in cluster.cluster.follower.log.read(0)]
+    told = [one for event in events if isinstance(event, RelaxBarriers) for one in event.barriers]
+    assert {(one.level, one.passed_at) for one in told} == {("ALL", "QUORUM")}
+    assert len(told) == 4, "each barrier once: two before streaming, two after it"
+    assert all("C/d1" in one.missing for one in told)
 
 
 class HeldCopier(ThreadCopier):
