@@ -73,6 +73,10 @@ class EmbeddedZooKeeper:
         """
         deadline = time.monotonic() + self._start_timeout
         files = self._files
+        if self._use is not None:
+            # It was started before, and who connects to it tries again: it is one use, with one watch.
+            host, port = self._serving(deadline)
+            return f"{host}:{port}"
         try:
             files.directory.mkdir(parents=True, exist_ok=True)
             use = open_lock(files.users)

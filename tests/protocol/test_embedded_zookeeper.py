@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,14 @@ def test_several_uses_in_one_process_count_each(root: Path) -> None:
     time.sleep(0.3)
     assert is_up(root)
     two.release()
+
+
+def test_a_use_that_is_started_again_counts_once(root: Path) -> None:
+    use = EmbeddedZooKeeper(root, 0)
+    assert use.start() == use.start()
+    assert [thread.name for thread in threading.enumerate()].count("epochlake-embedded-zookeeper") == 1
+    use.release()
+    eventually(lambda: is_gone(root))
 
 
 @pytest.mark.parametrize("elsewhere", ["s3://bucket/root", Path("s3://bucket/root"), "abfss://c@a/root"])
