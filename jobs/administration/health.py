@@ -44,7 +44,8 @@ class TableHealth(msgspec.Struct, frozen=True):
 
     LOCAL_QUORUM is among them when it can be had in each datacenter with replicas; `local_reads` and `local_writes` are
     the datacenters where it can be had. `obstacles`: replicas that cannot be used. `lacks`: replicas that need repair;
-    null when the ledger of compactions cannot be read, so that they were not compared.
+    null when the ledger of compactions cannot be read, so that they were not compared. `damaged`: copies of files that
+    reads have found damaged, for `repair`.
     """
 
     table: str
@@ -54,6 +55,7 @@ class TableHealth(msgspec.Struct, frozen=True):
     local_writes: tuple[str, ...]
     obstacles: tuple[ReplicaObstacle, ...]
     lacks: tuple[ReplicaLack, ...] | None
+    damaged: int = 0
 
     def has(self, level: ConsistencyLevel) -> bool:
         """Whether reads and writes can be had at `level`, in every datacenter."""
@@ -122,7 +124,8 @@ def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> Tabl
     among = grouped(metadata.placements(table.table_id))
     used = {volume for placement in among.distinct for volume in {*placement.reads, *placement.writes}}
     opened, failed = open_all(metadata, table, used, cluster.receipts)
-    return table_health(metadata, table, failed, _lacks(cluster, metadata, table, opened))
+    found = table_health(metadata, table, failed, _lacks(cluster, metadata, table, opened))
+    return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
 
 
 def _lacks(

@@ -143,6 +143,9 @@ def _levels(levels: Sequence[str], local: Sequence[str]) -> str:
 
 def _troubles(found: TableHealth) -> list[str]:
     said = [f"{replica.place} cannot be used" for replica in found.obstacles]
+    if found.damaged:
+        copies = f"{found.damaged:,} damaged {'copy' if found.damaged == 1 else 'copies'} of files"
+        said.append(f"{copies}: `epochlake repair {found.table}`")
     if found.lacks is None:
         return [*said, "its replicas were not compared: the ledger of compactions cannot be read"]
     return said + [
