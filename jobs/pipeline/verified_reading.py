@@ -19,7 +19,7 @@ from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Lineage
 from epochlake.jobs.dataplane.reading import Asked, ReadPlan, plan_read
 from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed
 from epochlake.jobs.pipeline.errors import RowsUnreadable
-from epochlake.jobs.pipeline.replicas import describe, open_all
+from epochlake.jobs.pipeline.replicas import describe, open_to_read
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -55,7 +55,7 @@ def plan_verified_read(
         plan = plan_read(table, asked, lineage, damaged={*noted, *found}, replaced=replaced, turn=turn)
         if plan.lost and not wider:
             wider = True
-            asked, unreachable = _widened(metadata, table, asked)
+            asked, unreachable = _widened(cluster, metadata, table, asked)
             replaced = _replaced(cluster, table)
         elif plan.lost:
             healed = [one for one in plan.lost if _key(one) not in found and _is_intact(one)]
@@ -121,7 +121,9 @@ def _is_intact(one: StoredFile) -> bool:
     return True
 
 
-def _widened(metadata: ClusterMetadata, table: Table, asked: Sequence[Asked]) -> tuple[list[Asked], dict[str, str]]:
+def _widened(
+    cluster: Cluster, metadata: ClusterMetadata, table: Table, asked: Sequence[Asked]
+) -> tuple[list[Asked], dict[str, str]]:
     """The same ranges with all replicas that serve reads of them; what those said that do not answer.
 
     A replica that is fenced ahead is left out: it may have given ranges away.
@@ -129,7 +131,8 @@ def _widened(metadata: ClusterMetadata, table: Table, asked: Sequence[Asked]) ->
     placements = metadata.placements(table.table_id)
     reads = [placements.placement(ranges_within(placements.lows, low, low)[0]).reads for low, _, _ in asked]
     known = {snapshot.address.volume_id: snapshot for _, _, snapshots in asked for snapshot in snapshots}
-    opened, failed = open_all(metadata, table, {volume for volumes in reads for volume in volumes} - known.keys())
+    wanted = {volume for volumes in reads for volume in volumes} - known.keys()
+    opened, failed = open_to_read(metadata, table, wanted, cluster.receipts)
     for volume, snapshot in opened.items():
         if snapshot.fence > metadata.fence:
             failed[volume] = f"it is fenced at epoch {snapshot.fence}, this read was planned at {metadata.fence}"
