@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.metastore import syncing
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.log.delta import APP_ID, DeltaLog, create_log_table
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
 from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.log.state_ids import next_state_id
@@ -174,11 +176,10 @@ class _Parts:
         self._path = coordination.path("benchmark")
         self._call("create", lambda client: client.create_async(self._path, b"", makepath=True))
         self._position = Position()
-        followed, appended = f"{directory}/followed", f"{directory}/appended"
-        for uri in (followed, appended):
-            create_log_table(uri)
+        followed, self._directory = f"{directory}/followed", f"{directory}/appended"
+        create_log_table(followed)
+        os.mkdir(self._directory)
         self._followed = DeltaLog(followed, compact_every=COMPACT_EVERY)
-        self._appended = DeltaTable(appended)
         for _ in range(EARLY):
             self.follow()
             self.append()
@@ -191,15 +192,14 @@ class _Parts:
         self._followed.read(self._position.epoch)
 
     def append(self) -> None:
-        """As the log does it, without anything around it."""
-        write_deltalake(
-            self._appended,
-            self._row,
-            mode="append",
-            commit_properties=CommitProperties(
-                max_commit_retries=0, app_transactions=[Transaction(APP_ID, self._position.epoch)]
-            ),
-        )
+        """The same bytes without Delta: a row as a Parquet file and a line that names it, on the disk by one sync of
+        the files and their directory.
+        """
+        name = f"{self._directory}/{self._position.epoch}"
+        pq.write_table(self._row, f"{name}.parquet", compression="zstd")
+        with open(f"{name}.json", "w", encoding="utf-8") as file:
+            file.write(f'{{"add":{{"path":"{name}","size":{os.path.getsize(f"{name}.parquet")}}}}}')
+        syncing.sync([f"{name}.parquet", f"{name}.json"], [self._directory])
 
     def set_znode(self) -> None:
         self._call("set", lambda client: client.set_async(self._path, b"x" * 200))
@@ -211,9 +211,7 @@ class _Parts:
         self._followed.read(entry.epoch - 1)
         self._followed.append([entry])
         self._row = _as_row(entry)
-        if self._followed.compact_if_due():
-            self._appended.optimize.compact()
-        self._appended.update_incremental()
+        self._followed.compact_if_due()
 
 
 def _entry(position: Position) -> Entry:

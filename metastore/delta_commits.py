@@ -64,15 +64,16 @@ def commit_uri(table: str, version: int) -> str:
     return storage.join(table, LOG, f"{version:020}.json")
 
 
-def put_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
+def put_commit(table: str, version: int, operation: str, actions: Sequence[Action], files: Sequence[str] = ()) -> bool:
     """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
 
-    The actions' files must be on the disk. True: the commit is there, whole, and on the disk. Raises StorageUnavailable
-    when that cannot be told: look at the table then.
+    The actions' files must be on the disk; those among `files`, by their URIs, are synced with the commit's own bytes,
+    in one group, before the commit gets its name. True: the commit is there, whole, and on the disk. Raises
+    StorageUnavailable when that cannot be told: look at the table then.
     """
     if version:
         sync_commits(table, version - 1)
-    return _put(table, version, operation, actions, syncing.sync)
+    return _put(table, version, operation, actions, syncing.sync, files)
 
 
 def put_replicated_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
@@ -80,19 +81,27 @@ def put_replicated_commit(table: str, version: int, operation: str, actions: Seq
     return _put(table, version, operation, actions, syncing.sync_replicated)
 
 
-def _put(table: str, version: int, operation: str, actions: Sequence[Action], sync: syncing.Sync) -> bool:
+def _put(
+    table: str,
+    version: int,
+    operation: str,
+    actions: Sequence[Action],
+    sync: syncing.Sync,
+    files: Sequence[str] = (),
+) -> bool:
     uri = commit_uri(table, version)
     path = storage.local_path(uri)
     assert path is not None, f"{table} is on no file system"
     data = encoded(operation, actions)
     directory = os.path.dirname(path)
+    named = [local for file in files if (local := storage.local_path(file)) is not None]
 
     def put() -> bool:
         temporary = f"{directory}/.{version}{storage.TEMPORARY}{uuid.uuid4().hex}"
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
-            sync([temporary])
+            sync([temporary, *named], [os.path.dirname(one) for one in named])
             deadlines.progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:
                 os.link(temporary, path)

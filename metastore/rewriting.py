@@ -54,10 +54,9 @@ def append_files(
     """Add files, all of one partition, as exactly `version` of the table. False: there is that one already, and nothing
     was changed. `version` comes after the handle's, or after a later one that the caller knows of.
 
-    The files' bytes are on the disk, and so is the commit when this returns. Raises StorageUnavailable, and what
+    The files and the commit are on the disk when this returns. Raises StorageUnavailable, and what
     delta-rs raises.
     """
-    storage.sync_always(directories=_directories(table, adds))
     return _commit(table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
 
 
@@ -74,7 +73,6 @@ def replace_files(
     delta-rs raises.
     """
     now, values = time.time_ns() // 1_000_000, dict(partition or {})
-    storage.sync_always(directories=_directories(table, adds))
     actions = [
         RemoveAction(path=file.path, data_change=False, deletion_timestamp=now, size=file.size, partition_values=values)
         for file in removes
@@ -94,7 +92,8 @@ def _commit(
     if storage.local_path(uri) is not None:
         lines = [*map(_add_line, adds), *map(_remove_line, removes)]
         lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
-        if not put_commit(uri, version, "OPTIMIZE" if removes else "WRITE", lines):
+        files = [storage.join(uri, action.path) for action in adds]
+        if not put_commit(uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
             return False
         interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
         checkpoint_if_due(table, uri, version, interval)
@@ -132,12 +131,6 @@ def _adds(files: Sequence[NewFile], partition: Mapping[str, str | None], *, data
         )
         for file in files
     ]
-
-
-def _directories(table: DeltaTable, files: Sequence[NewFile]) -> list[str]:
-    """Of the files, and the table's own."""
-    uris = [storage.join(table.table_uri, file.path) for file in files]
-    return [*dict.fromkeys(uri.rpartition("/")[0] for uri in uris), table.table_uri.rstrip("/")]
 
 
 def add_lines(adds: Sequence[NewFile], mark: Mark) -> list[Action]:

@@ -1,6 +1,6 @@
 """Bytes that survive a power cut: the one place that asks file systems to keep what was written.
 
-The one idea: nothing is acknowledged, and nothing is built upon, that the disk does not have. First files, then the
+The one idea: nothing is acknowledged, and nothing is built upon, that the disk does not have. First files and the
 directories that name them, then whatever refers to them. Object stores keep what they have answered, so there is
 nothing to do for them (docs/decisions/020-durability.md).
 
@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -69,9 +70,12 @@ class Sync(Protocol):
 
 
 def sync(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
-    """Sync a group: all of its files side by side, then the directories, each once. Raises OSError."""
-    _each(sync_file, dict.fromkeys(files))
-    _each(sync_directory, dict.fromkeys(directories))
+    """Sync a group: all of its files and directories side by side, each once. Raises OSError.
+
+    A journal writes for all of them at once. Whatever names them comes after this.
+    """
+    work = [partial(sync_file, path) for path in dict.fromkeys(files)]
+    _all([*work, *(partial(sync_directory, path) for path in dict.fromkeys(directories))])
 
 
 def sync_replicated(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
@@ -80,11 +84,10 @@ def sync_replicated(files: Iterable[str] = (), directories: Iterable[str] = ()) 
         sync(files, directories)
 
 
-def _each(work: Callable[[str], None], paths: Iterable[str]) -> None:
-    waiting = list(paths)
+def _all(waiting: list[Callable[[], None]]) -> None:
     if len(waiting) <= 1 or THREADS == 1:
-        for path in waiting:
-            work(path)
+        for work in waiting:
+            work()
         return
     # Daemons: one that hangs is left behind with the access that it belongs to (deadlines.py).
     ended: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -93,7 +96,7 @@ def _each(work: Callable[[str], None], paths: Iterable[str]) -> None:
     def run() -> None:
         while waiting:
             try:
-                work(waiting.pop())
+                waiting.pop()()
                 ended.put(None)
             except IndexError:
                 return

@@ -259,8 +259,8 @@ class Ledger:
         directory = f"table_id={table_id}"
         path = f"{directory}/part-00000-{uuid.uuid4()}-c000.parquet"
         storage.create_directory(storage.join(self.uri, directory))
+        storage.sync_always(directories=[self.uri])
         storage.write_bytes(storage.join(self.uri, path), data)
-        storage.sync_always([storage.join(self.uri, path)])
         return NewFile(path, data.size, len(entries), {}, {})
 
 

@@ -130,7 +130,7 @@ def _read_rows(uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
 
 
 def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
-    """Store entries on the disk, in a new data file which no version names yet. Raises StorageUnavailable."""
+    """Store entries in a new data file, to be synced with the version that will name it. Raises StorageUnavailable."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         to_arrow(entries), sink, compression="zstd", write_page_checksum=True, row_group_size=ROW_GROUP_ENTRIES
@@ -138,7 +138,6 @@ def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
     data = sink.getvalue()
     path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     storage.write_bytes(f"{uri}/{path}", data)
-    storage.sync_always([f"{uri}/{path}"])
     return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
 
 
