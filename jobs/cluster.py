@@ -143,6 +143,7 @@ class Cluster:
         self.follower = self._follow(log)
         self._closed = False
         self._connecting = threading.RLock()
+        self._watching = threading.Lock()
         self._embedded: EmbeddedZooKeeper | None = None
         self._coordination: Coordination | None = None
         self._watcher: Watcher | None = None
@@ -212,10 +213,11 @@ class Cluster:
         From the first call on this process follows the log in the background, by a watch on the head where ZooKeeper
         answers and by looking at the log every `[log] poll_seconds`.
         """
-        with self._connecting:
+        with self._watching:
             if self._watcher is None:
-                self._watcher = Watcher(self.follower, self.coordination(), self.configuration.log.poll_seconds)
-        return self._watcher.wait(after, timeout)
+                self._watcher = Watcher(self.follower, self.coordination, self.configuration.log.poll_seconds)
+            watcher = self._watcher
+        return watcher.wait(after, timeout)
 
     def coordination(self, connect_timeout: float = CONNECT_TIMEOUT_SECONDS) -> Coordination:
         """The ZooKeeper session of this process, opened on first use, for which a server is given `connect_timeout`
@@ -255,11 +257,13 @@ class Cluster:
             )
 
     def close(self) -> None:
+        with self._watching:
+            watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            # Not under the lock that the watcher's own thread may be waiting for.
+            watcher.stop()
         with self._connecting:
             self._closed = True
-            if self._watcher is not None:
-                self._watcher.stop()
-                self._watcher = None
             if self._coordination is not None:
                 self._coordination.close()
                 self._coordination = None

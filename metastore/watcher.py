@@ -12,26 +12,32 @@ from collections.abc import Callable
 
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.head import Head, watch_head
-from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.follower import Follower
 
 logger = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Catches a follower up on news, or after `poll_seconds` without; until `stop`, or until the follower stops."""
+    """Catches a follower up on news, or after `poll_seconds` without; until `stop`.
 
-    def __init__(self, follower: Follower, coordination: Coordination | None, poll_seconds: float) -> None:
+    `connect` gives the session that the watch on the head is set in. It is called in a thread of its own, again and
+    again until it succeeds: following the log does not wait for ZooKeeper.
+    """
+
+    def __init__(self, follower: Follower, connect: Callable[[], Coordination] | None, poll_seconds: float) -> None:
         self._follower = follower
         self._poll_seconds = poll_seconds
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._arrived = threading.Condition()
         self._unwatch: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._follow, name="epochlake-watcher", daemon=True)
-        self._thread.start()
-        if coordination is not None:
-            self._unwatch = watch_head(coordination, self._head_moved)
+        self._trouble = ""
+        self._threads = [threading.Thread(target=self._follow, name="epochlake-watcher", daemon=True)]
+        if connect is not None:
+            watch = threading.Thread(target=self._watch, args=(connect,), name="epochlake-watch", daemon=True)
+            self._threads.append(watch)
+        for thread in self._threads:
+            thread.start()
 
     def wait(self, after: int, timeout: float) -> bool:
         """Wait until an epoch greater than `after` is known; False after `timeout` seconds."""
@@ -41,9 +47,19 @@ class Watcher:
     def stop(self) -> None:
         """Stop watching. Does not close the session that the watch is in."""
         self._stopping.set()
-        self._unwatch()
         self._news.set()
-        self._thread.join(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=10)
+        self._unwatch()
+
+    def _watch(self, connect: Callable[[], Coordination]) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._unwatch = watch_head(connect(), self._head_moved)
+                return
+            except Exception as error:
+                logger.debug("no watch on the head yet: %s", error)
+                self._stopping.wait(self._poll_seconds)
 
     def _head_moved(self, head: Head) -> None:
         if head.epoch > self._follower.metadata.epoch:
@@ -55,12 +71,17 @@ class Watcher:
             self._news.clear()
             if self._stopping.is_set():
                 return
-            try:
-                self._follower.catch_up()
-            except StorageUnavailable as error:
-                logger.warning("the log is not followed for now: %s", error)
-            except LogUnreadable as error:
-                logger.error("the log is not followed any more: %s", error)
-                return
+            self._look()
             with self._arrived:
                 self._arrived.notify_all()
+
+    def _look(self) -> None:
+        """One look at the log. Whatever is wrong with it now may be mended when it is looked at next."""
+        try:
+            self._follower.catch_up()
+        except Exception as error:
+            if str(error) != self._trouble:
+                logger.warning("the log is not followed for now: %s", error)
+            self._trouble = str(error)
+        else:
+            self._trouble = ""

@@ -28,6 +28,9 @@ from epochlake.metastore.metadata.placements import index_of
 from epochlake.placement.tokens import TOKEN
 from numpy.typing import NDArray
 
+ROW_DIGEST = "_row_digest"
+"""A column that a named batch's rows come with: the digest of each row. It is added up for each file, not stored."""
+
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 64 << 20
 """A row group is encoded when so many rows, or so many bytes of Arrow memory, have come together."""
@@ -44,11 +47,12 @@ RESULT = pa.schema(
         ("failed", pa.list_(pa.int64())),
         ("reasons", pa.list_(pa.string())),
         ("refused", pa.string()),
+        ("digest", pa.int64()),
     ]
 )
 RESULT_DDL = (
     "file_id string, label string, size bigint, rows bigint, min_token bigint, max_token bigint, "
-    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string"
+    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string, digest bigint"
 )
 """A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
 
@@ -131,6 +135,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     max_token: int
     targets: tuple[VolumeId, ...]
     failed: dict[VolumeId, str]
+    digest: int
 
     def told(self, not_synced: Mapping[VolumeId, str]) -> pa.RecordBatch:
         """The row of RESULT. What a replica has not on its disk it has not stored."""
@@ -142,6 +147,7 @@ class StoredFile(msgspec.Struct, frozen=True):
             rows=self.rows,
             min_token=self.min_token,
             max_token=self.max_token,
+            digest=self.digest,
             stored=[volume for volume in self.targets if volume not in failed],
             failed=list(failed),
             reasons=list(failed.values()),
@@ -164,6 +170,7 @@ class RangeEncoder:
         self._waiting_rows = self._waiting_bytes = 0
         self._file: OpenFile | None = None
         self._last: pa.Table | None = None
+        self._digest = np.int64(0)
 
     def take(self, rows: pa.RecordBatch) -> Iterator[StoredFile]:
         self._waiting.append(rows)
@@ -188,6 +195,9 @@ class RangeEncoder:
         _refuse_nulls(rows, self._plan)
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
+        if ROW_DIGEST in rows.column_names:
+            self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
+            rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
         if self._file is None:
             self._file = OpenFile(rows.schema, new_file_id())
@@ -197,6 +207,7 @@ class RangeEncoder:
         """Store the open file on each replica of the range."""
         assert self._file is not None
         file, self._file = self._file, None
+        digest, self._digest = self._digest, np.int64(0)
         file_id, data = file.file_id, file.finish()
         return StoredFile(
             file_id=file_id,
@@ -207,6 +218,7 @@ class RangeEncoder:
             max_token=file.max_token,
             targets=tuple(one.volume_id for one in self._targets),
             failed=self._replicas.store(self._targets, self._label, file_id, data),
+            digest=int(digest),
         )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.dataplane.encoding import RESULT_DDL, Cover, StagingPlan, encode_rows
+from epochlake.jobs.dataplane.encoding import RESULT_DDL, ROW_DIGEST, Cover, StagingPlan, encode_rows
 from epochlake.jobs.dataplane.files import DataFile, path_of
 from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -33,11 +33,15 @@ TARGET_FILE_BYTES = 128 << 20
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A file, the replicas that have it in their directory, and those whose storage failed, with the reason."""
+    """A file, the replicas that have it in their directory, and those whose storage failed, with the reason.
+
+    `digest`: the sum of its rows' digests, modulo 2^64, when it was staged for a named batch.
+    """
 
     file: DataFile
     stored: frozenset[VolumeId]
     failed: dict[VolumeId, str]
+    digest: int | None = None
 
 
 def stage(
@@ -48,12 +52,13 @@ def stage(
     written_at: int,
     deleted: bool = False,
     target_file_bytes: int = TARGET_FILE_BYTES,
+    digested: bool = False,
 ) -> list[StagedFile]:
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
     `df` has the table's columns with their declared types, in order; for `deleted`, the key columns suffice, and the
     rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of `cover`
-    that it was staged for.
+    that it was staged for. `digested`: add up the digests of the rows of each file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
@@ -66,8 +71,33 @@ def stage(
         target_file_bytes=target_file_bytes,
         storage=storage.used_settings(),
     )
-    rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
-    return _staged(rows, plan)
+    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(table)) if digested else df, plan)
+    rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
+    return _staged(rows, plan, digested)
+
+
+def row_digest(table: Table) -> Column:
+    """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows.
+
+    Columns with maps do not count: Spark does not hash them.
+    """
+    from pyspark.sql import functions as F
+
+    return F.xxhash64(*[F.col(f"`{column.name}`") for column in table.columns if "map<" not in column.type.lower()])
+
+
+def digest_of_rows(df: DataFrame, table: Table) -> tuple[int, int]:
+    """How many rows these are, and the sum of their digests as a signed 64-bit number that wraps around."""
+    from pyspark.sql import functions as F
+
+    total = F.sum(row_digest(table).cast("decimal(20,0)"))
+    [row] = df.agg(F.count(F.lit(1)).alias("rows"), total.alias("digest")).collect()
+    return int(row["rows"]), wrapped(int(row["digest"] or 0))
+
+
+def wrapped(number: int) -> int:
+    """A number as a signed 64-bit one, what does not fit cut off."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
@@ -79,6 +109,7 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
         missing = [column for column in table.columns if column.name not in df.columns]
         df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
     names = [F.col(f"`{column.name}`") for column in table.columns]
+    names += [F.col(ROW_DIGEST)] if ROW_DIGEST in df.columns else []
     tokens = df.select(*names).transform(with_token(table.primary_key))
     tasks = min(len(plan.cover.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
     return tokens.repartitionById(tasks, task_of_token(plan.cover.lows, tasks)).sortWithinPartitions(TOKEN)
@@ -115,7 +146,7 @@ def task_of_token(lows: NDArray[np.int64], count: int) -> Column:
     return F.when(F.col(TOKEN) >= begins[own], own).otherwise(before[own])
 
 
-def _staged(rows: pa.Table, plan: StagingPlan) -> list[StagedFile]:
+def _staged(rows: pa.Table, plan: StagingPlan, digested: bool) -> list[StagedFile]:
     staged = []
     for row in rows.to_pylist():
         if row["refused"] is not None:
@@ -133,5 +164,6 @@ def _staged(rows: pa.Table, plan: StagingPlan) -> list[StagedFile]:
             has_tombstones=plan.deleted,
         )
         failed = dict(zip(row["failed"], row["reasons"], strict=True))
-        staged.append(StagedFile(file, frozenset(row["stored"]), failed))
+        digest = row["digest"] if digested else None
+        staged.append(StagedFile(file, frozenset(row["stored"]), failed, digest))
     return sorted(staged, key=lambda one: (one.file.min_token, one.file.file_id))

@@ -23,12 +23,12 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.pieces import NO_LINEAGE, Interval, Lineage, merged, missing
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, require_place
-from epochlake.jobs.dataplane.staging import StagedFile
+from epochlake.jobs.dataplane.staging import StagedFile, wrapped
 from epochlake.jobs.pipeline.cover import ranges_of
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
-from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat, WrongCluster
+from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
 from epochlake.placement.tokens import range_label, tokens_of_label
@@ -54,6 +54,29 @@ class Decision(msgspec.Struct, frozen=True):
 
     generations: int
     files: tuple[StagedFile, ...]
+
+    @property
+    def rows(self) -> Rows:
+        """What was staged. Files of an earlier version have no digest."""
+        digests = [staged.digest for staged in self.files]
+        known = [digest for digest in digests if digest is not None]
+        total = wrapped(sum(known)) if len(known) == len(digests) else None
+        return Rows(sum(staged.file.rows for staged in self.files), total)
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The rows of a batch, whatever their order: how many, and the sum of their digests; None: not known."""
+
+    count: int
+    digest: int | None
+
+    def may_be(self, other: Rows) -> bool:
+        """Whether nothing shows that the others are other rows."""
+        same = self.digest is None or other.digest is None or self.digest == other.digest
+        return self.count == other.count and same
+
+    def __str__(self) -> str:
+        return f"{self.count} rows" if self.digest is None else f"{self.count} rows with digest {self.digest:+d}"
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -136,6 +159,17 @@ def decide(
     storage.create_directory(uri.rpartition("/")[0], parents=True)
     storage.put_if_absent(uri, msgspec.json.encode(generation))
     return decided(root, batch)
+
+
+def require_same_rows(table: Table, name: str, decision: Decision, given: Rows) -> None:
+    """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
+    if not decision.rows.may_be(given):
+        raise Rejected(
+            "batch-used",
+            f"batch {name!r} of {table.full_name} was written with {decision.rows}, and now comes with {given}: "
+            "a batch that is tried again has the same rows. Give other rows another name; a source that changes from "
+            "one reading to the next (a clock, random numbers) has to be stored first",
+        )
 
 
 def locate(

@@ -21,7 +21,7 @@ from epochlake.jobs.dataplane.encoding import Cover
 from epochlake.jobs.dataplane.pieces import Interval
 from epochlake.jobs.dataplane.reading import Asked, ReadPlan, read_plan
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot
-from epochlake.jobs.dataplane.staging import StagedFile, stage
+from epochlake.jobs.dataplane.staging import StagedFile, digest_of_rows, stage
 from epochlake.jobs.pipeline import batches
 from epochlake.jobs.pipeline.conform import conform, conform_keys, only_windows
 from epochlake.jobs.pipeline.cover import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
@@ -127,9 +127,9 @@ class Pipeline:
         """Write rows: insert them, or replace those with the same primary key (append-only tables only insert).
 
         Returns when every range's acknowledgements have reached `consistency` in the placement of the newest epoch.
-        `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts,
-        and the rows given then are not looked at. Without a name each call is a batch of its own. Raises InvalidRequest
-        for rows that do not fit, ConsistencyNotReached.
+        `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts.
+        The rows given then have to be the same, in any order, else it is Rejected (batch-used). Without a name each
+        call is a batch of its own. Raises InvalidRequest for rows that do not fit, ConsistencyNotReached.
         """
         self._require_open()
         target = self._table(table)
@@ -189,15 +189,19 @@ class Pipeline:
         name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
         decision = batches.decided(root, name)
         if not decision.generations:
-            staged = self._stage(rows, table, level, opened, deleted)
+            staged = self._stage(rows, table, level, opened, deleted, digested=True)
             decision = batches.decide(root, name, table, decision, staged)
             if decision.files == tuple(staged):
                 return self._land(table, staged, level)
+            given = batches.Decision(1, tuple(staged)).rows
+        else:
+            given = batches.Rows(*digest_of_rows(rows, table))
+        batches.require_same_rows(table, batch, decision, given)
         located = self._locate(table, decision, opened, failed)
         if located.lost:
             self._require_answers(table, level, located)
             again = rows.transform(only_windows(table, located.lost))
-            staged = self._stage(again, table, level, opened, deleted, located.lost)
+            staged = self._stage(again, table, level, opened, deleted, located.lost, digested=True)
             decision = batches.decide(root, name, table, decision, staged, replaces=located.lost)
             located = self._locate(table, decision, opened, failed)
         return self._land(table, located.files, level, located, already=self._is_reached(table, level, located, opened))
@@ -219,6 +223,8 @@ class Pipeline:
         opened: Mapping[VolumeId, ReplicaSnapshot],
         deleted: bool,
         within: Collection[Interval] = (),
+        *,
+        digested: bool = False,
     ) -> list[StagedFile]:
         """Stage rows at a time later than every write that was acknowledged before this one began.
 
@@ -226,7 +232,7 @@ class Pipeline:
         that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are enough
         for the level. Where they are not, they are opened again: staging took time, they may be back.
         """
-        written_at, staged = self._stage_now(rows, table, opened, deleted, within)
+        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digested)
         windows = {item.file.window for item in staged}
         if table.append_only or not self._too_few(table, level, windows, opened):
             return staged
@@ -236,7 +242,11 @@ class Pipeline:
             short = self._too_few(table, level, windows, opened)
             if not short:
                 newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
-                return staged if newest < written_at else self._stage_now(rows, table, opened, deleted, within)[1]
+                return (
+                    staged
+                    if newest < written_at
+                    else self._stage_now(rows, table, opened, deleted, within, digested)[1]
+                )
         raise ConsistencyNotReached(
             f"the write to {table.full_name}",
             level,
@@ -252,6 +262,7 @@ class Pipeline:
         opened: Mapping[VolumeId, ReplicaSnapshot],
         deleted: bool,
         within: Collection[Interval],
+        digested: bool,
     ) -> tuple[int, list[StagedFile]]:
         written_at = self._next_written_at(opened.values())
         staged = stage(
@@ -261,6 +272,7 @@ class Pipeline:
             written_at=written_at,
             deleted=deleted,
             target_file_bytes=self.cluster.configuration.pipeline.target_file_bytes,
+            digested=digested,
         )
         return written_at, staged
 

@@ -45,6 +45,7 @@ CONNECT_TIMEOUT_SECONDS = 15.0
 _RETRY_PAUSE_SECONDS = 0.05
 _CLOSE_SECONDS = 2.0
 _FIRST_HANDSHAKE_SECONDS = 1.0
+_REFUSALS_BELIEVED = 3
 
 # No answer, or one that says nothing about whether the request was carried out. `SessionExpiredError` includes
 # `ConnectionClosedError`.
@@ -113,6 +114,7 @@ class Coordination:
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error}). "
                 f"Write host:port, several of them with commas in between."
             ) from error
+        self._threads.refused_everywhere = self._forget_what_was_seen
         self.interruptions = 0
         self._connected = threading.Event()
         self._news = threading.Event()
@@ -277,6 +279,19 @@ class Coordination:
                 self._ensured[path] = session
         return path
 
+    def forget(self, path: str) -> None:
+        """Create an `ensure`d path again when it is needed next: it has gone, somebody has deleted it."""
+        self._ensured.pop(path, None)
+
+    def _forget_what_was_seen(self) -> None:
+        """Take any server, however far it is. In kazoo's connection thread.
+
+        A server refuses a client that has seen newer changes than itself, so that it looks for a more recent one. When
+        all of them do, again and again, ZooKeeper has lost its data or was restored, and the client would stay out for
+        as long as it lives. Nothing here needs what it saw before: reads go behind a `sync`.
+        """
+        self.client.last_zxid = 0
+
     def remove_later(self, directory: str, prefix: str) -> None:
         """Delete the children of `directory` that start with `prefix`, as soon as ZooKeeper answers, in the background.
 
@@ -352,10 +367,19 @@ class _ImpatientThreads(SequentialThreadingHandler):
     def __init__(self) -> None:
         super().__init__()
         self.handshakes = 0
+        self.refused_everywhere: Callable[[], None] = lambda: None
+        self._servers: dict[Any, int] = {}
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = super().create_connection(*args, **kwargs)
+        if self.handshakes == 0:
+            self._servers.clear()
         self.handshakes += 1
+        server = kwargs.get("address")
+        self._servers[server] = self._servers.get(server, 0) + 1
+        # Every server that takes connections has taken several of them, and no handshake has come to an end.
+        if min(self._servers.values()) > _REFUSALS_BELIEVED:
+            self.refused_everywhere()
         return connection
 
     def select(self, readable: Any, writable: Any, exceptional: Any, timeout: float | None = None) -> Any:

@@ -65,6 +65,12 @@ class Contention:
                 return True
         except LockTimeout:
             pass
+        except NoNodeError as error:
+            # Somebody has deleted the directory: it is there again for the next attempt.
+            coordination.forget(directory)
+            if time.monotonic() < deadline:
+                return self.acquire(deadline - time.monotonic())
+            raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper. Try again.") from error
         except KazooException as error:
             coordination.remove_later(directory, lock.prefix)
             raise CoordinationUnavailable(

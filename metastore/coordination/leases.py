@@ -89,9 +89,9 @@ class Announcement:
                 f"does not answer. Try again when the server is up."
             )
         try:
-            directory = coordination.ensure(LEASES, left())
-            path = f"{directory}/{self._name}"
             while not self._released:
+                directory = coordination.ensure(LEASES, left())
+                path = f"{directory}/{self._name}"
                 data = msgspec.json.encode(self._lease)
                 session = coordination.session_id
                 try:
@@ -103,7 +103,9 @@ class Announcement:
                         coordination.call(f"create {path}", _create(path, data), left())
                     self._session = session
                     break
-                except (NoNodeError, NodeExistsError):
+                except NoNodeError:
+                    coordination.forget(directory)
+                except NodeExistsError:
                     continue
         finally:
             self._writing.release()

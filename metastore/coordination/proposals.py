@@ -72,7 +72,8 @@ class Proposals:
             coordination.answer("publish a batch", request, deadline - time.monotonic())
         except NoNodeError:
             self._own.discard(batch.path)
-            return None  # the directory vanished: a ZooKeeper that was set up anew
+            coordination.forget(directory)  # it vanished: a ZooKeeper that was set up anew
+            return None
         except CoordinationUnavailable:
             pass  # perhaps it is there: `withdraw` will tell
         return batch

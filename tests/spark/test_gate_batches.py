@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.landing import Landing
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, PipelineSettings
-from epochlake.metastore.errors import LogUnreadable, UnknownFormat
+from epochlake.metastore.errors import LogUnreadable, Rejected, UnknownFormat
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 
@@ -131,13 +132,36 @@ def test_a_batch_whose_tablets_have_moved_since_it_failed_lands_once(
     assert everything(cluster, spark) == list(range(20))
 
 
-def test_what_was_staged_first_is_what_the_batch_is(
+def test_a_batch_that_comes_again_with_other_rows_is_rejected_and_with_the_same_in_another_order_lands(
     cluster: SmallCluster, pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land_half(cluster, pipeline, spark, monkeypatch)
-    pipeline.write(january(spark, "something else"), "air.flights", batch="2013-01")
+    others = [january(spark, "something else"), january(spark).where("id < 19"), january(spark).union(january(spark))]
+    for other in others:
+        with pytest.raises(Rejected, match=r"batch-used.*20 rows") as rejected:
+            pipeline.write(other, "air.flights", batch="2013-01")
+        assert rejected.value.code == "batch-used"
+    shuffled = january(spark).orderBy("id", ascending=False).repartition(3)
+    assert not pipeline.write(shuffled, "air.flights", batch="2013-01").already
+    for other in others[:2]:
+        with pytest.raises(Rejected, match="batch-used"):
+            pipeline.write(other, "air.flights", batch="2013-01")
     read = cluster.pipeline("reader", spark).read("air.flights").collect()
-    assert {row.note for row in read} == {"2013-01"}
+    assert sorted((row.id, row.note) for row in read) == [(number, "2013-01") for number in range(20)]
+
+
+def test_a_batch_of_an_earlier_version_is_compared_by_the_number_of_its_rows(
+    cluster: SmallCluster, pipeline: Pipeline, spark: SparkSession
+) -> None:
+    pipeline.write(january(spark), "air.flights", batch="2013-01")
+    [decision] = Path(cluster.cluster.root.batches).rglob("*.json")
+    stored = json.loads(decision.read_bytes())
+    for staged in stored["files"]:
+        del staged["digest"]
+    decision.write_text(json.dumps(stored))
+    assert pipeline.write(january(spark), "air.flights", batch="2013-01").already
+    with pytest.raises(Rejected, match="batch-used"):
+        pipeline.write(january(spark).limit(7), "air.flights", batch="2013-01")
 
 
 def test_two_jobs_that_write_one_batch_at_the_same_time_land_it_once(
@@ -171,7 +195,9 @@ def test_a_retry_brings_the_batch_to_a_replica_that_had_missed_it(
 def test_a_batch_without_rows_is_a_batch(cluster: SmallCluster, pipeline: Pipeline, spark: SparkSession) -> None:
     empty = pipeline.write(january(spark).where("false"), "air.flights", batch="none")
     assert (empty.rows, empty.already) == (0, False)
-    assert pipeline.write(january(spark), "air.flights", batch="none").already
+    assert pipeline.write(january(spark).where("false"), "air.flights", batch="none").already
+    with pytest.raises(Rejected, match=r"with 0 rows .* comes with 20 rows"):
+        pipeline.write(january(spark), "air.flights", batch="none")
     assert everything(cluster, spark) == []
 
 
