@@ -175,6 +175,8 @@ class Cluster:
 
     @property
     def metadata(self) -> ClusterMetadata:
+        if self.follower.metadata.epoch < self._committer.told_epoch:
+            return self.follower.catch_up()
         return self.follower.metadata
 
     def catch_up(self) -> ClusterMetadata:

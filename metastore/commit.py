@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -68,7 +68,14 @@ class CommitQueue(Protocol):
     """
 
     def acquire(self, timeout: float) -> bool:
-        """Wait for the lock. False after `timeout`; CoordinationUnavailable when there is nobody to ask."""
+        """Wait for the lock. False after `timeout`, and as soon as there are `answers` of others.
+
+        Raises CoordinationUnavailable when there is nobody to ask.
+        """
+        ...
+
+    def seconds_in_line(self) -> float:
+        """How long the last `acquire` has waited for others that had the lock or were before us."""
         ...
 
     def release(self) -> None:
@@ -90,6 +97,16 @@ class CommitQueue(Protocol):
         """Take the offers of others; each offer is claimed once, or withdrawn, never both. Never raises."""
         ...
 
+    def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+        """Tell the owners of what `claim` has returned last, in that order, which of their requests are in the log, and
+        at which epochs. Never raises and does not wait: who gets no answer asks the log.
+        """
+        ...
+
+    def answers(self) -> dict[str, int]:
+        """What others have told of our offers since the last call: request ids and the epochs that they are at."""
+        ...
+
     def announced(self) -> Position | None:
         """The newest epoch that was announced when the lock was asked for; None when nobody tells. The log has to
         hold it. Raises WrongCluster when the line is that of another root.
@@ -102,8 +119,15 @@ class CommitQueue(Protocol):
 
 
 class _Offer(msgspec.Struct, frozen=True):
+    """What was offered in one piece; `joined`: later tries of the same requests, which the offer may still commit."""
+
     ticket: Any
     submissions: list[Submission]
+    joined: list[Submission]
+
+    def __iter__(self) -> Iterator[Submission]:
+        yield from self.submissions
+        yield from self.joined
 
 
 class Committer:
@@ -131,6 +155,12 @@ class Committer:
         self._contended = False
         self._announced: Position | None = None
         self._offers: list[_Offer] = []
+        self._told_epoch = 0
+
+    @property
+    def told_epoch(self) -> int:
+        """The newest epoch that somebody else has committed for this process. The follower may not know it yet."""
+        return self._told_epoch
 
     def commit(
         self,
@@ -241,9 +271,8 @@ class Committer:
         self._end_offers()
         if self._contended:
             self._offer(mine)
-        asked_at = time.monotonic()
         try:
-            acquired = self._queue.acquire(max(0.0, mine.deadline - asked_at))
+            acquired = self._queue.acquire(max(0.0, mine.deadline - time.monotonic()))
         except CoordinationUnavailable as error:
             logger.debug("the commit lock cannot be asked for: %s", error)
             acquired = False
@@ -252,12 +281,15 @@ class Committer:
             self._queue.release()
             raise
         finally:
+            self._take_answers()
             self._end_offers()
         if not acquired:
             self._settle_overdue()
             return
         try:
-            self._contended = time.monotonic() - asked_at > CONTENDED_SECONDS
+            self._contended = self._queue.seconds_in_line() > CONTENDED_SECONDS
+            if mine.outcome is not None:
+                return
             self._announced = self._queue.announced()
             self._commit_waiting(mine)
             self._queue.publish(self._follower.position)
@@ -283,7 +315,7 @@ class Committer:
             return
         ticket = self._queue.offer(encode_proposals(shown))
         if ticket is not None:
-            self._offers.append(_Offer(ticket, shown))
+            self._offers.append(_Offer(ticket, shown, []))
             return
         for submission in shown:
             submission.in_line = False
@@ -293,7 +325,24 @@ class Committer:
         for offer in self._offers:
             if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
                 submission.in_line = True
-                offer.submissions.append(submission)
+                offer.joined.append(submission)
+
+    def _take_answers(self) -> None:
+        """Tell those whose offers somebody else has committed. This process reads these epochs when it needs them."""
+        epochs = self._queue.answers()
+        if not epochs:
+            return
+        with self._turn:
+            for offer in self._offers:
+                for submission in offer.submissions:
+                    epoch = epochs.get(submission.request_id)
+                    if epoch is not None and submission.outcome is None and submission in self._waiting:
+                        self._waiting.remove(submission)
+                        submission.outcome = Committed(epoch, submission.request_id)
+                        self._told_epoch = max(self._told_epoch, epoch)
+            # What is answered was claimed, and is not there any more.
+            self._offers = [offer for offer in self._offers if any(s.outcome is None for s in offer)]
+            self._turn.notify_all()
 
     def _end_offers(self) -> None:
         """Take back what was offered. An offer whose withdrawal is uncertain stays open, whoever waits for it."""
@@ -305,13 +354,13 @@ class Committer:
                 logger.debug("an offer is not taken back: %s", error)
                 remaining.append(offer)
                 continue
-            for submission in offer.submissions:
+            for submission in offer:
                 submission.in_doubt = submission.in_doubt or not untouched
                 submission.in_line = False
         with self._turn:
             self._offers = remaining
             for offer in remaining:
-                for submission in offer.submissions:
+                for submission in offer:
                     submission.in_line = True
 
     def _settle_overdue(self) -> None:
@@ -420,7 +469,8 @@ class Committer:
         self._follower.require_reached(self._announced)
         read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
-        claimed = self._claim()
+        claims = self._claim()
+        claimed = [submission for claim in claims for submission in claim]
         prepared = Prepared(self._follower, [*batch, *claimed], self._snapshot_every, self._author)
         # The append is against what was read before the claim. A planner may have read the log since: an owner that
         # has fenced the log in between, and told a failure, is only seen by the version.
@@ -444,13 +494,14 @@ class Committer:
             submission.in_doubt = False
         if prepared.entries:
             prepared.settle()
+            self._queue.answer([_epochs_of(claim) for claim in claims])
         return bool(prepared.entries)
 
-    def _claim(self) -> list[Submission]:
+    def _claim(self) -> list[list[Submission]]:
         """The proposals of processes that wait for the lock; claimed after the log was read: see `_conclude`."""
         if not self._contended:
             return []
-        return [submission for data in self._queue.claim() for submission in decode_proposals(data)]
+        return [decode_proposals(data) for data in self._queue.claim()]
 
     def _compact(self) -> None:
         try:
@@ -458,6 +509,15 @@ class Committer:
                 self._follower.log.compact_if_due()
         except EpochlakeError as error:
             logger.warning("the log was not compacted: %s", error)
+
+
+def _epochs_of(claim: Sequence[Submission]) -> dict[str, int]:
+    """Which of the requests of a claim this append has committed. Of the others the owner asks the log."""
+    return {
+        submission.request_id: submission.outcome.epoch
+        for submission in claim
+        if isinstance(submission.outcome, Committed) and not submission.outcome.already
+    }
 
 
 def _without_entry(submission: Submission, failure: BaseException, unreadable: EpochlakeError | None) -> BaseException:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 
 from epochlake.metastore.log.entry import Position
 
@@ -11,11 +13,14 @@ class LocalQueue:
     """Shared by the committers of one process; there is nobody to offer proposals to."""
 
     def __init__(self) -> None:
+        self._waited = 0.0
         self._lock = threading.Lock()
         self._holder: int | None = None
 
     def acquire(self, timeout: float) -> bool:
+        started = time.monotonic()
         acquired = self._lock.acquire(timeout=timeout)
+        self._waited = time.monotonic() - started
         if acquired:
             self._holder = threading.get_ident()
         return acquired
@@ -33,6 +38,15 @@ class LocalQueue:
 
     def claim(self) -> list[bytes]:
         return []
+
+    def seconds_in_line(self) -> float:
+        return self._waited
+
+    def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+        """Nobody was claimed from."""
+
+    def answers(self) -> dict[str, int]:
+        return {}
 
     def announced(self) -> None:
         return None

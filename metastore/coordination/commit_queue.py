@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
-from epochlake.metastore.coordination.head import HEAD, Head, decode_head, publish_head
+from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination, Value
+from epochlake.metastore.coordination.head import HEAD, Head, decode_head, publish_head_soon
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.coordination.proposals import Batch, Proposals
 from epochlake.metastore.coordination.root import ROOT
@@ -47,6 +47,8 @@ class ZooKeeperQueue:
         self._coordination: Coordination | None = None
         self._lock: CommitLock | None = None
         self._proposals: Proposals | None = None
+        self._claimed: list[Batch] = []
+        self._head: Value | None = None
 
     def acquire(self, timeout: float) -> bool:
         started = time.monotonic()
@@ -54,8 +56,16 @@ class ZooKeeperQueue:
             self._coordination = self._connect(min(CONNECT_TIMEOUT_SECONDS, max(timeout, SHORTEST_CONNECT_SECONDS)))
             self._proposals = Proposals(self._coordination)
             self._lock = CommitLock(self._coordination)
+            # Who has an answer does not need the lock any more, or asks for it again.
+            self._proposals.answers.arrived = self._lock.interrupt
+        self._head = None
         self._asked = self._ask()
-        return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)))
+        assert self._proposals is not None
+        answers = self._proposals.answers
+        return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)), lambda: bool(answers))
+
+    def seconds_in_line(self) -> float:
+        return 0.0 if self._lock is None else self._lock.seconds_waited
 
     def release(self) -> None:
         if self._lock is not None:
@@ -74,10 +84,19 @@ class ZooKeeperQueue:
             return []
         try:
             pending = self._proposals.pending(ANSWER_SECONDS)
-            return [batch.data for batch in self._proposals.claim(pending, ANSWER_SECONDS)]
+            self._claimed = self._proposals.claim(pending, ANSWER_SECONDS)
+            return [batch.data for batch in self._claimed]
         except (CoordinationUnavailable, KazooException) as error:
             logger.debug("no proposals of others: %s", error)
             return []
+
+    def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+        if self._proposals is not None:
+            for batch, told in zip(self._claimed, epochs, strict=True):
+                self._proposals.answer(batch, told)
+
+    def answers(self) -> dict[str, int]:
+        return {} if self._proposals is None else self._proposals.answers.take()
 
     def announced(self) -> Position | None:
         """What was announced before the lock was asked for: nobody waits for these answers, they came before it."""
@@ -85,12 +104,12 @@ class ZooKeeperQueue:
         if coordination is None or not self._asked:
             return None
         try:
-            head, root = (_data(coordination, result) for result in self._asked)
-            self._require_root(coordination, None if root is None else root.decode(errors="replace"))
+            self._head, root = (_value(coordination, result) for result in self._asked)
+            self._require_root(coordination, None if root is None else root.data.decode(errors="replace"))
         except (CoordinationUnavailable, KazooException) as error:
             logger.warning("the log is not compared with what ZooKeeper knows: %s", error)
             return None
-        found = None if head is None else decode_head(head)
+        found = None if self._head is None else decode_head(self._head.data)
         return None if found is None else Position(found.epoch, found.state_id, found.hash, found.incarnation)
 
     def _ask(self) -> list[Any]:
@@ -101,19 +120,15 @@ class ZooKeeperQueue:
         return [coordination.client.get_async(coordination.path(name)) for name in (HEAD, ROOT)]
 
     def publish(self, position: Position) -> None:
-        if self._coordination is None:
-            return
-        try:
+        if self._coordination is not None:
             head = Head(position.epoch, position.state_id, position.hash, position.incarnation)
-            publish_head(self._coordination, head, ANSWER_SECONDS)
-        except (CoordinationUnavailable, KazooException) as error:
-            logger.warning("epoch %d is committed but not announced: %s", position.epoch, error)
+            publish_head_soon(self._coordination, head, self._head)
 
 
-def _data(coordination: Coordination, result: Any) -> bytes | None:
+def _value(coordination: Coordination, result: Any) -> Value | None:
     """What a znode holds that was asked for; None when there is no such znode."""
     try:
-        data, _ = coordination.answer("read head and root", result, ANSWER_SECONDS)
+        data, stat = coordination.answer("read head and root", result, ANSWER_SECONDS)
     except NoNodeError:
         return None
-    return bytes(data)
+    return Value(bytes(data), stat.version)

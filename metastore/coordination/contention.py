@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
 from kazoo.exceptions import (
+    CancelledError,
     KazooException,
     LockTimeout,
     NoNodeError,
@@ -44,11 +46,21 @@ class Contention:
         self._name = name
         self._identifier = identifier
         self._held: Lock | None = None
+        self._attempt: Lock | None = None
+        self.seconds_waited = 0.0
+        """How long the last attempt has waited for those before it; requests do not count."""
 
-    def acquire(self, timeout: float) -> bool:
+    def interrupt(self) -> None:
+        """Let the attempt that waits now, if there is one, end with False. From any thread; does not block."""
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.cancel()
+
+    def acquire(self, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
         """Wait in the queue for at most `timeout` seconds. Are we first now?
 
-        False: no, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
+        Who calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
+        first, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
         `CoordinationUnavailable`: the time passed without an answer from ZooKeeper; outages that are shorter than
         the timeout are waited out.
         """
@@ -58,18 +70,21 @@ class Contention:
         directory = coordination.ensure(self._name, requests.seconds_left())
         lock = Lock(requests, directory, self._identifier)
         lock.assured_path = True
-        lock.wake_event = _EventUntil(deadline)
+        lock.wake_event = waiting = _EventUntil(deadline)
+        self._attempt = lock
         try:
+            if unless():
+                return False
             if lock.acquire(timeout=max(0.0, timeout)):
                 self._held = lock
                 return True
-        except LockTimeout:
+        except (LockTimeout, CancelledError):
             pass
         except NoNodeError as error:
             # Somebody has deleted the directory: it is there again for the next attempt.
             coordination.forget(directory)
             if time.monotonic() < deadline:
-                return self.acquire(deadline - time.monotonic())
+                return self.acquire(deadline - time.monotonic(), unless)
             raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper. Try again.") from error
         except KazooException as error:
             coordination.remove_later(directory, lock.prefix)
@@ -81,6 +96,9 @@ class Contention:
             # Somebody has interrupted the wait, in a notebook for instance, and the process lives on.
             coordination.remove_later(directory, lock.prefix)
             raise
+        finally:
+            self._attempt = None
+            self.seconds_waited = waiting.seconds
         if not requests.all_answered:
             coordination.remove_later(directory, lock.prefix)
         if not requests.last_answered:
@@ -163,9 +181,14 @@ class _EventUntil(threading.Event):
     def __init__(self, deadline: float) -> None:
         super().__init__()
         self._deadline = deadline
+        self.seconds = 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(max(0.0, self._deadline - time.monotonic()))
+        started = time.monotonic()
+        try:
+            return super().wait(max(0.0, self._deadline - started))
+        finally:
+            self.seconds += time.monotonic() - started
 
 
 def first_in_queue(coordination: Coordination, name: str, timeout: float | None = None) -> str | None:

@@ -59,6 +59,14 @@ def publish_head(coordination: Coordination, head: Head, timeout: float | None =
     return _write(coordination, head, lambda there: there.order < head.order, timeout)
 
 
+def publish_head_soon(coordination: Coordination, head: Head, known: Value | None) -> None:
+    """Raise the head without waiting for it, as `publish_head` does; never raises.
+
+    `known`: what the head was when it was last read: then one request is enough, which is sent before this returns.
+    """
+    _Publication(coordination, head).begin(known)
+
+
 def correct_head(coordination: Coordination, head: Head, timeout: float | None = None) -> bool:
     """Set the head to what the log says, also downwards; False when it says that already.
 
@@ -80,6 +88,48 @@ def watch_head(coordination: Coordination, callback: Callable[[Head], None]) -> 
     watch = _HeadWatch(coordination, callback)
     watch.look()
     return watch.stop
+
+
+class _Publication:
+    """All asynchronous: write, and when somebody else has written meanwhile, look and write again."""
+
+    def __init__(self, coordination: Coordination, head: Head) -> None:
+        self._client: KazooClient = coordination.client
+        self._path = coordination.path(HEAD)
+        self._head = head
+        self._data = msgspec.json.encode(head)
+
+    def begin(self, known: Value | None) -> None:
+        if known is None:
+            self._look()
+        else:
+            self._raise_from(known)
+
+    def _look(self) -> None:
+        self._client.get_async(self._path).rawlink(self._read)
+
+    def _read(self, result: Any) -> None:
+        try:
+            data, stat = result.get_nowait()
+        except NoNodeError:
+            self._client.create_async(self._path, self._data, makepath=True).rawlink(self._written)
+        except (KazooException, *NO_ANSWER) as error:
+            logger.debug("epoch %d is not announced: %s", self._head.epoch, error)
+        else:
+            self._raise_from(Value(data, stat.version))
+
+    def _raise_from(self, there: Value) -> None:
+        head = decode_head(there.data)
+        if head is None or head.order < self._head.order:
+            self._client.set_async(self._path, self._data, there.version).rawlink(self._written)
+
+    def _written(self, result: Any) -> None:
+        try:
+            result.get_nowait()
+        except (BadVersionError, NoNodeError, NodeExistsError):
+            self._look()
+        except (KazooException, *NO_ANSWER) as error:
+            logger.debug("epoch %d is not announced: %s", self._head.epoch, error)
 
 
 class _HeadWatch:

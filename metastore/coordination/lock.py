@@ -8,6 +8,8 @@ So there is deliberately no way here to ask whether the lock is held.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.contention import Contention
 
@@ -22,13 +24,22 @@ class CommitLock:
     def __init__(self, coordination: Coordination, name: str = "lock") -> None:
         self._contention = Contention(coordination, name)
 
-    def acquire(self, timeout: float) -> bool:
+    @property
+    def seconds_waited(self) -> float:
+        """How long the last attempt has waited for others; requests do not count."""
+        return self._contention.seconds_waited
+
+    def interrupt(self) -> None:
+        """Let the attempt that waits now, if there is one, end with False. From any thread; does not block."""
+        self._contention.interrupt()
+
+    def acquire(self, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
         """Wait for the lock for at most `timeout` seconds; False when others had it all that time.
 
-        After False, and after `CoordinationUnavailable` (ZooKeeper did not answer in that time), no contender of ours
-        stays in the queue.
+        `unless`: what makes the lock needless, see `interrupt`. After False, and after `CoordinationUnavailable`
+        (ZooKeeper did not answer in that time), no contender of ours stays in the queue.
         """
-        return self._contention.acquire(timeout)
+        return self._contention.acquire(timeout, unless)
 
     def release(self) -> None:
         """Give the lock back; does nothing if it was not acquired. Never raises."""

@@ -27,6 +27,7 @@ import time
 import uuid
 
 import msgspec
+from epochlake.metastore.coordination.answers import Answers
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
 from kazoo.exceptions import NoNodeError
@@ -50,6 +51,12 @@ class Proposals:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._own: set[str] = set()
+        self._answers = Answers(coordination)
+
+    @property
+    def answers(self) -> Answers:
+        """What others tell this process about its batches."""
+        return self._answers
 
     def publish(self, data: bytes, timeout: float | None = None) -> Batch | None:
         """Offer a batch to whoever holds the lock.
@@ -63,9 +70,10 @@ class Proposals:
         deadline = time.monotonic() + (coordination.request_timeout if timeout is None else timeout)
         try:
             directory = coordination.ensure(PROPOSALS, timeout)
+            mailbox = self._answers.open(deadline - time.monotonic())
         except CoordinationUnavailable:
             return None
-        batch = Batch(f"{directory}/batch-{uuid.uuid4().hex}", data)
+        batch = Batch(f"{directory}/batch-{mailbox}-{uuid.uuid4().hex}", data)
         self._own.add(batch.path)
         request = coordination.client.create_async(batch.path, data, ephemeral=True)
         try:
@@ -92,6 +100,10 @@ class Proposals:
         except NoNodeError:
             return False
         return True
+
+    def answer(self, batch: Batch, epochs: dict[str, int]) -> None:
+        """Tell the owner of a claimed batch at which epochs its requests were committed. Neither waits nor raises."""
+        self._answers.send(batch.path, epochs)
 
     def is_published(self, batch: Batch, timeout: float | None = None) -> bool:
         """Is an own batch still waiting? False: claimed, or gone with the session."""

@@ -82,6 +82,7 @@ class SteppedQueue:
         self._lock = list(lock)
         self._silent = silent_withdrawals
         self.offers: dict[int, bytes] = {}
+        self.told: dict[str, int] = {}
         self.published: list[Position] = []
         self._tickets = 0
 
@@ -98,6 +99,16 @@ class SteppedQueue:
         self._tickets += 1
         self.offers[self._tickets] = proposals
         return self._tickets
+
+    def seconds_in_line(self) -> float:
+        return 0.0
+
+    def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+        self._steps.step("answer")
+
+    def answers(self) -> dict[str, int]:
+        told, self.told = self.told, {}
+        return told
 
     def announced(self) -> None:
         return None
@@ -153,7 +164,7 @@ class BusyLine:
         self.guard = threading.Lock()
         self.offers: dict[int, tuple[BusyPlace, bytes]] = {}
         self.tickets = 0
-        self.claimed = 0
+        self.claimed = self.answered = 0
         self._late: list[threading.Timer] = []
 
     def later(self, action: Callable[[], None]) -> None:
@@ -178,6 +189,8 @@ class BusyPlace:
     def __init__(self, line: BusyLine) -> None:
         self._line = line
         self._held = False
+        self._claimed: list[BusyPlace] = []
+        self.told: dict[str, int] = {}
 
     def acquire(self, timeout: float) -> bool:
         line = self._line
@@ -214,6 +227,22 @@ class BusyPlace:
             raise CoordinationUnavailable("no answer")
         return found
 
+    def seconds_in_line(self) -> float:
+        return 1.0
+
+    def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+        line = self._line
+        with line.guard:
+            for owner, told in zip(self._claimed, epochs, strict=True):
+                if line.dice.random() < 0.8:
+                    owner.told |= told
+                    line.answered += len(told)
+
+    def answers(self) -> dict[str, int]:
+        with self._line.guard:
+            told, self.told = self.told, {}
+        return told
+
     def announced(self) -> None:
         return None
 
@@ -221,9 +250,10 @@ class BusyPlace:
         line = self._line
         with line.guard:
             others = [ticket for ticket, (owner, _) in line.offers.items() if owner is not self]
-            found = [line.offers.pop(ticket)[1] for ticket in others]
+            found = [line.offers.pop(ticket) for ticket in others]
             line.claimed += len(found)
-        return found
+        self._claimed = [owner for owner, _ in found]
+        return [proposals for _, proposals in found]
 
     def publish(self, position: Position) -> None:
         """Nobody looks."""

@@ -687,3 +687,4 @@ def test_committers_in_trouble_tell_the_truth_about_every_request(seed: int, mon
     assert {"Committed", "Rejected", "CommitTimeout"} <= kinds
     assert len(outcomes) == 16 * 25
     assert line.claimed > 0
+    assert line.answered > 0
