@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, initialise
@@ -25,12 +26,15 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
 
-from benchmarks.harness import Result, at_least, interleaved, ratio_at_most, seconds
+from benchmarks.far_server import far
+from benchmarks.harness import Result, Target, at_least, interleaved, ratio_at_most, seconds
 
 ROUNDS = 200
 EARLY, LATE = 100, 10_000
 COMPACT_EVERY = 32
 PROCESSES, THREADS, COMMITS = 4, 16, 100
+LONELY_COMMITS = 40
+ROUND_TRIP_SECONDS, FAR_COMMITS = 0.1, 15
 
 
 def latency() -> list[Result]:
@@ -95,36 +99,60 @@ def flatness() -> list[Result]:
 
 
 def throughput() -> list[Result]:
-    """64 committers in 4 processes, each waiting for its commit before the next one."""
+    """64 committers, each waiting for its commit before the next one: in 4 processes, and in a process each."""
+    return [
+        _throughput(PROCESSES, THREADS, COMMITS, at_least(500)),
+        _throughput(PROCESSES * THREADS, 1, LONELY_COMMITS, at_least(200)),
+    ]
+
+
+def far_away() -> list[Result]:
+    """A commit when ZooKeeper takes 100 ms to answer: it waits for the two requests of the lock, and for no other."""
+    with _cluster() as cluster, far(cluster.coordination().connect_string, ROUND_TRIP_SECONDS) as address:
+        settings = msgspec.structs.replace(cluster.configuration.zookeeper, connect=address)
+        with Cluster.open(msgspec.structs.replace(cluster.configuration, zookeeper=settings)) as distant:
+            _commit(distant)
+            taken = statistics.median(seconds(partial(_commit, distant)) for _ in range(FAR_COMMITS))
+    return [
+        Result(
+            f"commit, ZooKeeper {ROUND_TRIP_SECONDS * 1e3:.0f} ms away",
+            taken * 1e3,
+            "ms",
+            ROUND_TRIP_SECONDS * 1e3,
+            "one round trip",
+            ratio_at_most(4),
+        )
+    ]
+
+
+def _throughput(processes: int, threads: int, commits: int, target: Target) -> Result:
     with _cluster() as cluster:
         _add_node(cluster)
         before = cluster.metadata.epoch
-        command = [sys.executable, "-m", "benchmarks.committer", cluster.configuration.root, str(THREADS), str(COMMITS)]
-        processes = [
+        command = [sys.executable, "-m", "benchmarks.committer", cluster.configuration.root, str(threads), str(commits)]
+        committing = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(PROCESSES)
+            for _ in range(processes)
         ]
         try:
-            _hear(processes, "ready")
-            taken = seconds(lambda: _run(processes))
+            _hear(committing, "ready")
+            taken = seconds(lambda: _run(committing))
         finally:
-            for process in processes:
+            for process in committing:
                 process.communicate(timeout=60)
-        failed = [process.returncode for process in processes if process.returncode]
+        failed = [process.returncode for process in committing if process.returncode]
         if failed:
-            raise RuntimeError(f"{len(failed)} of {PROCESSES} committing processes have failed")
+            raise RuntimeError(f"{len(failed)} of {processes} committing processes have failed")
         committed = cluster.catch_up().epoch - before
         alone = statistics.median(seconds(partial(_commit, cluster)) for _ in range(EARLY))
-    return [
-        Result(
-            f"{PROCESSES * THREADS} committers in {PROCESSES} processes",
-            committed / taken,
-            "epochs/s",
-            1 / alone,
-            "one committer",
-            at_least(500),
-        )
-    ]
+    return Result(
+        f"{processes * threads} committers in {processes} processes",
+        committed / taken,
+        "epochs/s",
+        1 / alone,
+        "one committer",
+        target,
+    )
 
 
 @contextmanager
@@ -238,4 +266,5 @@ BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
     "latency": latency,
     "flatness": flatness,
     "throughput": throughput,
+    "far away": far_away,
 }

@@ -103,8 +103,11 @@ class CommitQueue(Protocol):
         """
         ...
 
-    def answers(self) -> dict[str, int]:
-        """What others have told of our offers since the last call: request ids and the epochs that they are at."""
+    def answers(self) -> dict[Any, dict[str, int]]:
+        """What others have told of our offers since the last call: by ticket, request ids and the epochs they are at.
+
+        It is told of the offer and not of the request: the same request id may be on its way with another change.
+        """
         ...
 
     def announced(self) -> Position | None:
@@ -329,11 +332,12 @@ class Committer:
 
     def _take_answers(self) -> None:
         """Tell those whose offers somebody else has committed. This process reads these epochs when it needs them."""
-        epochs = self._queue.answers()
-        if not epochs:
+        told = self._queue.answers()
+        if not told:
             return
         with self._turn:
             for offer in self._offers:
+                epochs = told.get(offer.ticket, {})
                 for submission in offer.submissions:
                     epoch = epochs.get(submission.request_id)
                     if epoch is not None and submission.outcome is None and submission in self._waiting:
@@ -494,7 +498,8 @@ class Committer:
             submission.in_doubt = False
         if prepared.entries:
             prepared.settle()
-            self._queue.answer([_epochs_of(claim) for claim in claims])
+            if claims:
+                self._queue.answer([_epochs_of(claim) for claim in claims])
         return bool(prepared.entries)
 
     def _claim(self) -> list[list[Submission]]:

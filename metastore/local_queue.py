@@ -45,7 +45,7 @@ class LocalQueue:
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         """Nobody was claimed from."""
 
-    def answers(self) -> dict[str, int]:
+    def answers(self) -> dict[object, dict[str, int]]:
         return {}
 
     def announced(self) -> None:

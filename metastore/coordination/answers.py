@@ -28,7 +28,7 @@ class Answers:
         self._name = uuid.uuid4().hex
         self._session: int | None = None
         self._lock = threading.Lock()
-        self._epochs: dict[str, int] = {}
+        self._told: dict[str, dict[str, int]] = {}
         self.arrived: Callable[[], None] = lambda: None
         """Called when there is something to take: in a thread of kazoo, so it must only set flags."""
 
@@ -50,22 +50,22 @@ class Answers:
             self._look()
         return self._name
 
-    def take(self) -> dict[str, int]:
-        """The epochs of requests that others have committed, told since the last call."""
+    def take(self) -> dict[str, dict[str, int]]:
+        """By the path of a batch, the epochs of its requests that others have committed, told since the last call."""
         with self._lock:
-            taken, self._epochs = self._epochs, {}
+            taken, self._told = self._told, {}
         return taken
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._epochs)
+        return bool(self._told)
 
     def send(self, batch: str, epochs: dict[str, int]) -> None:
-        """Tell the owner of the batch with this name. Neither waits nor raises; one of an earlier version has none."""
+        """Tell the owner of the batch at this path. Neither waits nor raises; one of an earlier version has none."""
         mailbox = batch.rpartition("/")[2].split("-")[1:-1]
         if mailbox and epochs:
             path = f"{self._coordination.path(ANSWERS)}/{mailbox[0]}"
-            self._coordination.client.set_async(path, msgspec.msgpack.encode(epochs))
+            self._coordination.client.set_async(path, msgspec.msgpack.encode((batch, epochs)))
 
     def _look(self) -> None:
         path = f"{self._coordination.path(ANSWERS)}/{self._name}"
@@ -78,13 +78,14 @@ class Answers:
     def _read(self, result: Any) -> None:
         try:
             data, _ = result.get_nowait()
-            epochs = msgspec.msgpack.decode(data, type=dict[str, int]) if data else {}
+            if not data:
+                return
+            batch, epochs = msgspec.msgpack.decode(data, type=tuple[str, dict[str, int]])
         except (KazooException, *NO_ANSWER):
             self._session = None  # it is opened again with the next batch
             return
         except msgspec.MsgspecError:
             return
         with self._lock:
-            self._epochs |= epochs
-        if epochs:
-            self.arrived()
+            self._told[batch] = epochs
+        self.arrived()

@@ -71,15 +71,18 @@ class ZooKeeperQueue:
         if self._lock is not None:
             self._lock.release()
 
-    def offer(self, proposals: bytes) -> Batch | None:
-        return self._proposals.publish(proposals, ANSWER_SECONDS) if self._proposals is not None else None
+    def offer(self, proposals: bytes) -> str | None:
+        """The ticket is the path of the batch."""
+        batch = self._proposals.publish(proposals, ANSWER_SECONDS) if self._proposals is not None else None
+        return None if batch is None else batch.path
 
-    def withdraw(self, ticket: Batch) -> bool:
+    def withdraw(self, ticket: str) -> bool:
         """True: nobody has taken it nor will; False: it is gone. CoordinationUnavailable: no answer."""
         assert self._proposals is not None
-        return self._proposals.withdraw(ticket, ANSWER_SECONDS)
+        return self._proposals.withdraw(Batch(ticket, b""), ANSWER_SECONDS)
 
     def claim(self) -> list[bytes]:
+        self._claimed = []
         if self._proposals is None:
             return []
         try:
@@ -95,8 +98,8 @@ class ZooKeeperQueue:
             for batch, told in zip(self._claimed, epochs, strict=True):
                 self._proposals.answer(batch, told)
 
-    def answers(self) -> dict[str, int]:
-        return {} if self._proposals is None else self._proposals.answers.take()
+    def answers(self) -> dict[Any, dict[str, int]]:
+        return dict(self._proposals.answers.take()) if self._proposals is not None else {}
 
     def announced(self) -> Position | None:
         """What was announced before the lock was asked for: nobody waits for these answers, they came before it."""

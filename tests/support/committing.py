@@ -82,7 +82,7 @@ class SteppedQueue:
         self._lock = list(lock)
         self._silent = silent_withdrawals
         self.offers: dict[int, bytes] = {}
-        self.told: dict[str, int] = {}
+        self.told: dict[int, dict[str, int]] = {}
         self.published: list[Position] = []
         self._tickets = 0
 
@@ -106,7 +106,7 @@ class SteppedQueue:
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         self._steps.step("answer")
 
-    def answers(self) -> dict[str, int]:
+    def answers(self) -> dict[int, dict[str, int]]:
         told, self.told = self.told, {}
         return told
 
@@ -189,8 +189,8 @@ class BusyPlace:
     def __init__(self, line: BusyLine) -> None:
         self._line = line
         self._held = False
-        self._claimed: list[BusyPlace] = []
-        self.told: dict[str, int] = {}
+        self._claimed: list[tuple[BusyPlace, int]] = []
+        self.told: dict[int, dict[str, int]] = {}
 
     def acquire(self, timeout: float) -> bool:
         line = self._line
@@ -233,12 +233,12 @@ class BusyPlace:
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         line = self._line
         with line.guard:
-            for owner, told in zip(self._claimed, epochs, strict=True):
+            for (owner, ticket), told in zip(self._claimed, epochs, strict=True):
                 if line.dice.random() < 0.8:
-                    owner.told |= told
+                    owner.told[ticket] = told
                     line.answered += len(told)
 
-    def answers(self) -> dict[str, int]:
+    def answers(self) -> dict[int, dict[str, int]]:
         with self._line.guard:
             told, self.told = self.told, {}
         return told
@@ -252,7 +252,7 @@ class BusyPlace:
             others = [ticket for ticket, (owner, _) in line.offers.items() if owner is not self]
             found = [line.offers.pop(ticket) for ticket in others]
             line.claimed += len(found)
-        self._claimed = [owner for owner, _ in found]
+        self._claimed = [(owner, ticket) for (owner, _), ticket in zip(found, others, strict=True)]
         return [proposals for _, proposals in found]
 
     def publish(self, position: Position) -> None:

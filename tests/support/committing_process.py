@@ -83,10 +83,10 @@ class Process:
             self._popen.kill()
         self._popen.wait()
 
-    def wait(self, timeout: float = 90) -> int:
+    def wait(self, timeout: float = 600) -> int:
         return self._popen.wait(timeout)
 
-    def wait_stopped(self, timeout: float = 60) -> None:
+    def wait_stopped(self, timeout: float = 300) -> None:
         deadline = time.monotonic() + timeout
         while Path(f"/proc/{self._popen.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             assert self._popen.poll() is None, "it ended instead of stopping"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
-from epochlake.metastore.log.in_memory import InMemoryLog
+from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     Event,
@@ -33,7 +33,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.submissions import Submission, encode_proposals
 
-from tests.support.committing import SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
+from tests.support.committing import Claimer, SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
 from tests.support.logs import INITIALISE, ScriptedLog, StartingAt, chain, chain_to_snapshot, committer, put, toggle
 
 OFF = SwitchBalancing(on=False)
@@ -170,6 +170,73 @@ def test_an_offer_whose_withdrawal_failed_is_taken_back_before_a_rejection_is_to
         commits.commit(ResumeChanges(), request_id="resume", timeout=20)
     assert not queue.offers, "nobody can take what was told to be rejected"
     assert request_ids(log) == ["request-1"]
+
+
+# Answers of those who have committed what was offered
+
+
+class AnsweredInLine(SteppedQueue):
+    """A line in which somebody else commits what is offered, and tells so."""
+
+    def __init__(self, shared: SharedEntries, *, tells: bool = True) -> None:
+        super().__init__(Steps())
+        self._claimer = Claimer(shared, self)
+        self._shared = shared
+        self._tells = tells
+
+    def acquire(self, timeout: float) -> bool:
+        if not self.offers:
+            return super().acquire(timeout)
+        self._claimer.claim()
+        self._claimer.append()
+        if self._tells:
+            self.told = {self._tickets: {entry.request_id: entry.epoch for entry in self._shared.entries}}
+        return False
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_who_is_told_needs_neither_the_lock_nor_the_log_and_who_is_not_told_asks_the_log(tells: bool) -> None:
+    log = begun()
+    queue, stepped = AnsweredInLine(log.shared, tells=tells), Steps()
+    commits = Committer(Follower(SteppedLog(log, stepped)), queue, author="a")
+    commits._contended = True
+    assert commits.commit(OFF, request_id="mine", timeout=20) == Committed(2, "mine", already=False)
+    assert (commits.told_epoch, "read" in stepped.done) == ((2, False) if tells else (0, True))
+    # It goes on from what the others have committed.
+    assert commits.commit(toggle, timeout=20).epoch == 3
+    assert_sound(log.shared.entries)
+
+
+def test_an_answer_for_an_earlier_try_says_nothing_of_another_change_with_its_request_id() -> None:
+    log = begun()
+    queue = SteppedQueue(Steps(), lock=(False,), silent_withdrawals=1)
+    commits = Committer(Follower(log), queue, author="a")
+    commits._contended = True
+    with pytest.raises(CommitUnknown):
+        commits.commit(OFF, request_id="mine", timeout=0.0)
+    claimer = Claimer(log.shared, queue)
+    claimer.claim()
+    claimer.append()
+    queue._lock, queue.told = [True], {1: {"mine": 2}}
+    with pytest.raises(Rejected, match="request-id-used"):
+        commits.commit(PauseChanges(why="x"), request_id="mine", timeout=20)
+    assert request_ids(log) == ["request-1", "mine"]
+
+
+def test_only_what_this_append_has_committed_is_told_to_its_owner() -> None:
+    log = begun()
+    told: list[dict[str, int]] = []
+
+    class Line(LocalQueue):
+        def claim(self) -> list[bytes]:
+            on = SwitchBalancing(on=True)
+            return [offered(ResumeChanges(), "resume"), offered(on, "on"), offered(OFF, "request-1")]
+
+        def answer(self, epochs: Sequence[dict[str, int]]) -> None:
+            told.extend(epochs)
+
+    assert Committer(Follower(log), Line(), author="a").commit(OFF, request_id="mine").epoch == 2
+    assert told == [{}, {"on": 3}, {}]
 
 
 # What is in the log is committed, whatever fails meanwhile
