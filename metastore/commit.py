@@ -474,12 +474,18 @@ class Committer:
         read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
         claims = self._claim()
-        claimed = [submission for claim in claims for submission in claim]
+        # An offer of an earlier try of one's own request, by a process that is gone or cut off, is claimed and dropped.
+        own = {submission.request_id for submission in batch}
+        claimed = [submission for claim in claims for submission in claim if submission.request_id not in own]
         prepared = Prepared(self._follower, [*batch, *claimed], self._snapshot_every, self._author)
         # The append is against what was read before the claim. A planner may have read the log since: an owner that
         # has fenced the log in between, and told a failure, is only seen by the version.
         if self._follower.log.version() != read:
             raise AppendConflict("a planner has read the log by itself")
+        if not self._contended and prepared.fails_an_earlier_try():
+            # Nobody else has been looked for in line: the next try does.
+            self._contended = True
+            return False
         if prepared.entries:
             try:
                 self._follower.log.append(prepared.entries)

@@ -213,6 +213,10 @@ class Prepared:
         """Whether it holds a failure of a submission that somebody may still be about to append."""
         return any(submission.in_doubt and isinstance(result, Exception) for submission, result in self._results)
 
+    def fails_an_earlier_try(self) -> bool:
+        """Whether it holds a failure of a request of which somebody may have offered an earlier try."""
+        return any(submission.named and isinstance(result, Exception) for submission, result in self._results)
+
     def settle(self) -> None:
         """Tell everybody, but no failure to one that somebody may still take: that one stays without an outcome."""
         for submission, result in self._results:

@@ -172,6 +172,26 @@ def test_an_offer_whose_withdrawal_failed_is_taken_back_before_a_rejection_is_to
     assert request_ids(log) == ["request-1"]
 
 
+def test_an_offer_that_a_dead_process_has_left_does_not_land_after_its_retry_was_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", 60.0)
+    log = begun()
+
+    class Line(LocalQueue):
+        left = (offered(PauseChanges(why="an operator"), "pause"), offered(ResumeChanges(), "resume"))
+
+        def claim(self) -> list[bytes]:
+            left, self.left = self.left, ()
+            return list(left)
+
+    queue = Line()
+    with pytest.raises(Rejected, match="not-paused"):
+        Committer(Follower(log), queue, author="a").commit(ResumeChanges(), request_id="resume")
+    assert queue.left == (), "nobody else can take it any more"
+    assert request_ids(log) == ["request-1", "pause"]
+
+
 # Answers of those who have committed what was offered
 
 
