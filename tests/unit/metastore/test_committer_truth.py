@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from deltalake.exceptions import DeltaError
 from epochlake.metastore import commit
 from epochlake.metastore.commit import Committed, Committer
 from epochlake.metastore.errors import (
@@ -303,13 +302,13 @@ def test_a_write_that_landed_and_then_failed_is_not_called_a_failed_append(
     create_log_table(uri)
     first, second = chain(2)
     put(DeltaLog(uri), [first])
-    write = delta.write_deltalake
+    write = delta.append_files
 
     def lands_and_fails(*arguments: object, **options: object) -> None:
         write(*arguments, **options)
-        raise DeltaError("connection reset")
+        raise OSError("connection reset")
 
-    monkeypatch.setattr(delta, "write_deltalake", lands_and_fails)
+    monkeypatch.setattr(delta, "append_files", lands_and_fails)
     log = DeltaLog(uri)
     log.read(0)
     with pytest.raises(AppendUncertain):
@@ -325,7 +324,7 @@ def test_a_write_to_a_store_without_a_directory_that_fails_is_never_called_a_fai
     create_log_table(uri)
     log = DeltaLog(uri)
     log.read(0)
-    monkeypatch.setattr(delta, "write_deltalake", raising(OSError("reset")))
+    monkeypatch.setattr(delta, "append_files", raising(OSError("reset")))
     monkeypatch.setattr(delta.storage, "local_path", lambda uri: None)
     with pytest.raises(AppendUncertain):
         log.append(chain(1))
