@@ -74,7 +74,7 @@ def add_node(
     specs = measured(volumes)
 
     def plan(metadata: ClusterMetadata) -> RegisterNode:
-        require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], replaces=replaces)
+        require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], besides=(name, replaces))
         host_id = _host_id_of_earlier_try(metadata, name, specs) or str(uuid.uuid4())
         return plan_add_node(
             metadata,
@@ -200,7 +200,7 @@ def placed(
 ) -> list[VolumeSpec]:
     """The volumes as `measured`, none of them inside or around what has a place already. Raises InvalidRequest."""
     specs = measured(volumes)
-    require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], replaces=replaces)
+    require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], besides=(replaces,))
     return specs
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -52,17 +52,18 @@ def require_known_scheme(uri: str) -> None:
 
 
 def require_places_apart(
-    root: str, metadata: ClusterMetadata, uris: Sequence[str], *, replaces: str | None = None
+    root: str, metadata: ClusterMetadata, uris: Sequence[str], *, besides: Collection[str | None] = ()
 ) -> None:
     """Raise InvalidRequest where a new volume is inside or around the root, another new volume, or one that is in use.
 
-    A new disk may be mounted where that of the replaced node was.
+    Volumes of the nodes `besides` are not looked at: of the node itself, which an earlier try may have registered, and
+    of the one that it replaces, as a new disk may be mounted where the lost one was.
     """
     for uri in uris:
         above = _volume_above(uri)
         if above:
             raise InvalidRequest(f"a volume cannot be at {uri}: {above} is a volume ({MARKER_FILE} is there)")
-    taken = [(f"the root of the cluster ({root})", root), *_volumes_in_use(metadata, replaces)]
+    taken = [(f"the root of the cluster ({root})", root), *_volumes_in_use(metadata, besides)]
     for uri in uris:
         for name, other in taken:
             how = _relation(uri, other)
@@ -114,9 +115,9 @@ def _volume_above(uri: str) -> str:
     return _asked(uri, look, "")
 
 
-def _volumes_in_use(metadata: ClusterMetadata, replaces: str | None) -> Iterator[tuple[str, str]]:
+def _volumes_in_use(metadata: ClusterMetadata, besides: Collection[str | None]) -> Iterator[tuple[str, str]]:
     for node in metadata.directory.nodes.values():
-        if node.state is not NodeState.LEFT and node.name != replaces:
+        if node.state is not NodeState.LEFT and node.name not in besides:
             for volume in node.volumes:
                 yield f"volume {node.name}/{volume.name} ({volume.uri})", volume.uri
 

@@ -238,7 +238,7 @@ def test_a_node_that_has_left_comes_back_under_its_name_with_other_volumes(tmp_p
     join(cluster, tmp_path / "volumes", "n4", "r1")
     finish(cluster, administration.decommission(cluster, "n4").request_id)
     assert cluster.metadata.node("n4").state is NodeState.LEFT
-    with pytest.raises(WrongCluster, match=MARKER_FILE):
+    with pytest.raises(WrongCluster, match="--reuse"):
         administration.add_node(cluster, "n4", "dc1", "r1", volume(tmp_path / "volumes" / "n4"))
     join(cluster, tmp_path / "new", "n4", "r1")
     assert cluster.metadata.node("n4").state is NodeState.NORMAL

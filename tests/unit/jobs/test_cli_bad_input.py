@@ -46,7 +46,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "three tablets": ([*CREATE, COLUMNS, "--primary-key", "id", "--tablets", "3"], 2, ["3"]),
     "duplicate node": (["node", "add", "n1", "--datacenter", "dc1", "--rack", "r1", "--volume", "x"], 3, ["'n1'"]),
     "bad node name": (["node", "add", "n 1", "--datacenter", "dc1", "--rack", "r1", "--volume", "x"], 3, ["'n 1'"]),
-    "volume of a node": ([*ADD, "volumes/n1"], 3, ["volumes/n1", "'n1'"]),
+    "volume of a node": ([*ADD, "volumes/n1"], 2, ["volumes/n1", "n1/d1"]),
     "volume twice": ([*ADD, "x", "--volume", "x"], 2, ["twice"]),
     "volume of no size": ([*ADD, "x,big"], 2, ["'big'"]),
     "volume as a pattern": ([*ADD, "x*"], 2, ["*"]),
