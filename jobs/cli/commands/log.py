@@ -62,12 +62,13 @@ def list_(
     session = of(context)
     if event is not None and event not in KINDS:
         raise InvalidRequest(f"there are no events {event!r}: they are {', '.join(sorted(KINDS))}")
-    metadata = _newest(session)
+    metadata, stopped = _newest(session)
     unread = 0
     if first is None and last is None and event is None and limit and metadata is not None:
         first = max(1, metadata.epoch - limit + 1)  # no need to read the whole log for its end
         unread = first - 1
     found = entries(DeltaLog(session.places.log), first or 1, last)
+    _warn_of(session, stopped)  # not before: where nothing can be read at all, that error says it
     chosen = [entry for entry in found if event in (None, entry.event)]
     shown = chosen[-limit if limit else 0 :]
     left_out = len(chosen) - len(shown) + unread
@@ -85,7 +86,9 @@ def show(context: typer.Context, epoch: Epoch) -> None:
     entry = entries(log, epoch, epoch)[0]
     before = ClusterMetadata.empty() if epoch == 1 else metadata_at(log, snapshots, epoch - 1)
     after = before.apply(entry.decode(), entry.state_id)
-    row = _row(entry, _newest(session) or after)
+    newest, stopped = _newest(session)
+    _warn_of(session, stopped)
+    row = _row(entry, newest or after)
     session.show(
         LogEntry(
             **{name: getattr(row, name) for name in row.__struct_fields__ if name != "left_out"},
@@ -218,13 +221,17 @@ def snapshot(context: typer.Context, how: How) -> None:
     )
 
 
-def _newest(session: Session) -> ClusterMetadata | None:
-    """The newest metadata, for names; None when the log cannot be followed: what is in it can be looked at even so."""
+def _newest(session: Session) -> tuple[ClusterMetadata | None, LogUnreadable | None]:
+    """The newest metadata, for names; None and why when the log cannot be followed: its entries can be shown still."""
     try:
-        return session.cluster.catch_up()
+        return session.cluster.catch_up(), None
     except LogUnreadable as error:
-        session.warn(f"the log does not hold: {error}. See `epochlake log verify`")
-        return None
+        return None, error
+
+
+def _warn_of(session: Session, stopped: LogUnreadable | None) -> None:
+    if stopped is not None:
+        session.warn(f"the log does not hold: {stopped}. See `epochlake log verify`")
 
 
 def _row(entry: Entry, metadata: ClusterMetadata | None) -> LogRow:

@@ -82,6 +82,7 @@ class World:
         cover = self.cover
         return SimpleNamespace(
             epoch=self.epoch,
+            fence=self.epoch,
             schema=SimpleNamespace(tables={TABLE.table_id: TABLE}, keyspaces={"air": SimpleNamespace(epoch=0)}),
             directory=SimpleNamespace(
                 datacenter_of=lambda volume: "dc1", node_of_volume=nodes, volumes=volumes, lost=frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -126,10 +127,11 @@ def test_what_was_staged_long_ago_is_not_cleaned_up_between_being_found_and_bein
     staged = cluster.staged(cluster.pipeline(), {1: -5})
     for node in "ABC":
         os.utime(Path(cluster.address(node).uri, staged[0].file.path), (0, 0))
+    began = time.time_ns() // 1_000_000
     retry = cluster.pipeline()
     located = locate(cluster, retry, staged)
     for node in "ABC":
-        vacuum(cluster.address(node), retry._started_at)
+        vacuum(cluster.address(node), began)
     land_again(cluster, retry, located)
     assert cluster.read_rows(retry, "ALL") == [1]
 
