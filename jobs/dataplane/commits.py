@@ -94,6 +94,7 @@ def commit_files(
             app_version=app_version,
             session=session,
             ledger=ledger,
+            receipts=receipts,
         )
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:

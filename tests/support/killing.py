@@ -84,7 +84,7 @@ def _count(configuration: Configuration, answer: Any) -> None:
 
 def _work(configuration: Configuration, copy: Callable[..., None]) -> None:
     """Without ZooKeeper there is no election: the rounds are done directly."""
-    clusters.ZooKeeperQueue = lambda connect: LocalQueue()  # type: ignore[assignment, misc]
+    clusters.ZooKeeperQueue = lambda connect, require_root: LocalQueue()  # type: ignore[assignment, misc]
     cluster = Cluster(configuration)
     coordinator = Coordinator(cluster, ThreadCopier(how=copy))
     while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
@@ -160,7 +160,7 @@ def write_all_the_time(cluster: SmallCluster, writers: int) -> Iterator[Acknowle
 
 
 def _write(writer: int, configuration: Configuration, directory: str, stop: Any, answers: Any) -> None:
-    clusters.ZooKeeperQueue = lambda connect: LocalQueue()  # type: ignore[assignment, misc]
+    clusters.ZooKeeperQueue = lambda connect, require_root: LocalQueue()  # type: ignore[assignment, misc]
     opened = Cluster(configuration)
     cluster = SmallCluster(opened, opened.metadata.table("air.flights"), Path(directory))
     pipeline = cluster.pipeline(f"writer {writer}")
