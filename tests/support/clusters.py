@@ -157,18 +157,23 @@ class SmallTable:
 
     def files_within(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[DataFile]:
         """Live files with rows between two tokens; of a node without the replica table, none."""
-        if not Path(self.address(node).uri).exists():
+        address = self.address(node)
+        if not Path(address.uri).exists():
             return []
-        files = open_snapshot(self.address(node)).within(low, high)
-        return [file for file in files if meet(file.extent, (low, high))]
+        return [file for file in open_snapshot(address).within(low, high) if meet(file.extent, (low, high))]
 
     def rows_on(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[int]:
         """Ids of the rows that a node has between two tokens, as often as it has them, ascending."""
-        return sorted(
+        return sorted(row for _, row in self.tokens_on(node, low, high))
+
+    def tokens_on(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[tuple[int, int]]:
+        """Token and id of each row that a node has between two tokens, as often as it has it."""
+        directory = self.address(node).uri
+        return [
             row
             for part in select(self.files_within(node, low, high), low, high)
-            for row in rows_of(Path(self.address(node).uri, part.file.path), [(part.low, part.high)])
-        )
+            for row in tokens_of(Path(directory, part.file.path), [(part.low, part.high)])
+        ]
 
     def lose(self, node: str) -> None:
         """The node's storage is unreachable, as a disk that is not mounted, until `bring_back`."""
@@ -322,9 +327,15 @@ class SmallCluster(SmallTable):
 
 def rows_of(path: Path, intervals: Collection[Interval]) -> list[int]:
     """Ids of the rows of a file with tokens in any of the intervals; of all rows when there is none."""
-    rows = pq.read_table(path, columns=["id", TOKEN], partitioning=None).to_pylist()
+    return [row for _, row in tokens_of(path, intervals)]
+
+
+def tokens_of(path: Path, intervals: Collection[Interval]) -> list[tuple[int, int]]:
+    """Token and id of the rows of a file with tokens in any of the intervals; of all rows when there is none."""
+    rows = pq.read_table(path, columns=[TOKEN, "id"], partitioning=None)
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
-    return [row["id"] for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]
+    found = zip(rows[TOKEN].to_pylist(), rows["id"].to_pylist(), strict=True)
+    return [(token, row) for token, row in found if any(low <= token <= high for low, high in inside)]
 
 
 def stored_by_hand(

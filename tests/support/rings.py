@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, TopologyRequest, VolumeId
 from epochlake.placement.consistency import majority
 from epochlake.placement.ring.state import STEPS, Step
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
+from epochlake.placement.tokens import MAX_TOKEN
 
 from tests.support.clusters import COLUMNS, SmallTable, begin
 
@@ -195,6 +196,7 @@ def read_at_every_quorum(ring: RingCluster, datacenter: str | None = None) -> se
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
     found: set[int] = set()
+    rows_on = rows_by_volume(ring)
     bounds = [*placements.lows.tolist(), MAX_TOKEN + 1]
     for index, (low, after) in enumerate(pairwise(bounds)):
         reads = [
@@ -202,16 +204,22 @@ def read_at_every_quorum(ring: RingCluster, datacenter: str | None = None) -> se
             for volume in placements.placement(index).reads
             if datacenter in (None, metadata.directory.datacenter_of(volume))
         ]
-        held = {volume: rows_on_volume(ring, volume, low, after - 1) for volume in reads}
+        held = {volume: rows_on(volume, low, after - 1) for volume in reads}
         quorums = [set().union(*quorum) for quorum in combinations(held.values(), majority(len(reads)))]
         found |= set.intersection(*quorums)
     return found
 
 
-def rows_on_volume(ring: RingCluster, volume: VolumeId, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> set[int]:
-    node = ring.metadata.directory.node_of_volume[volume]
-    assert len(node.volumes) == 1
-    return set(ring.rows_on(node.name, low, high))
+def rows_by_volume(ring: RingCluster) -> Callable[[VolumeId, int, int], set[int]]:
+    """What gives the rows of a volume from a first to a last token. It looks at each volume once."""
+    nodes = ring.metadata.directory.node_of_volume
+
+    @cache
+    def all_rows(volume: VolumeId) -> list[tuple[int, int]]:
+        assert len(nodes[volume].volumes) == 1
+        return ring.tokens_on(nodes[volume].name)
+
+    return lambda volume, low, high: {row for token, row in all_rows(volume) if low <= token <= high}
 
 
 def _assert_no_session_is_open(ring: RingCluster, table_id: str) -> None:

@@ -198,12 +198,13 @@ def still_held(ring: RingCluster, dead: set[str]) -> set[int]:
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
     lows, last = placements.lows.tolist(), highs(placements.lows).tolist()
+    rows_on = rings.rows_by_volume(ring)
     return {
         row
         for index, (low, high) in enumerate(zip(lows, last, strict=True))
         for volume in placements.placement(index).reads
         if metadata.directory.node_of_volume[volume].name not in dead
-        for row in rings.rows_on_volume(ring, volume, low, high)
+        for row in rows_on(volume, low, high)
     }
 
 
