@@ -16,15 +16,18 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.dataplane import commits
 from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline import pipeline as pipeline_module
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.pipeline.landing import Landing
 from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.pipeline.replicas import open_all
+from epochlake.jobs.pipeline.replicas import open_all, open_to_read
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import SwitchBalancing
+from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
@@ -33,6 +36,8 @@ ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 PAIRS = [set(chosen) for chosen in combinations("ABCX", 2)]
 """Every quorum of three that there can be."""
 TRIPLES = [set(chosen) for chosen in combinations("ABCX", 3)]
+
+Opened = tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]
 
 S = Stage
 FORWARD = [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW, S.CLEANUP, None]
@@ -50,16 +55,20 @@ def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines do not look at fences, neither when they commit nor when they read."""
 
     def commit(*args: object, epoch: int, **named: object) -> object:
-        return commits.commit_files(*args, epoch=1 << 60, **named)  # type: ignore[arg-type]
+        return commits.commit_files(*args, epoch=1 << 40, **named)  # type: ignore[arg-type]
 
-    def open_blindly(*args: object) -> object:
-        opened, failed = open_all(*args)  # type: ignore[arg-type]
-        for snapshot in opened.values():
-            snapshot.fence = 0
-        return opened, failed
+    def blindly(open_: Callable[..., Opened]) -> Callable[..., Opened]:
+        def opening(*args: object) -> Opened:
+            opened, failed = open_(*args)
+            for snapshot in opened.values():
+                snapshot.fence = Fence(0)
+            return opened, failed
+
+        return opening
 
     monkeypatch.setattr(landing, "commit_files", commit)
-    monkeypatch.setattr(pipeline_module, "open_all", open_blindly)
+    monkeypatch.setattr(pipeline_module, "open_all", blindly(open_all))
+    monkeypatch.setattr(pipeline_module, "open_to_read", blindly(open_to_read))
 
 
 def without_a_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
