@@ -13,15 +13,21 @@ An append-only Delta table `<root>/compactions`, written through delta-rs, a par
 (60 bytes for each file replaced) and are kept for ever: a batch that is tried again years later asks for them
 (docs/decisions/006-named-batches.md). Old Delta versions are kept as well, as commits are few: a writer that was paused
 can never find its version free again.
+
+A wrong entry hides rows that nobody has copied elsewhere. So each has a hash, its file is read with page checksums, and
+as many entries as its commit says have to be there: what does not match is an error, never an entry.
+Entries that earlier versions wrote have no hash, and get one when their files are put together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -57,8 +63,10 @@ SCHEMA = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
         ("replaced", pa.list_(_REPLACED)),
         ("void", pa.bool_()),
+        ("hash", pa.string()),
     ]
 )
+_STORED = [name for name in SCHEMA.names if name != "table_id"]
 _PROPERTIES: dict[str, str | None] = {
     "delta.appendOnly": "true",
     "delta.checkpointInterval": "20",
@@ -89,6 +97,13 @@ class Merge(msgspec.Struct, frozen=True):
     at: int
     replaced: tuple[Replaced, ...]
     void: bool = False
+
+
+def entry_hash(merge: Merge) -> str:
+    """SHA-256 over every field. A field that is added later may only go into the hash where it is not its default."""
+    replaced = [(one.origin, one.low, one.high) for one in merge.replaced]
+    fields = (merge.table_id, merge.file_id, merge.low, merge.high, merge.epoch, merge.at, replaced, merge.void)
+    return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
 def merged_id() -> str:
@@ -247,8 +262,9 @@ class Ledger:
             if table is not None and len(files := _files(table, table_id)) >= COMPACT_EVERY:
                 entries = _entries(self.uri, table, table_id)
                 new = self._store(table_id, entries)
-                if _read_file(self.uri, new.path, table_id) == entries:
-                    replace_files(table, files, [new], {"table_id": table_id})
+                if _read_file(self.uri, _StoredFile(new.path, new.size, new.rows), table_id) == entries:
+                    replaced = [OldFile(file.path, file.size) for file in files]
+                    replace_files(table, replaced, [new], {"table_id": table_id})
         except (StorageUnavailable, *storage.STORAGE_ERRORS) as error:
             logger.info("the ledger was not put together: %s", error)
 
@@ -304,36 +320,80 @@ def _stands_for(root: str, merges: Mapping[str, Merge]) -> dict[str, list[Interv
 def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
     """The entries of a table, each once: earlier versions could store one twice, by two OPTIMIZE at the same time."""
     try:
-        read = [entry for file in _files(table, table_id) for entry in _read_file(uri, file.path, table_id)]
+        files = _files(table, table_id)
     except storage.STORAGE_ERRORS as error:
         raise storage.unavailable("read the ledger of compactions at", uri, error) from error
-    return list(dict.fromkeys(read))
+    return list(dict.fromkeys(entry for file in files for entry in _read_file(uri, file, table_id)))
 
 
-def _read_file(uri: str, path: str, table_id: TableId) -> list[Merge]:
+class _StoredFile(NamedTuple):
+    """A data file of the ledger as its commit tells it; `rows` None where the commit does not say."""
+
+    path: str
+    size: int
+    rows: int | None
+
+
+def _read_file(uri: str, file: _StoredFile, table_id: TableId) -> list[Merge]:
+    """The entries of a data file. Raises StorageUnavailable, naming the file, when it is not what was written."""
     filesystem, root = storage.filesystem(uri)
-    columns = [name for name in SCHEMA.names if name != "table_id"]
-    with pq.ParquetFile(f"{root}/{unquote(path)}", filesystem=filesystem, page_checksum_verification=True) as file:
-        rows = file.read(columns=columns)
-    at = rows["at"].cast(pa.int64())
-    entries: list[Merge] = []
-    for row, when in zip(rows.drop_columns(["at"]).to_pylist(), at.to_pylist(), strict=True):
-        replaced = tuple(Replaced(**one) for one in row.pop("replaced"))
-        entries.append(Merge(table_id=table_id, at=when, replaced=replaced, **row))
+    path = unquote(file.path)
+    try:
+        with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as parquet:
+            rows = parquet.read()
+    except storage.STORAGE_ERRORS as error:
+        raise storage.unavailable(
+            "read the ledger of compactions, of which this is a file:", f"{uri}/{path}", error
+        ) from error
+    lacking = set(_STORED) - {"hash"} - set(rows.column_names)
+    if lacking:
+        raise _damaged(uri, path, f"has no column {min(lacking)}")
+    if file.rows is not None and rows.num_rows != file.rows:
+        raise _damaged(uri, path, f"holds {rows.num_rows} entries, and {file.rows} were written")
+    try:
+        entries = _from_arrow(rows, table_id)
+    except (TypeError, KeyError, *storage.STORAGE_ERRORS) as error:
+        raise _damaged(uri, path, "holds something else than entries") from error
+    hashes = rows["hash"].to_pylist() if "hash" in rows.column_names else [None] * rows.num_rows
+    for entry, written in zip(entries, hashes, strict=True):
+        if written is not None and written != entry_hash(entry):
+            raise _damaged(uri, path, f"has an entry, of the merged file {entry.file_id}, that its hash denies")
     return entries
 
 
-def _files(table: DeltaTable, table_id: TableId) -> list[OldFile]:
+def _from_arrow(rows: pa.Table, table_id: TableId) -> list[Merge]:
+    at = rows["at"].cast(pa.int64()).to_pylist()
+    fields = rows.select([name for name in _STORED if name not in ("at", "hash")]).to_pylist()
+    return [
+        Merge(table_id=table_id, at=when, replaced=tuple(Replaced(**one) for one in row.pop("replaced")), **row)
+        for row, when in zip(fields, at, strict=True)
+    ]
+
+
+def _damaged(uri: str, path: str, what: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the ledger of compactions is damaged: its file {uri}/{path} {what}. Its entries decide which rows are read, "
+        f"so none is used. Restore this file from a backup of {uri}, and try again"
+    )
+
+
+def _files(table: DeltaTable, table_id: TableId) -> list[_StoredFile]:
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     if actions.num_rows == 0:
         return []
+    rows = actions["num_records"].to_pylist() if "num_records" in actions.column_names else [None] * actions.num_rows
     of_table = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "partition.table_id")), strict=True)
-    return [OldFile(path, size) for path, size, owner in of_table if owner == table_id]
+    return [
+        _StoredFile(path, size, count)
+        for (path, size, owner), count in zip(of_table, rows, strict=True)
+        if owner == table_id
+    ]
 
 
 def _to_arrow(merges: Sequence[Merge]) -> pa.Table:
-    return pa.Table.from_pylist([msgspec.structs.asdict(merge) | _nested(merge) for merge in merges], SCHEMA)
+    return pa.Table.from_pylist([_row(merge) for merge in merges], SCHEMA)
 
 
-def _nested(merge: Merge) -> dict[str, object]:
-    return {"replaced": [msgspec.structs.asdict(one) for one in merge.replaced]}
+def _row(merge: Merge) -> dict[str, object]:
+    replaced = [msgspec.structs.asdict(one) for one in merge.replaced]
+    return msgspec.structs.asdict(merge) | {"replaced": replaced, "hash": entry_hash(merge)}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.dataplane import ledger as module
 from epochlake.jobs.dataplane.files import DataFile, cut_id, directory_of
 from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.dataplane.pieces import holds, missing, select, superseded
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.metastore.rewriting import OldFile
+from epochlake.metastore.rewriting import Mark, NewFile, append_files
 from epochlake.placement.tokens import range_label
 
 
@@ -144,7 +147,7 @@ def test_entries_that_two_optimize_stored_twice_are_read_once_and_put_together_a
     assert Ledger(ledger.uri).merges("t") == {one.file_id: one for one in (*written, last)}
 
 
-def files_of(ledger: Ledger) -> list[OldFile]:
+def files_of(ledger: Ledger) -> list[module._StoredFile]:
     opened = ledger._open()
     assert opened is not None
     return module._files(opened, "t")
@@ -152,7 +155,98 @@ def files_of(ledger: Ledger) -> list[OldFile]:
 
 def stored(ledger: Ledger) -> list[str]:
     """The ids of all entries, as often as they are stored."""
-    return [entry.file_id for file in files_of(ledger) for entry in module._read_file(ledger.uri, file.path, "t")]
+    return [entry.file_id for file in files_of(ledger) for entry in module._read_file(ledger.uri, file, "t")]
+
+
+# What is stored is what was written, or nothing is said
+
+
+def stored_rows(ledger: Ledger) -> tuple[Path, pa.Table]:
+    [found] = files_of(ledger)
+    path = Path(ledger.uri, found.path)
+    return path, pq.ParquetFile(path).read()
+
+
+def changed(rows: pa.Table, column: str, value: object) -> pa.Table:
+    number = rows.schema.get_field_index(column)
+    return rows.set_column(number, rows.schema.field(number), pa.array([value], rows.schema.field(number).type))
+
+
+ANOTHER = {
+    "file_id": "c-2",
+    "low": 1,
+    "high": 8,
+    "epoch": 2,
+    "at": 5,
+    "replaced": [{"origin": "b", "low": 0, "high": 9}],
+    "void": True,
+    "hash": "0" * 64,
+}
+
+
+@pytest.mark.parametrize("column", ANOTHER)
+def test_an_entry_with_another_value_in_any_column_is_an_error_and_is_never_counted(
+    ledger: Ledger, column: str
+) -> None:
+    ledger.record([[merge("c-1", 0, 9, ("a", 0, 9))]])
+    path, rows = stored_rows(ledger)
+    assert rows.column_names == list(ANOTHER)
+    pq.write_table(changed(rows, column, ANOTHER[column]), path, write_page_checksum=True)
+    again = Ledger(ledger.uri)
+    for asks in (
+        lambda: again.merges("t"),
+        lambda: again.lineage("t", [file("c-1", 0, 9), file("a", 0, 9)]),
+        lambda: again.record([[merge("c-3", 0, 9, ("z", 0, 9))]]),
+    ):
+        with pytest.raises(StorageUnavailable, match=f"damaged.*{path.name}.*Restore this file"):
+            asks()
+
+
+def test_no_flipped_byte_of_a_file_of_the_ledger_changes_what_it_says(ledger: Ledger) -> None:
+    written = {"c-1": merge("c-1", 0, 9, ("a", 0, 9)), "c-2": merge("c-2", 10, 19, ("b", 10, 19))}
+    ledger.record([list(written.values())])
+    path, _ = stored_rows(ledger)
+    whole = path.read_bytes()
+    [stored_file] = files_of(ledger)
+    refused = 0
+    for place in range(0, len(whole), 23):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with suppress(StorageUnavailable):
+            refused += 1
+            entries = module._read_file(ledger.uri, stored_file, "t")
+            refused -= 1
+            assert {entry.file_id: entry for entry in entries} == written, f"byte {place}"
+    assert refused > 10
+
+
+def test_a_file_of_the_ledger_with_fewer_entries_than_were_written_is_an_error(ledger: Ledger) -> None:
+    ledger.record([[merge("c-1", 0, 9, ("a", 0, 9)), merge("c-2", 10, 19, ("a", 10, 19))]])
+    path, rows = stored_rows(ledger)
+    pq.write_table(rows.slice(0, 1), path)
+    with pytest.raises(StorageUnavailable, match="holds 1 entries, and 2 were written"):
+        Ledger(ledger.uri).merges("t")
+
+
+def test_entries_of_earlier_versions_have_no_hash_and_are_read_and_get_one(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = merge("c-1", 0, 9, ("a", 0, 9)), merge("c-2", 0, 9, ("b", 0, 9))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(module, "SCHEMA", pa.schema([field for field in module.SCHEMA if field.name != "hash"]))
+        table = ledger._create()
+        path = "table_id=t/old.parquet"
+        Path(ledger.uri, "table_id=t").mkdir()
+        rows = pa.Table.from_pylist([module._row(old)], module.SCHEMA).drop_columns(["table_id"])
+        pq.write_table(rows, Path(ledger.uri, path))
+        size = Path(ledger.uri, path).stat().st_size
+        added = NewFile(path, size, 1, {}, {})
+        assert append_files(table, 1, [added], Mark(module.APP_ID, 1), {"table_id": "t"})
+    assert Ledger(ledger.uri).merges("t") == {"c-1": old}
+    monkeypatch.setattr(module, "COMPACT_EVERY", 2)
+    assert Ledger(ledger.uri).record([[new]]) == (new,)
+    assert Ledger(ledger.uri).merges("t") == {"c-1": old, "c-2": new}
+    _, rows = stored_rows(ledger)
+    assert set(rows["hash"].to_pylist()) == {module.entry_hash(old), module.entry_hash(new)}
 
 
 LINEAGE = {"c-1": [("a", 0, 99), ("b", 0, 49)]}

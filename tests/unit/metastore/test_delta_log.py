@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -340,3 +342,26 @@ def test_a_handle_that_was_idle_for_long_at_the_tail_still_appends(uri: str) -> 
     DeltaTable(uri).cleanup_metadata()
     log.append(entries[3:])
     assert DeltaLog(uri).read(0) == entries
+
+
+COMMITTING = """
+import sys
+from epochlake.metastore.commit import Committer
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.metadata.events import Initialise, SwitchBalancing
+
+create_log_table(sys.argv[1])
+first, second = (Committer(Follower(DeltaLog(sys.argv[1])), LocalQueue(), author="a") for _ in range(2))
+first.commit(Initialise(name="x", cluster_id="c", product_version="1"))
+second.commit(SwitchBalancing(on=False))
+assert first.commit(SwitchBalancing(on=True)).epoch == 3
+print([name for name in ("pyspark", "pandas") if name in sys.modules])
+"""
+
+
+def test_committing_and_reading_what_others_have_committed_imports_no_pandas(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMITTING, str(tmp_path / "log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
