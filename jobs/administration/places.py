@@ -54,12 +54,14 @@ def require_known_scheme(uri: str) -> None:
 def require_places_apart(
     root: str, metadata: ClusterMetadata, uris: Sequence[str], *, besides: Collection[str | None] = ()
 ) -> None:
-    """Raise InvalidRequest where a new volume is inside or around the root, another new volume, or one that is in use.
+    """Raise InvalidRequest where a new volume is inside or around the root, another new volume, or one that is in use,
+    and where it cannot be a directory.
 
     Volumes of the nodes `besides` are not looked at: of the node itself, which an earlier try may have registered, and
     of the one that it replaces, as a new disk may be mounted where the lost one was.
     """
     for uri in uris:
+        _require_room_for_a_directory(uri)
         above = _volume_above(uri)
         if above:
             raise InvalidRequest(f"a volume cannot be at {uri}: {above} is a volume ({MARKER_FILE} is there)")
@@ -96,6 +98,26 @@ def sharing_one_file_system(metadata: ClusterMetadata, name: str) -> str:
         f"node {name} is on one file system with {named}: racks protect from nothing there, one disk loses all of "
         "their replicas"
     )
+
+
+def _require_room_for_a_directory(uri: str) -> None:
+    """Raise InvalidRequest where something that is no directory has a local place, or a directory above it."""
+    local = storage.local_path(uri)
+    if local is None:
+        return
+
+    def look() -> str:
+        path = local
+        while not os.path.lexists(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        return "" if os.path.isdir(path) else path
+
+    found = _asked(uri, look, "")
+    if found:
+        what = "a link that leads nowhere" if os.path.islink(found) and not os.path.exists(found) else "no directory"
+        raise InvalidRequest(
+            f"a volume cannot be at {uri}: {found} is {what}. Give a directory, or a place for a new one"
+        )
 
 
 def _volume_above(uri: str) -> str:

@@ -62,6 +62,22 @@ def test_a_volume_of_a_kind_that_nobody_can_open_is_refused(unchanged: CommandLi
     assert (line.log(), sorted(here.rglob("*"))) == (before, there)
 
 
+@pytest.mark.parametrize("place", ["a-file", "a-file/below", "nowhere", "nowhere/below"])
+@pytest.mark.parametrize("how", [[], ["--dry-run"]], ids=["committed", "dry run"])
+def test_a_volume_where_no_directory_can_be_is_refused_in_a_dry_run_too(
+    unchanged: CommandLine, place: str, how: list[str]
+) -> None:
+    line, here = unchanged, unchanged.root.parent
+    (here / "a-file").touch()
+    if not (here / "nowhere").is_symlink():
+        (here / "nowhere").symlink_to(here / "that-is-not-there")
+    before = line.log()
+    refused = line.json(*ADD, f"d1={here / place},1GB", *how)
+    assert refused.code == 2
+    assert place.partition("/")[0] in refused.error["message"]
+    assert line.log() == before
+
+
 def test_two_volumes_of_one_node_are_apart_too(unchanged: CommandLine) -> None:
     for one, two in (("a", "a/b"), ("a/b", "a"), ("a", "x/../a"), ("s3://bucket/a", "s3a://bucket/a/b")):
         refused = unchanged.json(*ADD, f"d1={one},1GB", "--volume", f"d2={two},1GB", "--dry-run")
