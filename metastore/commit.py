@@ -22,7 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.errors import (
+    LOG_CONTRADICTS,
+    CommitTimeout,
+    CommitUnknown,
+    CoordinationUnavailable,
+    StorageUnavailable,
+)
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.log.entry import Position
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
@@ -211,14 +217,26 @@ class Committer:
         return submission.outcome
 
     def _settle_if_known(self, submission: Submission) -> None:
-        """A request that is known here to be in the log needs neither ZooKeeper nor storage."""
-        if submission.named and self._follower.known_request(submission.request_id) is not None:
-            try:
-                entry = self._follower.request_entry(submission.request_id)
-            except EpochlakeError as error:
-                logger.debug("request %s is committed, what it was is not known yet: %s", submission.request_id, error)
-            else:
-                submission.outcome = None if entry is None else committed_at(submission, entry)
+        """A request that is known here to be in the log needs neither ZooKeeper nor storage.
+
+        A log that answers is asked all the same: it may have gone back behind the request.
+        """
+        if not submission.named or self._follower.known_request(submission.request_id) is None:
+            return
+        try:
+            with self._follower.exclusively():
+                self._follower.catch_up()
+        except LOG_CONTRADICTS as error:
+            submission.outcome = error
+            return
+        except EpochlakeError as error:
+            logger.debug("request %s is known without the log: %s", submission.request_id, error)
+        try:
+            entry = self._follower.request_entry(submission.request_id)
+        except EpochlakeError as error:
+            logger.debug("request %s is committed, what it was is not known yet: %s", submission.request_id, error)
+        else:
+            submission.outcome = None if entry is None else committed_at(submission, entry)
 
     def _wait_or_lead(self, submission: Submission) -> None:
         with self._turn:
@@ -400,6 +418,9 @@ class Committer:
                 if any(submission.in_doubt and submission.outcome is None for submission in submissions):
                     self._follower.log.fence()
                     self._follower.catch_up()
+        except LOG_CONTRADICTS as error:
+            # What was known before may not be in the log any more.
+            return error
         except EpochlakeError as error:
             unreadable = error
         try:

@@ -80,6 +80,14 @@ class LogWentBack(HashMismatch):
         self.known_by = known_by
 
 
+class LogTorn(LogUnreadable):
+    """A commit of the log is not whole: which epochs it held cannot be told."""
+
+
+LOG_CONTRADICTS = (LogGap, HashMismatch, LogTorn)
+"""Errors of a log that answers, and is not what it was: what a process knows of it from before may be lost."""
+
+
 class UnknownFormat(LogUnreadable):
     """An entry was written in a format that this version does not know."""
 

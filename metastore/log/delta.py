@@ -34,7 +34,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import delta_commits, storage
-from epochlake.metastore.errors import LogUnreadable, NotInitialised, StorageUnavailable
+from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.compacting import (
     Rewriting,
     StoredTwice,
@@ -97,14 +97,14 @@ def _is_there(uri: str) -> bool:
         return False
 
 
-def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogUnreadable:
+def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogTorn:
     """The error for a log with a torn commit; it names the epoch."""
     last: int | None = None
     with suppress(OSError, DeltaError, pa.ArrowException, KeyError):
         before = DeltaTable(uri, version=torn.version - 1) if torn.version else None
         last = max((file.last or 0 for file in files_of(before)), default=0) if before is not None else 0
     where = "" if last is None else f" after epoch {last}, where epoch {last + 1} would be"
-    error = LogUnreadable(f"the log at {uri} is torn{where}: {torn}. Run `epochlake log heal`, which says what it does")
+    error = LogTorn(f"the log at {uri} is torn{where}: {torn}. Run `epochlake log heal`, which says what it does")
     if last is not None:
         error.epochs = (last + 1, last + 1)
     return error

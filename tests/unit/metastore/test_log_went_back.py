@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.metastore.commit import Committer
-from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.errors import LogTorn, LogWentBack
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -45,6 +45,26 @@ def append(uri: str, entries: list[Entry]) -> None:
 def restored(uri: str, backup: Path) -> None:
     shutil.rmtree(uri)
     shutil.copytree(backup, uri)
+
+
+@pytest.mark.parametrize("how", ["restored", "deleted", "emptied"])
+def test_a_request_that_the_log_has_lost_is_not_called_committed_by_who_remembers_it(
+    uri: str, tmp_path: Path, how: str
+) -> None:
+    append(uri, chain(3))
+    shutil.copytree(uri, tmp_path / "backup")
+    survivor = committer(DeltaLog(uri))
+    assert survivor.commit(toggle, request_id="mine").epoch == 4
+    last = max((Path(uri) / "_delta_log").glob("*.json"))
+    if how == "restored":
+        restored(uri, tmp_path / "backup")
+    elif how == "deleted":
+        last.unlink()
+    else:
+        last.write_bytes(b"")
+    for request_id in ("mine", "another", "mine"):
+        with pytest.raises(LogTorn if how == "emptied" else LogWentBack):
+            survivor.commit(toggle, request_id=request_id, timeout=2)
 
 
 @pytest.mark.parametrize("grown", [0, 1, 2, 3, 5])
