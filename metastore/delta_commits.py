@@ -14,6 +14,7 @@ Commits that others have made, or that were made before this rule, may be torn: 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 LOG = "_delta_log"
 LINES = "epochlakeLines"
 """In a commit's information: how many lines it has. One that ends early is known by it."""
+
+DIGEST = "epochlakeDigest"
+"""In a commit's information: a SHA-256 of its other lines. A flipped bit could take a file out of the table."""
 
 Action = Mapping[str, object]
 
@@ -124,8 +128,9 @@ def _put(
 
 def encoded(operation: str, actions: Sequence[Action]) -> bytes:
     """The bytes of a commit file."""
-    lines = [{"commitInfo": _information(operation, len(actions) + 1)}, *actions]
-    return b"\n".join(json.dumps(line, separators=(",", ":")).encode() for line in lines) + b"\n"
+    lines = [json.dumps(action, separators=(",", ":")).encode() for action in actions]
+    information = {"commitInfo": _information(operation, lines)}
+    return b"\n".join([json.dumps(information, separators=(",", ":")).encode(), *lines]) + b"\n"
 
 
 def torn_commits(table: str) -> list[TornCommit]:
@@ -277,13 +282,18 @@ def sync_checkpoints(table: str) -> None:
     storage.within_deadline("sync the checkpoint of", table, sync)
 
 
-def _information(operation: str, lines: int) -> Action:
+def _information(operation: str, lines: Sequence[bytes]) -> Action:
     return {
         "timestamp": time.time_ns() // 1_000_000,
         "operation": operation,
         "engineInfo": "epochlake",
-        LINES: str(lines),
+        LINES: str(len(lines) + 1),
+        DIGEST: _digest(lines),
     }
+
+
+def _digest(lines: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()[:32]
 
 
 def _look_at(table: str, directory: str, version: int) -> None:
@@ -316,11 +326,14 @@ def _damage(data: bytes) -> str | None:
     first, *rest = text.splitlines()
     if LINES.encode() in first:
         try:
-            lines = int(json.loads(first)["commitInfo"][LINES])
+            information = json.loads(first)["commitInfo"]
+            lines = int(information[LINES])
         except (ValueError, KeyError, TypeError):
             return "is torn"
         if lines != len(rest) + 1:
             return f"is torn: it has {len(rest) + 1} lines of {lines}"
+        if information.get(DIGEST, _digest(rest)) != _digest(rest):
+            return "is damaged: its lines are not what was written"
     return None
 
 

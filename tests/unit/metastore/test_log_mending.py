@@ -23,7 +23,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "half of it": lambda data: data[: len(data) // 2],
     "without its last line": lambda data: data[: data.rstrip().rindex(b"\n") + 1],
     "zero bytes at its end": lambda data: data[:50] + bytes(len(data) - 50),
+    "one flipped bit in its last line": lambda data: _flipped(data, data.rstrip().rfind(b"\n") + 4),
 }
+
+
+def _flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @pytest.fixture
