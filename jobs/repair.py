@@ -66,7 +66,7 @@ from epochlake.jobs.dataplane.replica import ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier, SparkCopier, ThreadCopier
 from epochlake.jobs.pipeline.replicas import address_of, describe, open_all
 from epochlake.jobs.workers import Workers
-from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import DatacenterOf, blocking
@@ -209,10 +209,16 @@ def settle_restored(cluster: Cluster, table: str) -> list[VolumeId]:
         enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
         if not (enough and compare(range_, view.snapshots, view.lineage).agrees):
             whole -= {*range_.replicas}
+    settled = []
     for volume in sorted(whole):
-        cluster.receipts.settle(address_of(view.metadata, view.table, volume), acknowledged[volume])
+        try:
+            cluster.receipts.settle(address_of(view.metadata, view.table, volume), acknowledged[volume])
+        except (StorageUnavailable, WrongCluster) as error:
+            logger.warning("the replica of %s on %s stays refused: %s", table, view.place(volume), error)
+            continue
         logger.warning("the replica of %s on %s went back, and is whole again", table, view.place(volume))
-    return sorted(whole)
+        settled.append(volume)
+    return settled
 
 
 def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) -> list[list[VolumeId]]:

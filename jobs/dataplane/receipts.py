@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.metastore import storage
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId, VolumeId
 
 WENT_BACK = (
@@ -101,7 +102,13 @@ class Receipts:
 
 
 def went_back(snapshot: ReplicaSnapshot, receipts: Collection[Receipt]) -> str:
-    """Why a replica table cannot be believed, for people; empty when it has all that it has acknowledged."""
-    if all(receipt.seen_in(snapshot) for receipt in receipts):
-        return ""
+    """Why a replica table cannot be believed, for people; empty when it has all that it has acknowledged.
+
+    A table that does not answer any more is not believed either.
+    """
+    try:
+        if all(receipt.seen_in(snapshot) for receipt in receipts):
+            return ""
+    except StorageUnavailable as error:
+        return str(error)
     return WENT_BACK.format(uri=snapshot.address.uri)

@@ -185,14 +185,16 @@ def _events_of_ring_cluster(dice: random.Random) -> list[Event]:
 def random_history(seed: int, epochs: int, *, snapshots_at: Collection[int] = ()) -> History:
     """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least.
 
-    At the epochs `snapshots_at` a snapshot is asked for.
+    At the epochs `snapshots_at`, no two of them next to each other, a snapshot is asked for.
     """
     rng = random.Random(seed)
     history = small_cluster(nodes=4, tablets=8)
     while history.metadata.epoch < epochs:
-        event = rng.choice(CHOICES)(history.metadata, rng)
-        if history.metadata.epoch + 1 in snapshots_at:
+        event, next_epoch = rng.choice(CHOICES)(history.metadata, rng), history.metadata.epoch + 1
+        if next_epoch in snapshots_at:
             event = TakeSnapshot().completed(history.metadata)
+        elif next_epoch + 1 in snapshots_at and isinstance(event, TakeSnapshot | PauseChanges):
+            continue  # the one that is asked for would be refused
         if event is None:
             continue
         try:

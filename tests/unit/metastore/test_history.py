@@ -51,7 +51,7 @@ def write(snapshots: Snapshots, history: History, *epochs: int) -> None:
 
 
 def test_the_metadata_of_every_epoch_is_what_it_was_then(seed: int, snapshots: Snapshots) -> None:
-    taken = random.Random(seed).sample(range(20, 121), 5)
+    taken = random.Random(seed).sample(range(20, 121, 2), 5)
     history = random_history(seed, 120, snapshots_at=taken)
     write(snapshots, history, *taken)
     for epoch in range(1, 121):
