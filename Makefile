@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that the tests are spread over: tests/spark and tests/protocol stay on one each.
+# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own.
 WORKERS ?= 2
 
 BIN   := $(VENV)/bin
@@ -26,7 +26,8 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 	@$(BIN)/epochlake demo $(ARGS)
 
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
+	@$(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)

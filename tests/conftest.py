@@ -32,19 +32,13 @@ def pytest_configure() -> None:
         del os.environ[variable]
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`.
-
-    Each of the two folders is one group, which a single worker of a parallel run takes: its tests share the Spark
-    session, or the servers.
-    """
+    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in ("spark", "protocol"):
                 item.add_marker(folder)
-                item.add_marker(pytest.mark.xdist_group(folder))
 
 
 @pytest.fixture(scope="session")

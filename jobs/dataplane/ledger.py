@@ -102,7 +102,8 @@ class Merge(msgspec.Struct, frozen=True):
 def entry_hash(merge: Merge) -> str:
     """SHA-256 over every field. A field that is added later may only go into the hash where it is not its default."""
     replaced = [(one.origin, one.low, one.high) for one in merge.replaced]
-    fields = (merge.table_id, merge.file_id, merge.low, merge.high, merge.epoch, merge.at, replaced, merge.void)
+    epoch = int(merge.epoch)  # it may be a fence, which is written as its number
+    fields = (merge.table_id, merge.file_id, merge.low, merge.high, epoch, merge.at, replaced, merge.void)
     return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
