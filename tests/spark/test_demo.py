@@ -187,7 +187,8 @@ def some_file(stage: Stage) -> tuple[DataFile, list[ReplicaAddress]]:
 def change(
     replica: ReplicaAddress, name: str, version: int, adds: list[DataFile] | None = None, removes: Any = ()
 ) -> None:
-    made = commit_files(replica, adds or [], removes=removes, epoch=2**62, app_id=name, app_version=version)
+    epoch = open_snapshot(replica).fence
+    made = commit_files(replica, adds or [], removes=removes, epoch=epoch, app_id=name, app_version=version)
     assert isinstance(made, Acknowledged), msgspec.to_builtins(made)
 
 
