@@ -27,7 +27,7 @@ from epochlake.placement.transitions import Stage
 from tests.support import rings
 from tests.support.clusters import without_zookeeper
 from tests.support.command_line import CommandLine
-from tests.support.rings import QUICK, RingCluster, ringed, scaled
+from tests.support.rings import QUICK, RingCluster, more_replicas, rebuild, remove, replace, ringed, scaled
 
 SIX: dict[str, rings.Place] = {
     "A": ("dc1", "r1", (-7,)),
@@ -52,24 +52,6 @@ def leave(ring: RingCluster) -> str:
 
 def move(ring: RingCluster) -> str:
     return administration.move_node(ring.cluster, "D", tokens=scaled((-6, 5))).request_id
-
-
-def remove(ring: RingCluster) -> str:
-    ring.lose("D")
-    return administration.remove_node(ring.cluster, "D").request_id
-
-
-def replace(ring: RingCluster) -> str:
-    ring.lose("D")
-    return ring.add("X", ("dc1", "r1", ()), replaces="D")
-
-
-def rebuild(ring: RingCluster) -> str:
-    return administration.rebuild_node(ring.cluster, "D").request_id
-
-
-def more_replicas(ring: RingCluster) -> str:
-    return administration.change_replication(ring.cluster, "air", {"dc1": 4}).request_id
 
 
 def fewer_replicas(ring: RingCluster) -> str:
