@@ -106,11 +106,13 @@ def require_new(root: Root) -> None:
 
     A root with a log passes: the log itself refuses a second beginning. Raises LogUnreadable.
     """
-    if storage.exists(storage.join(root.log, "_delta_log")):
+    log = storage.join(root.log, "_delta_log")
+    if storage.exists(log):
         return
     places = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.leases)
     left = [place for place in places if _holds_files(place)]
-    if left:
+    # Of two that begin at once the other may have made the log, and more, since it was looked for.
+    if left and not storage.exists(log):
         raise LogUnreadable(
             f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {storage.join(root.log, '')} "
             f"has lost its _delta_log, or has gone. Restore it from a backup and do not begin another cluster here; "
