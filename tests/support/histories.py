@@ -29,6 +29,8 @@ from epochlake.metastore.metadata.events import (
     PauseChanges,
     PrepareOperation,
     RegisterNode,
+    RelaxBarriers,
+    RelaxedBarrier,
     RequestTopology,
     ResumeChanges,
     SetMaintenance,
@@ -399,6 +401,12 @@ def a_loss(metadata: ClusterMetadata, rng: random.Random) -> Event:
     return AcceptLoss(metadata.identity.incarnation + rng.randint(0, 1), metadata.epoch + 3, "h", "a test")
 
 
+def a_relaxed_barrier(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """What a coordinator says when a node kept it waiting; now and then about nothing."""
+    told = [RelaxedBarrier(f"tablet {number}", "ALL", "QUORUM", "n1/d1: away") for number in range(dice.randint(0, 2))]
+    return RelaxBarriers(tuple(told))
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -414,4 +422,5 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "snapshot": a_snapshot,
     "beginning": a_beginning,
     "loss": a_loss,
+    "relaxed barrier": a_relaxed_barrier,
 }
