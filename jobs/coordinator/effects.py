@@ -128,12 +128,15 @@ def commit_streamed(
         app_version=version,
         session=session,
         ledger=ledger,
+        leaves_mark=receipts is not None,
     )
     match outcome:
         case Acknowledged():
-            _leave_receipt(receipts, table_id, Receipt(volume, version, session))
+            leave_receipt(receipts, table_id, Receipt(volume, version, session))
             return True
         case AlreadyApplied(absent=absent):
+            if not absent:
+                leave_receipt(receipts, table_id, Receipt(volume, version, session))
             return not absent
         case SessionClosed():
             raise SideEffectFailed(f"session {session} is closed: a newer coordinator has moved on")
@@ -143,7 +146,7 @@ def commit_streamed(
             raise SideEffectFailed(reason)
 
 
-def _leave_receipt(receipts: Receipts | None, table_id: TableId, receipt: Receipt) -> None:
+def leave_receipt(receipts: Receipts | None, table_id: TableId, receipt: Receipt) -> None:
     """What was streamed counts from the next step on: a table that goes back before it is told by this."""
     if receipts is None:
         return

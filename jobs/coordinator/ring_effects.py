@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-from epochlake.jobs.coordinator.effects import commit_streamed, copies_for, drop, make_replica, open_replica, place_of
+from epochlake.jobs.coordinator.effects import (
+    commit_streamed,
+    copies_for,
+    drop,
+    leave_receipt,
+    make_replica,
+    open_replica,
+    place_of,
+)
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Place, is_gone
 from epochlake.jobs.coordinator.ring_changes import Gain, change_of
@@ -19,7 +27,7 @@ from epochlake.jobs.dataplane.copying import PieceCopy
 from epochlake.jobs.dataplane.fences import mark_filled, mark_unfilled
 from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
-from epochlake.jobs.dataplane.receipts import Receipts
+from epochlake.jobs.dataplane.receipts import Receipt, Receipts
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.dataplane.streaming import Copier
 from epochlake.jobs.pipeline.replicas import describe
@@ -123,6 +131,9 @@ def stream_group(
         copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
     group = _first_of(copies, most_bytes)
     if not group:
+        landed_version = target.applied(running.session)
+        if landed_version is not None:  # who committed it may have died before the receipt
+            leave_receipt(receipts, table_id, Receipt(volume, landed_version, running.session))
         return Streamed(0, 0, True)
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.

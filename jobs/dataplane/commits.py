@@ -70,13 +70,15 @@ def commit_files(
     session: str | None = None,
     ledger: Ledger | None = None,
     receipts: Collection[Receipt] = (),
+    leaves_mark: bool = False,
 ) -> CommitOutcome:
     """Make staged files part of the replica (and take `removes` out of it) in one Delta commit.
 
     `epoch` is the one that the work was planned at: a fence above it refuses. With `session`, that session must be open
     at the replica. `(app_id, app_version)` makes it land at most once; versions under one id must grow in the order of
     the commits. A file whose rows are live already, as itself, in pieces or in a wider one, is not added again, one
-    that is gone is not removed again. What is taken out does not count as live.
+    that is gone is not removed again. What is taken out does not count as live. Where nothing is to be done, nothing is
+    committed; with `leaves_mark` the mark is, so that a receipt may name it.
 
     Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
     after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
@@ -95,6 +97,7 @@ def commit_files(
             session=session,
             ledger=ledger,
             receipts=receipts,
+            leaves_mark=leaves_mark,
         )
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:
@@ -120,6 +123,7 @@ def commit_files(
         return Change(
             tuple(file for file in absent if file.file_id not in gone),
             tuple(file for file in live.values() if file.file_id in gone),
+            leaves_mark,
         )
 
     return _transact(address, decide, applied)

@@ -230,12 +230,14 @@ class Landing:
             app_version=receipt.app_version,
             ledger=self._ledger,
             receipts=known,
+            leaves_mark=self._receipts is not None,
         )
         match outcome:
             case Acknowledged():
                 return self._receipted(receipt, known) or brought
             case AlreadyApplied(absent=absent):
-                return [one for one in brought if one.file.file_id not in absent]
+                there = [one for one in brought if one.file.file_id not in absent]
+                return self._receipted(receipt, known) or there
             case FencedOff() | Unreachable():
                 return outcome
             case other:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.receipts import Receipts
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.jobs.repair import repair
@@ -59,6 +60,30 @@ def test_a_restored_directory_is_neither_read_nor_counted(cluster: SmallCluster,
         with pytest.raises(ConsistencyNotReached, match=OLDER):
             cluster.write(cluster.pipeline(), ids=[3])
     assert written in cluster.read(cluster.pipeline())
+
+
+class _Killed(BaseException):
+    """The process ends here, and nothing that it would have done afterwards is done."""
+
+
+def test_a_batch_that_is_found_there_by_a_retry_has_a_receipt_too(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died between the commit and the receipt; who comes after it finds the rows, and counts on them."""
+    cluster.write(cluster.pipeline())
+
+    def die(*_: object, **__: object) -> None:
+        raise _Killed
+
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        staged = cluster.staged(cluster.pipeline(), {5: 5})
+        with monkeypatch.context() as patched:
+            patched.setattr(Receipts, "add", die)
+            with pytest.raises(_Killed):
+                cluster.land(cluster.pipeline(), staged)
+        cluster.land(cluster.pipeline(), staged)
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
 
 
 def test_what_is_committed_to_a_restored_table_afterwards_does_not_hide_it(cluster: SmallCluster) -> None:
