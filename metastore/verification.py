@@ -107,7 +107,7 @@ class _Walk:
                 self._compare_snapshot(entry)
         for epoch in sorted(epoch for epoch in self._stored if epoch > self._position.epoch):
             self._found(epoch, SNAPSHOT_ASTRAY, f"the log has no epoch {epoch}: it ends at {self._position.epoch}")
-        findings = tuple(sorted(self._findings, key=lambda finding: finding.epoch))
+        findings = tuple(sorted(dict.fromkeys(self._findings), key=lambda finding: finding.epoch))
         return VerificationReport(self._position.epoch, self._entries, self._events, self._compared, findings)
 
     def _found(self, epoch: int, code: str, message: str) -> None:
@@ -123,9 +123,10 @@ class _Walk:
             if last is None:
                 return
             self._unreadable.update(range(first, last + 1))
-            if first - 1 > after:
+            # A torn commit fails every part of the log, also those that it is not in.
+            if after < first - 1 and (up_to is None or first - 1 < up_to):
                 yield from self._readable(after, first - 1)
-            if up_to is None or last < up_to:
+            if after < last and (up_to is None or last < up_to):
                 yield from self._readable(last, up_to)
         else:
             yield from entries

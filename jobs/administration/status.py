@@ -26,7 +26,9 @@ from epochlake.metastore import storage
 from epochlake.metastore.configuration import EMBEDDED
 from epochlake.metastore.coordination.election import current_leader
 from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
+from epochlake.metastore.coordination.head import position_of_head, read_head
 from epochlake.metastore.deadlines import LatePlace, late_places, left_behind
+from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import node_names
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
@@ -97,12 +99,22 @@ class ResizeStatus(msgspec.Struct, frozen=True):
     epoch: int
 
 
+WHOLE, BEHIND, NOT_COMPARED = "whole", "behind", "not-compared"
+
+
+class LogComparison(msgspec.Struct, frozen=True):
+    """Whether the log holds what ZooKeeper knows of it: `whole`, `behind` or `not-compared`, and why."""
+
+    state: str
+    detail: str = ""
+
+
 class Status(msgspec.Struct, frozen=True):
     """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
 
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
     `health` is null where volumes were not asked. `late_volumes`: those that did not answer this process within the
-    deadline; `threads_left_behind`: its threads that hang there.
+    deadline; `threads_left_behind`: its threads that hang there. `log` is null for an epoch of the past.
     """
 
     cluster: str
@@ -124,6 +136,7 @@ class Status(msgspec.Struct, frozen=True):
     health: Health | None = None
     late_volumes: tuple[LatePlace, ...] = ()
     threads_left_behind: int = 0
+    log: LogComparison | None = None
 
 
 JOINING = "joining"
@@ -158,11 +171,17 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         health=health(cluster, metadata, _zookeeper_address(cluster)) if loads is not None else None,
         late_volumes=tuple(late_places()),
         threads_left_behind=left_behind(),
+        log=_compared(cluster, coordinator) if now else None,
     )
 
 
 def require_health(document: Status) -> None:
-    """Raise InvariantViolated when a table cannot be read and written at the level of the configuration."""
+    """Raise InvariantViolated when a table cannot be read and written at the level of the configuration.
+
+    LogWentBack's words when the log is behind what ZooKeeper knows.
+    """
+    if document.log is not None and document.log.state == BEHIND:
+        raise InvariantViolated(document.log.detail)
     found = document.health
     if found is None or found.available:
         return
@@ -255,6 +274,20 @@ def coordinator_status(cluster: Cluster) -> CoordinatorStatus:
     except EpochlakeError as error:
         return CoordinatorStatus("away", detail=str(error))
     return CoordinatorStatus("answers", leader)
+
+
+def _compared(cluster: Cluster, coordinator: CoordinatorStatus) -> LogComparison:
+    """Whether the log that was just read is behind what ZooKeeper has announced; nothing is started for it."""
+    if coordinator.zookeeper != "answers":
+        return LogComparison(NOT_COMPARED, coordinator.detail or "")
+    try:
+        head = read_head(cluster.coordination(ZOOKEEPER_SECONDS), ZOOKEEPER_SECONDS)
+        cluster.follower.require_reached(None if head is None else position_of_head(head))
+    except LogWentBack as behind:
+        return LogComparison(BEHIND, str(behind))
+    except EpochlakeError as error:
+        return LogComparison(NOT_COMPARED, str(error))
+    return LogComparison(WHOLE)
 
 
 def _zookeeper_address(cluster: Cluster) -> str | None:

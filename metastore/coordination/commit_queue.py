@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination, Value
-from epochlake.metastore.coordination.head import HEAD, Head, decode_head, publish_head_soon
+from epochlake.metastore.coordination.head import HEAD, Head, decode_head, position_of_head, publish_head_soon
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.coordination.proposals import Batch, Proposals
 from epochlake.metastore.coordination.root import ROOT
@@ -113,7 +113,7 @@ class ZooKeeperQueue:
             logger.warning("the log is not compared with what ZooKeeper knows: %s", error)
             return None
         found = None if self._head is None else decode_head(self._head.data)
-        return None if found is None else Position(found.epoch, found.state_id, found.hash, found.incarnation)
+        return None if found is None else position_of_head(found)
 
     def _ask(self) -> list[Any]:
         """Ask for head and root without waiting: the requests go ahead of those for the lock."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination, Value
+from epochlake.metastore.log.entry import Position
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
@@ -38,6 +39,11 @@ class Head(msgspec.Struct, frozen=True):
     def order(self) -> tuple[int, int]:
         """What heads are compared by: epochs of a later incarnation come after all of an earlier one."""
         return self.incarnation, self.epoch
+
+
+def position_of_head(head: Head) -> Position:
+    """The place in the log that a head names."""
+    return Position(head.epoch, head.state_id, head.hash, head.incarnation)
 
 
 def read_head(coordination: Coordination, timeout: float | None = None) -> Head | None:

@@ -72,7 +72,9 @@ def healed(document: Healed) -> RenderableType:
 
 def _stored_once(document: Healed) -> Text:
     if not document.copies:
-        return Text("every entry is stored once: there is nothing to heal")
+        return Text(
+            "every entry is stored once: there is nothing to heal; `epochlake log verify` says whether one is missing"
+        )
     ranges = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in document.epochs)
     done = "would be taken out" if document.dry_run else "taken out"
     files = f"{plural(document.files_removed, 'file')} {'would become' if document.dry_run else 'became'}"

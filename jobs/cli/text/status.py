@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from epochlake.jobs.administration.health import Health, TableHealth
 from epochlake.jobs.administration.open_requests import RequestStatus
 from epochlake.jobs.administration.operations import OperationStatus
-from epochlake.jobs.administration.status import JOINING, NodeStatus, Status, VolumeStatus
+from epochlake.jobs.administration.status import BEHIND, JOINING, WHOLE, LogComparison, NodeStatus, Status, VolumeStatus
 from epochlake.jobs.administration.streamed import Streamed
 from epochlake.jobs.cli.text.nodes import said_of
 from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
@@ -86,6 +86,7 @@ def _circumstances(document: Status) -> list[RenderableType]:
         style = "" if coordinator.leader else "yellow" if coordinator.zookeeper == "away" else "bright_black"
         if document.health is not None:
             lines.append(_verdict(document.health))
+        lines += _log(document.log)
         lines.append(Text(f"coordinator  {who}{said[coordinator.zookeeper]}", style=style))
         if document.health is not None and document.health.zookeeper is not None:
             lines.append(Text(f"zookeeper    {document.health.zookeeper}", style="bright_black"))
@@ -97,6 +98,15 @@ def _circumstances(document: Status) -> list[RenderableType]:
         why = switches.balancing_reason or "no reason given"
         lines.append(Text(f"balancing    paused: {why}", style="yellow"))
     return lines
+
+
+def _log(log: LogComparison | None) -> list[RenderableType]:
+    """Said only when something is to be said."""
+    if log is None or log.state == WHOLE:
+        return []
+    if log.state == BEHIND:
+        return [Text(f"log          {log.detail}", style="bold red")]
+    return [Text("log          not compared with ZooKeeper, which knows its newest epoch", style="bright_black")]
 
 
 def _verdict(health: Health) -> Text:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration, announcing, compaction, lost_epochs
+from epochlake.jobs.administration import status
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
@@ -15,6 +16,7 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Fenc
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import repair
+from epochlake.metastore import follower
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import LogWentBack
@@ -145,6 +147,36 @@ def test_verifying_says_who_knows_more_than_the_log_and_who_was_not_asked(
     assert found.code == 4
     assert [(one["code"], one["where"]) for one in found.json["findings"]] == [("behind", f"epoch {last}")]
     assert "known to ZooKeeper" in grown.text("log", "verify").out
+
+
+def test_status_says_whether_the_log_was_compared_and_its_check_ends_with_4_when_it_is_behind(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    administration.pause_balancing(cluster)
+    last = cluster.metadata.epoch
+    max((tmp_path / "root" / "log" / "_delta_log").glob("*.json")).unlink()
+    assert grown.done("status")["log"]["state"] == "not-compared"
+    assert "not compared with ZooKeeper" in grown.text("status").out
+    monkeypatch.setattr(follower, "BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(status, "coordinator_status", lambda _: status.CoordinatorStatus("answers"))
+    monkeypatch.setattr(status, "read_head", lambda *_: Head(last, "s", "h"))
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    told = grown.done("status")["log"]
+    assert told["state"] == "behind"
+    assert f"ends at epoch {last - 1}, but epoch {last} was known" in told["detail"]
+    found = grown.json("status", "--check")
+    assert (found.code, "log accept-loss" in found.err) == (4, True)
+
+
+def test_verifying_a_log_whose_last_commit_is_torn_names_it_once(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    last = cluster.metadata.epoch
+    max((tmp_path / "root" / "log" / "_delta_log").glob("*.json")).write_bytes(b"")
+    found = grown.json("log", "verify")
+    assert found.code == 4
+    assert [(one["code"], one["where"]) for one in found.json["findings"]] == [("unreadable", f"epoch {last}")]
+    assert "log heal" in found.json["findings"][0]["message"]
 
 
 def test_zookeeper_that_is_away_keeps_nobody_from_accepting(went_back: CommandLine) -> None:
