@@ -21,7 +21,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -165,18 +165,43 @@ def between(table: str, after: int) -> tuple[int, list[Action]] | None:
 
     None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
     """
-    actions: list[Action] = []
-    version = after
-    while storage.exists(commit_uri(table, version + 1)):
-        version += 1
+    commits = commits_after(table, after)
+    return None if commits is None else (after + len(commits), [action for commit in commits for action in commit])
+
+
+def commits_after(table: str, after: int) -> list[list[Action]] | None:
+    """What each commit after a version has done, in order. Synced, to be built upon; not empty commits, but whole ones.
+
+    None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
+    """
+    commits: list[list[Action]] = []
+    while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
         try:
             data = storage.read_bytes(commit_uri(table, version))
         except storage.MissingFile:
             return None
         _require_whole(table, version, data)
-        actions += [json.loads(line) for line in data.splitlines() if line.strip()]
-    sync_replicated_commits(table, version)
-    return version, actions
+        commits.append([json.loads(line) for line in data.splitlines() if line.strip()])
+    sync_replicated_commits(table, after + len(commits))
+    return commits
+
+
+def identity(table: str, version: int) -> tuple[int, ...] | None:
+    """What tells the file of a commit from any other that comes to lie in its place; None when it is not there.
+
+    Only on file systems. Raises StorageUnavailable.
+    """
+    path = storage.local_path(commit_uri(table, version))
+    assert path is not None, f"{table} is on no file system"
+
+    def look() -> tuple[int, ...] | None:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    return storage.within_deadline("look at the log of", table, look)
 
 
 def sync_commits(table: str, up_to: int) -> None:
@@ -249,14 +274,15 @@ def _require_all_whole(table: str, directory: str) -> int:
     return checkpoint + 1
 
 
-def checkpoint_if_due(table: DeltaTable, uri: str, version: int, interval: int) -> None:
+def checkpoint_if_due(open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int) -> None:
     """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
-    not fail. The handle is moved on.
+    not fail. The handle is one of its own, and moved on.
     """
     if (version + 1) % interval:
         return
 
     def write() -> None:
+        table = open_table()
         table.update_incremental()
         table.create_checkpoint()
         sync_checkpoints(uri)

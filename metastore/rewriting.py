@@ -96,7 +96,7 @@ def _commit(
         if not put_commit(uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
             return False
         interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
-        checkpoint_if_due(table, uri, version, interval)
+        checkpoint_if_due(lambda: table, uri, version, interval)
         return True
     if version != table.version() + 1:
         table.update_incremental()

@@ -377,7 +377,7 @@ def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) ->
             raise _Overtaken
         version = found[0]
     version += 1
-    delta_commits.checkpoint_if_due(snapshot.delta_table(), uri, version, CHECKPOINT_INTERVAL)
+    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return version
 
 

@@ -120,32 +120,22 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     Such a change fails every commit that has looked at the table before it. Raises StorageUnavailable, and what
     delta-rs raises.
     """
-    table, uri = snapshot.delta_table(), snapshot.address.uri
+    uri = snapshot.address.uri
     # delta-rs holds Python's global lock meanwhile, so a file system that hangs would stop every thread of the process
     # (docs/decisions/024-deadlines.md). Object stores answer or fail: it gives each of its requests a time.
     if storage.local_path(uri) is None:
         try:
-            deadlines.within(uri, f"change the properties of {uri}", partial(_change_by_delta_rs, table, properties))
+            change = partial(_change_by_delta_rs, snapshot.delta_table(), properties)
+            deadlines.within(uri, f"change the properties of {uri}", change)
         except CommitFailedError:
             return False
         return True
-    metadata = table.metadata()
-    line = {
-        "metaData": {
-            "id": str(metadata.id),
-            "name": metadata.name,
-            "description": metadata.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": table.schema().to_json(),
-            "partitionColumns": metadata.partition_columns,
-            "createdTime": metadata.created_time,
-            "configuration": {**metadata.configuration, **properties},
-        }
-    }
+    configuration = {**snapshot.metadata["configuration"], **properties}
+    line = {"metaData": {**snapshot.metadata, "configuration": configuration}}
     version = snapshot.version + 1
     if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line]):
         return False
-    delta_commits.checkpoint_if_due(table, uri, version, CHECKPOINT_INTERVAL)
+    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True
 
 

@@ -11,7 +11,8 @@ rest of the columns.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -141,6 +142,27 @@ def remove_line(file: DataFile, now_ms: int) -> dict[str, object]:
             "size": file.size,
         }
     }
+
+
+def from_add(add: Mapping[str, Any]) -> DataFile:
+    """The file of an add action in Delta's log. Raises KeyError, TypeError or ValueError for one that is not ours."""
+    if add.get("deletionVector") or "%" in add["path"]:
+        raise ValueError(f"not a data file of Epochlake: {add['path']}")
+    statistics = msgspec.json.decode(add["stats"])
+    low, high = statistics["minValues"], statistics["maxValues"]
+    file = {
+        "file_id": id_in(add["path"]),
+        "label": add["partitionValues"][TABLET],
+        "path": add["path"],
+        "size": add["size"],
+        "rows": statistics["numRecords"],
+        "min_token": low[TOKEN],
+        "max_token": high[TOKEN],
+        "min_written_at": low[WRITTEN_AT],
+        "max_written_at": high[WRITTEN_AT],
+        "has_tombstones": high[DELETED],
+    }
+    return msgspec.convert(file, DataFile)
 
 
 def from_add_actions(actions: pa.Table) -> Iterator[DataFile]:

@@ -12,14 +12,14 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from deltalake import DeltaTable
-from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile, from_add_actions
+from epochlake.jobs.dataplane.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.dataplane.schema import replica_schema
+from epochlake.jobs.dataplane.states import ReplicaState, open_state
 from epochlake.jobs.dataplane.volumes import require_volume
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -90,22 +90,19 @@ class ReplicaSnapshot:
     takes writes, and must not be read as if it knew that there is nothing else.
     """
 
-    def __init__(self, address: ReplicaAddress, table: DeltaTable, properties: Mapping[str, str]) -> None:
+    def __init__(self, address: ReplicaAddress, state: ReplicaState) -> None:
         self.address = address
-        self.version = table.version()
-        self.fence = Fence.decode(properties[FENCE])
-        self.sessions: frozenset[str] = decode_sessions(properties[SESSIONS])
-        self.unfilled = properties.get(UNFILLED, "")
-        self._table = table
+        self.version = state.version
+        self.fence = Fence.decode(state.properties[FENCE])
+        self.sessions: frozenset[str] = decode_sessions(state.properties[SESSIONS])
+        self.unfilled = state.properties.get(UNFILLED, "")
+        self.metadata = state.metadata
+        self._state = state
 
     @cached_property
     def all_files(self) -> dict[str, DataFile]:
         """The live files: file id -> file."""
-        return storage.within_deadline(
-            "list the files of",
-            self.address.uri,
-            lambda: {f.file_id: f for f in from_add_actions(_arrow(self._table.get_add_actions(flatten=True)))},
-        )
+        return storage.within_deadline("list the files of", self.address.uri, lambda: self._state.files)
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
@@ -126,13 +123,15 @@ class ReplicaSnapshot:
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
-        return storage.within_deadline(
-            "look for a commit in", self.address.uri, lambda: self._table.transaction_version(app_id)
-        )
+        return storage.within_deadline("look for a commit in", self.address.uri, lambda: self._state.applied(app_id))
 
     def delta_table(self) -> DeltaTable:
-        """The handle, for a commit with conflict detection from this version on. It is used up by that."""
-        return self._table
+        """A handle for a commit of delta-rs: on object stores at this version, with conflict detection from there on.
+        It is used up by that.
+        """
+        if storage.local_path(self.address.uri) is None:
+            return self._state.handle()
+        return DeltaTable(storage.delta_uri(self.address.uri))
 
     def __repr__(self) -> str:
         return f"ReplicaSnapshot({self.address.uri}, version={self.version}, fence={self.fence})"
@@ -188,12 +187,8 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
     """
     require_place(address)
 
-    def load() -> tuple[DeltaTable, Mapping[str, str]]:
-        table = DeltaTable(storage.delta_uri(address.uri), storage_options=storage.storage_options(address.uri))
-        return table, table.metadata().configuration
-
     try:
-        table, properties = storage.within_deadline("open the replica table", address.uri, load)
+        state = storage.within_deadline("open the replica table", address.uri, partial(open_state, address.uri))
     except deadlines.StorageLate:
         raise
     except StorageUnavailable as error:
@@ -206,12 +201,9 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
         with _naming_the_replica(address):
             delta_commits.require_whole(address.uri)
         raise
-    _require_identity(address, properties)
-    # What another process has committed is on the disk before anything is decided by it, and no commit is torn.
-    with _naming_the_replica(address):
-        delta_commits.sync_replicated_commits(address.uri, table.version())
+    _require_identity(address, state.properties)
     with storage.naming("read the fence of", address.uri):
-        return ReplicaSnapshot(address, table, properties)
+        return ReplicaSnapshot(address, state)
 
 
 @contextmanager
@@ -284,8 +276,3 @@ def _was_created_meanwhile(address: ReplicaAddress) -> bool:
     except StorageUnavailable:
         return False
     return True
-
-
-def _arrow(actions: object) -> pa.Table:
-    """delta-rs' table as PyArrow's, by the C stream: `pa.table(…)` would import pandas, which takes 200 ms."""
-    return pa.RecordBatchReader.from_stream(actions).read_all()

@@ -1,0 +1,174 @@
+"""What a process keeps of a replica table is what it holds: after any commits, and when another takes its place."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from epochlake.jobs.dataplane import states
+from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel
+from epochlake.jobs.dataplane.fences import close_sessions, open_session, raise_fence
+from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.dataplane.states import ReplicaState
+from epochlake.placement.tokens import tokens_of_label
+
+from tests.support.replicas import make_replica, store
+
+READERS = ["load", "stream", "nobody"]
+Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None]]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> ReplicaAddress:
+    return make_replica(tmp_path, 1, fence=5)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables that are read from their beginning."""
+    read, seen = states._read, []
+
+    def watched(uri: str) -> ReplicaState:
+        seen.append(uri)
+        return read(uri)
+
+    monkeypatch.setattr(states, "_read", watched)
+    return seen
+
+
+def shown(state: ReplicaState) -> Shown:
+    return state.version, state.metadata, state.files, [state.applied(name) for name in READERS]
+
+
+def assert_as_read_anew(address: ReplicaAddress) -> None:
+    assert shown(states.open_state(address.uri)) == shown(states._read(address.uri))
+
+
+def test_after_any_commits_what_is_kept_is_what_is_read_from_the_beginning(
+    address: ReplicaAddress, reads: list[str], seed: int
+) -> None:
+    dice, epoch, files = random.Random(seed), 5, 0
+    for turn in range(60):
+        match dice.randrange(7):
+            case 0 | 1 | 2:
+                staged = [store(address, dice.choice(["2-0", "2-1"])) for _ in range(dice.randint(1, 2))]
+                files += len(staged)
+                commit_files(address, staged, epoch=epoch, app_id=dice.choice(READERS[:2]), app_version=turn)
+            case 3:
+                epoch += 1
+                raise_fence(address, epoch)
+            case 4:
+                open_session(address, epoch, "s") if dice.random() < 0.5 else close_sessions(address, epoch, ["s"])
+            case 5:
+                relabel(address, lambda file: dice.choice(["1-0", file.label]), epoch)
+            case 6:
+                low, high = tokens_of_label("2-1")
+                drop_ranges(address, [(low + 1, high)] if dice.random() < 0.5 else [(low, high)], epoch)
+        open_snapshot(address)
+        if dice.random() < 0.3:
+            assert_as_read_anew(address)
+    assert_as_read_anew(address)
+    assert files > 10
+    assert len(reads) < 40, "it was read from the beginning at every turn"
+
+
+def test_a_snapshot_stays_what_it_was(address: ReplicaAddress) -> None:
+    first = store(address)
+    commit_files(address, [first], epoch=5, app_id="load", app_version=1)
+    before, read_later = open_snapshot(address), open_snapshot(address)
+    assert list(before.all_files) == [first.file_id]
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=2)
+    raise_fence(address, 9)
+    for snapshot in (before, read_later):
+        assert (list(snapshot.all_files), snapshot.fence, snapshot.applied("load")) == ([first.file_id], 5, 1)
+    assert (open_snapshot(address).fence, open_snapshot(address).applied("load")) == (9, 2)
+
+
+def exchanged(address: ReplicaAddress, other: Path) -> None:
+    shutil.rmtree(address.uri)
+    shutil.move(other, address.uri)
+
+
+@pytest.mark.parametrize("further", [0, 1, 3])
+def test_an_older_copy_that_went_on_is_not_taken_for_the_table(
+    address: ReplicaAddress, tmp_path: Path, further: int
+) -> None:
+    """It was copied after one of three commits, and goes on to fewer, to as many, or to more."""
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    shutil.copytree(address.uri, tmp_path / "copy")
+    for version in (2, 3):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+        assert len(open_snapshot(address).all_files) == version
+    exchanged(address, tmp_path / "copy")
+    for version in range(further):
+        commit_files(address, [store(address, "2-0")], epoch=5, app_id="stream", app_version=version)
+    assert len(open_snapshot(address).all_files) == 1 + further
+    assert_as_read_anew(address)
+
+
+def test_the_same_directory_with_another_commit_at_the_same_version_is_told(
+    address: ReplicaAddress, tmp_path: Path, reads: list[str]
+) -> None:
+    elsewhere = make_replica(tmp_path / "elsewhere", 1, fence=5)
+    for where in (address, elsewhere):
+        commit_files(where, [store(where)], epoch=5, app_id="load", app_version=1)
+        open_snapshot(where)
+    theirs = open_snapshot(elsewhere).all_files
+    exchanged(address, Path(elsewhere.uri))
+    assert open_snapshot(address).all_files == theirs
+    assert reads.count(address.uri) == 1
+
+
+def by_optimizing(table: DeltaTable) -> None:
+    table.optimize.compact(partition_filters=[])
+
+
+def by_setting_a_property(table: DeltaTable) -> None:
+    table.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+
+
+def by_checkpoint(table: DeltaTable) -> None:
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+@pytest.mark.parametrize("change", [by_optimizing, by_setting_a_property, by_checkpoint])
+def test_what_another_tool_commits_is_seen(address: ReplicaAddress, change: Callable[[DeltaTable], None]) -> None:
+    for version in range(3):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+        open_snapshot(address)
+    change(DeltaTable(address.uri))
+    assert_as_read_anew(address)
+
+
+@pytest.mark.parametrize("passed", [(1.0, states.KEPT_SECONDS), (states.KEPT_SECONDS, 1.0), (1.0, -60.0)])
+def test_what_was_kept_for_long_is_not_carried_on(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch, reads: list[str], passed: Sequence[float]
+) -> None:
+    """Commits that came since may be deleted by now, and would be taken for never made."""
+    for version in range(2):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+        open_snapshot(address)
+    before, now = len(reads), states._now()
+    later = (now[0] + passed[0], now[1] + passed[1])
+    monkeypatch.setattr(states, "_now", lambda: later)
+    open_snapshot(address)
+    assert len(reads) == before + 1
+    open_snapshot(address)
+    assert len(reads) == before + 1
+
+
+def test_no_more_files_are_kept_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "KEPT_FILES", 3)
+    states._kept.clear()
+    for volume in range(1, 4):
+        where = make_replica(tmp_path, volume, fence=5)
+        commit_files(where, [store(where), store(where)], epoch=5, app_id="load", app_version=1)
+        assert len(open_snapshot(where).all_files) == 2
+    assert [Path(uri).parts[-3] for uri in states._kept] == ["v3"]
