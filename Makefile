@@ -13,7 +13,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types simulate bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove simulate bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -28,6 +28,10 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
 	@$(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
+
+prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)

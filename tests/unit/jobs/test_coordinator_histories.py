@@ -26,6 +26,7 @@ from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import COLUMNS, without_zookeeper
 from tests.support.rings import QUICK, SPREAD, RingCluster, assert_settled, ringed
+from tests.support.slices import some
 
 SIX = {name: ("dc1", f"r{index % 3}", (2 * index - 6,)) for index, name in enumerate("ABCDEF")}
 EVENTS = 25
@@ -171,7 +172,7 @@ def with_tablets(ring: RingCluster) -> RingCluster:
     return boxed
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(some(4, 1)))
 def test_whatever_happens_acknowledged_rows_are_read_and_nothing_stays_locked(
     tmp_path: Path, seed: int, number: int
 ) -> None:

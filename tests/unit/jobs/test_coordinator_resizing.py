@@ -23,6 +23,7 @@ from epochlake.placement.tokens import tablet_ranges
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
+from tests.support.slices import slice_of
 
 QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
 THREE = {name: FOUR[name] for name in "ABC"}
@@ -304,14 +305,13 @@ DEADLY = (1, 3, 6, 12)
 PLACES = ["segregate", "raise_fence", "relabel", "DecideResize", "FinishResize", "StartTransitions"]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "when"), slice_of(PLACES, ["before", "after"]))
 def test_a_coordinator_that_is_killed_at_any_side_effect_is_followed_by_one_that_goes_on(
-    resizable: Grow, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
+    resizable: Grow, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
     story = resizable({0: "ABC", 1: "XBC"}, FOUR)
     story.write(count=40)
-    kills = 0
+    kills, after = 0, when == "after"
 
     def deadly(done: Callable) -> Callable:
         def once(*args: object, **options: object) -> object:

@@ -26,6 +26,7 @@ from epochlake.placement.ring.state import Step
 
 from tests.support.clusters import reads_trust_fences_alone, without_zookeeper
 from tests.support.rings import FOUR, SPREAD, TURN, RingCluster, assert_settled, ringed
+from tests.support.slices import some
 
 QUICK = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
@@ -177,11 +178,11 @@ class Adversary:
         nodes = [node.name for node in self.ring.metadata.directory.nodes.values() if node.tokens]
         pairs = [set(pair) for count in (1, 2) for pair in combinations(nodes, count)]
         for then in self.held:
-            for away in self.dice.sample(pairs, 3):
+            for away in self.dice.sample(pairs, some(3, 2)):
                 with self.ring.without(away):
                     self.write(then)
         for then in self.held[-2:]:
-            for away in self.dice.sample(pairs, 4):
+            for away in self.dice.sample(pairs, some(4, 3)):
                 with self.ring.without(away):
                     self.read(then, away)
 

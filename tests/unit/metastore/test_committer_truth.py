@@ -219,7 +219,7 @@ def test_who_is_told_needs_neither_the_lock_nor_the_log_and_who_is_not_told_asks
     queue, stepped = AnsweredInLine(log.shared, tells=tells), Steps()
     commits = Committer(Follower(SteppedLog(log, stepped)), queue, author="a")
     commits._contended = True
-    assert commits.commit(OFF, request_id="mine", timeout=20) == Committed(2, "mine", already=False)
+    assert commits.commit(OFF, request_id="mine", timeout=2) == Committed(2, "mine", already=False)
     assert (commits.told_epoch, "read" in stepped.done) == ((2, False) if tells else (0, True))
     # It goes on from what the others have committed.
     assert commits.commit(toggle, timeout=20).epoch == 3

@@ -42,6 +42,7 @@ from tests.support.histories import (
 )
 from tests.support.logs import put, sealed
 from tests.support.random_ring import RING_CHANGES, towards_rest
+from tests.support.slices import some
 
 ACCEPTED: Counter[str] = Counter()
 REJECTED: Counter[str] = Counter()
@@ -290,7 +291,7 @@ def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
 
 
 HISTORIES = settings(
-    max_examples=70,
+    max_examples=some(70, 40),
     stateful_step_count=30,
     derandomize=True,
     deadline=None,
