@@ -9,6 +9,7 @@ import pytest
 from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.landing import Landing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import DecideResize, FinishResize
 from epochlake.placement.resizing import Resize
 from epochlake.placement.ring.state import Step
@@ -100,35 +101,41 @@ def test_a_batch_is_staged_again_for_the_tokens_that_are_lost_only_whatever_tabl
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: Resize
 ) -> None:
     cluster = placed(tmp_path, NODES, {0: "ABC", 1: "ABC"}, append_only=True, configuration=QUICK)
-    die_before_landing(cluster, spark, rows(spark, range(40), "first"), monkeypatch)
+    die_before_landing(cluster, spark, rows(spark, range(40), "same"), monkeypatch)
+    staged = {path.stem: path for path in cluster.directory.glob("A/air/*/_tablet=*/*.parquet")}
+    lost = {name for name, path in staged.items() if path.parent.name == "_tablet=1-1"}
     for path in cluster.directory.glob("*/air/*/_tablet=1-1/*.parquet"):
         path.unlink()
     resize(cluster, kind)
     retry = cluster.pipeline("load", spark)
-    written = retry.write(rows(spark, range(40), "again"), "air.flights", batch="2013-01")
+    written = retry.write(rows(spark, range(40), "same"), "air.flights", batch="2013-01")
     assert (written.rows, written.already) == (40, False)
-    found = notes(retry.read("air.flights", consistency="ALL"))
-    assert sorted(found) == list(range(40))
-    assert set(found.values()) == {"first", "again"}
-    assert {row for row, note in found.items() if note == "first"} == rows_of_the_lower_half(spark)
-    assert cluster.pipeline("load", spark).write(rows(spark, range(40), "x"), "air.flights", batch="2013-01").already
-    assert notes(retry.read("air.flights", consistency="ALL")) == found
+    assert notes(retry.read("air.flights", consistency="ALL")) == dict.fromkeys(range(40), "same")
+    landed = origins(cluster)
+    assert lost
+    assert landed & {*staged} == {*staged} - lost, "what was not lost was staged again"
+    with pytest.raises(Rejected, match="batch-used"):
+        retry.write(rows(spark, range(40), "other"), "air.flights", batch="2013-01")
+    again = cluster.pipeline("load", spark).write(rows(spark, range(40), "same"), "air.flights", batch="2013-01")
+    assert again.already
+    assert origins(cluster) == landed
 
 
-def rows_of_the_lower_half(spark: SparkSession) -> set[int]:
-    return {row.id for row in spark.range(40).selectExpr("id", "xxhash64(id) as token").where("token < 0").collect()}
+def origins(cluster: SmallCluster) -> set[str]:
+    """Of the live files on A."""
+    return {file.origin for file in cluster.files_within("A", -(2**63), 2**63 - 1)}
 
 
 def test_a_batch_on_the_ring_that_was_staged_before_a_join_lands_once_after_it(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK, rows={})
-    die_before_landing(ring, spark, rows(spark, range(60), "first"), monkeypatch)
+    die_before_landing(ring, spark, rows(spark, range(60), "same"), monkeypatch)
     ring.add("X", ("dc1", "r2", (0,)))
     ring.until(None)
     ring.settle()
     retry = ring.pipeline("load", spark)
-    assert not retry.write(rows(spark, range(60), "again"), "air.flights", batch="2013-01").already
-    assert retry.write(rows(spark, range(60), "again"), "air.flights", batch="2013-01").already
-    assert notes(retry.read("air.flights")) == dict.fromkeys(range(60), "first")
+    assert not retry.write(rows(spark, range(60), "same"), "air.flights", batch="2013-01").already
+    assert retry.write(rows(spark, range(60), "same"), "air.flights", batch="2013-01").already
+    assert notes(retry.read("air.flights")) == dict.fromkeys(range(60), "same")
     assert_settled(ring, range(60))
