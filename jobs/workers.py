@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TypeVar
 
+from epochlake.metastore import threads
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -70,8 +72,8 @@ class Workers:
                 except BaseException as error:
                     ended.put((number, None, error))
 
-        for index in range(min(self._threads, len(asked))):
-            threading.Thread(target=work, name=f"epochlake-worker-{index}", daemon=True).start()
+        for _ in range(min(self._threads, len(asked))):
+            threads.begin(work)
         try:
             for _ in asked:
                 yield ended.get()

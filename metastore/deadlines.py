@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from epochlake.metastore import threads
 from epochlake.metastore.errors import StorageUnavailable
 
 logger = logging.getLogger(__name__)
@@ -84,32 +84,18 @@ class _Access:
         self.result: Any = None
         self.error: BaseException | None = None
 
-
-class _Thread(threading.Thread):
-    """Runs one access after the other. A daemon: the end of the process does not wait for one that hangs."""
-
-    def __init__(self) -> None:
-        super().__init__(name="epochlake-storage", daemon=True)
-        self.accesses: SimpleQueue[_Access] = SimpleQueue()
-
     def run(self) -> None:
-        while True:
-            access = self.accesses.get()
-            _current.access = access
-            try:
-                access.result = access.call()
-            except BaseException as error:  # it is raised again where the access was asked for
-                access.error = error
-            _current.access = None
-            _ended(access)
-            del access
-            with _lock:
-                _idle.append(self)
+        _current.access = self
+        try:
+            self.result = self.call()
+        except BaseException as error:  # it is raised again where the access was asked for
+            self.error = error
+        _current.access = None
+        _ended(self)
 
 
 _current = threading.local()
 _lock = threading.Lock()
-_idle: list[_Thread] = []
 _places: dict[str, _Place] = {}
 _seconds = DEADLINE_SECONDS
 
@@ -147,7 +133,7 @@ def within(uri: str, asked: str, call: Callable[[], T]) -> T:
         return _inside(outer, place, asked, call)
     asks_again = _admit(place, asked)
     access = _Access(place.name, asked, call)
-    _thread().accesses.put(access)
+    threads.begin(access.run)
     _wait(access, asks_again)
     if asks_again:
         place.late = False
@@ -275,15 +261,6 @@ def _admit(place: _Place, asked: str) -> bool:
         )
 
 
-def _thread() -> _Thread:
-    with _lock:
-        if _idle:
-            return _idle.pop()
-    thread = _Thread()
-    thread.start()
-    return thread
-
-
 def _watched(uri: str) -> _Place | None:
     """The watched place that a URI is at or below."""
     name = _normal(uri)
@@ -305,7 +282,6 @@ def _forget_threads() -> None:
     """In a forked process: the threads are those of the parent."""
     global _lock
     _lock = threading.Lock()
-    _idle.clear()
     for place in _places.values():
         place.hanging = 0
         place.late, place.pause = False, 0.0

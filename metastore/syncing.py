@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
-from epochlake.metastore import deadlines
+from epochlake.metastore import deadlines, threads
 
 FSYNC = "fsync"
 REPLICAS = "replicas"
@@ -104,7 +103,7 @@ def _all(waiting: list[Callable[[], None]]) -> None:
                 ended.put(error)
 
     for _ in range(min(THREADS, count)):
-        threading.Thread(target=run, daemon=True).start()
+        threads.begin(run)
     failures = []
     for _ in range(count):
         failures.append(ended.get())

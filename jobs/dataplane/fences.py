@@ -15,15 +15,16 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.dataplane.outcomes import FencedOff, Unreachable
 from epochlake.jobs.dataplane.replica import (
+    ATTEMPTS,
     CHECKPOINT_INTERVAL,
     FENCE,
     SESSIONS,
     UNFILLED,
     ReplicaAddress,
     ReplicaSnapshot,
-    attempts,
     encode_sessions,
     open_snapshot,
+    pause,
 )
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -82,8 +83,10 @@ def _change(
     sessions_after: Callable[[frozenset[str]], frozenset[str]],
     unfilled_after: Callable[[str], str] = _as_they_are,
 ) -> int | FencedOff | Unreachable:
-    failure = ""
-    for _ in attempts():
+    failure, overtaken = "", False
+    for _ in range(ATTEMPTS):
+        if overtaken:
+            pause()
         try:
             snapshot = open_snapshot(address)
         except (StorageUnavailable, WrongCluster) as error:
@@ -106,7 +109,7 @@ def _change(
         if unfilled != snapshot.unfilled:
             properties[UNFILLED] = unfilled
         try:
-            change_properties(snapshot, properties)
+            overtaken = not change_properties(snapshot, properties)
         except StorageUnavailable as error:
             failure = str(error)
         except storage.STORAGE_ERRORS as error:

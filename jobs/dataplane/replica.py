@@ -236,8 +236,13 @@ def attempts() -> Iterator[int]:
     """Count the tries of a change, with a random pause before each but the first, so that racers part."""
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(random.uniform(0, PAUSE_SECONDS))
+            pause()
         yield attempt
+
+
+def pause() -> None:
+    """Let others who change the same table come first, or after."""
+    time.sleep(random.uniform(0, PAUSE_SECONDS))
 
 
 def encode_sessions(sessions: frozenset[str]) -> str:

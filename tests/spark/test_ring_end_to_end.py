@@ -1,7 +1,7 @@
 """Ring and tablets together, end to end: real files, real ZooKeeper, pipelines that never stop, coordinators that die.
 
 Six nodes in three racks; two keyspaces on the ring and one with tablets. Nodes join, move, leave and are replaced after
-their storage vanished, and an operation is cancelled half-way, while the coordinator is killed ten times.
+their storage vanished, and an operation is cancelled half-way, while the coordinator is killed again and again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from epochlake.metastore.verification import verify
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.ring_story import LEVELS, MortalCoordinator, Workload, require_contents, wait_until
+from tests.support.slices import some
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = 10
+KILLS = some(10, 6)
 RACKS = {"n1": "r1", "n2": "r2", "n3": "r3", "n4": "r1", "n5": "r2", "n6": "r3"}
 COLUMNS = [("id", "bigint", False), ("note", "string", True)]
 TABLES = ["wide.events", "plain.notes", "boxed.facts"]

@@ -14,6 +14,8 @@ import pytest
 from epochlake.jobs.spark_session import delta_jars, session
 from pyspark.sql import SparkSession
 
+from tests.support.slices import THOROUGH
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -59,13 +61,18 @@ def test_delta_s_jars_are_known_without_asking_again(spark: SparkSession, monkey
     assert any("delta-spark_4.2_2.13-4.4.0" in jar for jar in delta_jars())
 
 
+WRITES_READS_AND_FRAMES = ["test_gate.py", "test_gate_ranges.py", "test_session.py", "test_ring_dataframes.py"]
+"""Of the marked tests those that a slice takes: rows through the gate, its workers, and frames of the metadata."""
+
+
 @pytest.mark.timeout(900)
 def test_the_marked_tests_hold_on_spark_connect_as_well() -> None:
     if os.environ.get("EPOCHLAKE_TEST_SPARK") == "connect":
         pytest.skip("this run is the one on Spark Connect")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTEST", "PYSPARK"))}
+    paths = [] if THOROUGH else [str(ROOT / "tests" / "spark" / name) for name in WRITES_READS_AND_FRAMES]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "connect", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-m", "connect", "-q", "-p", "no:cacheprovider", *paths],
         cwd=ROOT,
         env=environ | {"EPOCHLAKE_TEST_SPARK": "connect"},
         capture_output=True,

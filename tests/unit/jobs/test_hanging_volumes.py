@@ -20,6 +20,7 @@ from epochlake.jobs.repair import repair
 from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore import deadlines
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.metastore.delta_commits import commit_uri
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import Stage
 
@@ -41,9 +42,11 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     return placed(tmp_path, FOUR, "ABC", configuration=QUICK)
 
 
-def log_hint(table: SmallCluster, node: str) -> str:
-    """A file that delta-rs opens whenever it opens the replica table."""
-    return str(Path(table.address(node).uri, "_delta_log", "_last_checkpoint").relative_to(table.directory / node))
+def next_commit(table: SmallCluster, node: str) -> str:
+    """The commit that whoever opens the replica table looks for."""
+    address = table.address(node)
+    uri = commit_uri(address.uri, open_snapshot(address).version + 1)
+    return str(Path(uri).relative_to(table.directory / node))
 
 
 @pytest.mark.parametrize("where", ["marker", "log"])
@@ -52,7 +55,7 @@ def test_a_quorum_is_written_and_read_and_all_is_refused_by_name(
 ) -> None:
     pipeline = table.pipeline()
     before = table.write(pipeline)
-    name = MARKER_FILE if where == "marker" else log_hint(table, "B")
+    name = MARKER_FILE if where == "marker" else next_commit(table, "B")
     with hanging(monkeypatch, table.directory / "B", name):
         written = table.write(pipeline)
         assert {before, written} <= table.read(pipeline)
@@ -77,7 +80,7 @@ def test_the_coordinator_moves_a_tablet_although_another_replica_hangs(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acknowledged = [table.write(table.pipeline())]
-    with hanging(monkeypatch, table.directory / "B", log_hint(table, "B")):
+    with hanging(monkeypatch, table.directory / "B", next_commit(table, "B")):
         table.start("A", "X")
         table.settle()
         acknowledged.append(table.write(table.pipeline()))
@@ -114,7 +117,7 @@ def test_status_repair_and_verification_say_who_does_not_answer(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.write(table.pipeline())
-    with hanging(monkeypatch, table.directory / "B", log_hint(table, "B")):
+    with hanging(monkeypatch, table.directory / "B", next_commit(table, "B")):
         report = verify_replicas(table.metadata, table.cluster.ledger)
         assert any("has not answered for" in finding.detail for finding in report.unreachable)
         done = repair(table.cluster, TABLE)
@@ -129,7 +132,7 @@ def test_a_commit_that_lands_after_its_deadline_was_not_counted_and_does_no_harm
 ) -> None:
     """The fence was raised meanwhile by everybody else: what wakes up commits as a process would that was paused."""
     pipeline = table.pipeline()
-    with hanging(monkeypatch, table.directory / "B", log_hint(table, "B")):
+    with hanging(monkeypatch, table.directory / "B", next_commit(table, "B")):
         with pytest.raises(ConsistencyNotReached):
             table.write(pipeline, "ALL")
         table.start("A", "X")
