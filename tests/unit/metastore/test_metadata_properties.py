@@ -291,7 +291,7 @@ def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
 
 
 HISTORIES = settings(
-    max_examples=some(70, 40),
+    max_examples=some(140, 70),
     stateful_step_count=30,
     derandomize=True,
     deadline=None,
