@@ -1,19 +1,14 @@
-"""The entry of the command line: `run` for the shell, `main` for whoever has arguments and wants the exit code.
+"""The command line: `main` for whoever has arguments and wants the exit code; the shell's entry is in `entry.py`.
 
 The one idea: every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
-never ends the process: in a notebook or a wheel task that would be a failure by itself. Nothing heavy is imported
-before it is clear what a Ctrl-C says in that time.
+never ends the process: in a notebook or a wheel task that would be a failure by itself.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.cli.interruption import NOTHING, Interrupted
@@ -30,25 +25,6 @@ USAGE = 2
 GLOBAL_FLAGS = frozenset({"--verbose", "-v"})
 GLOBAL_VALUES = frozenset({"--conf", "--root", "--output", "-o"})
 TAKES_OWN_OPTIONS = "demo"
-
-
-def run() -> None:
-    """The `epochlake` command."""
-    signal.signal(signal.SIGINT, _leave_at_once)
-    with suppress(Exception):
-        import epochlake.jobs.cli.app  # noqa: F401  # what fails here is told by `main`
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = main(sys.argv[1:])
-    # What libraries clean up at the end may take a while: a Ctrl-C then is no error of theirs.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if code == INTERRUPTED:
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,12 +65,6 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
     except usage_error as error:
         _tell_usage(error, as_json)
         return USAGE
-
-
-def _leave_at_once(signum: int, frame: FrameType | None) -> None:
-    """While modules are imported: an exception there can come out as any other error of any library."""
-    os.write(2, f"{PROGRAM}: {NOTHING}\n".encode())
-    os._exit(INTERRUPTED)
 
 
 def globals_first(arguments: Sequence[str]) -> list[str]:
@@ -179,7 +149,3 @@ def _print_json(body: ErrorBody) -> None:
     from epochlake.jobs.cli.session import as_json
 
     print(as_json(ErrorDocument(body)), file=sys.stderr)
-
-
-if __name__ == "__main__":
-    run()

@@ -29,7 +29,7 @@ from epochlake.placement.errors import EpochlakeError
 if TYPE_CHECKING:
     import pandas as pd
 
-CLI = "epochlake.jobs.cli.main"
+CLI = "epochlake.jobs.cli.entry"
 DATACENTER = "dc1"
 FIRST_NODES = {"n1": "r1", "n2": "r2", "n3": "r3"}
 CAPACITY = 10 * 1000**3

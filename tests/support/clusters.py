@@ -41,6 +41,8 @@ from epochlake.metastore.metadata.events import (
     CreateTable,
     FinishRequest,
     NewTransition,
+    RelaxBarriers,
+    RelaxedBarrier,
     StartRequest,
     StartTransitions,
 )
@@ -409,6 +411,12 @@ def assert_at_rest(cluster: SmallCluster, acknowledged: Collection[str], tablet:
     held = [cluster.files_on(name, tablet) for name in names]
     for quorum in combinations(held, majority(len(held))):
         assert set(acknowledged) <= set().union(*quorum)
+
+
+def relaxed_in_the_log(cluster: Cluster) -> list[RelaxedBarrier]:
+    """The barriers that the log says relaxed."""
+    events = [entry.decode() for entry in cluster.follower.log.read(0)]
+    return [barrier for event in events if isinstance(event, RelaxBarriers) for barrier in event.barriers]
 
 
 def lead_at_once(cluster: Cluster, rounds: int) -> None:

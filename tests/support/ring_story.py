@@ -131,7 +131,7 @@ class MortalCoordinator:
                 self.killed += dies
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "epochlake.jobs.cli.main", "--conf", str(self._conf), "coordinator", "run"]
+        command = [sys.executable, "-m", "epochlake.jobs.cli.entry", "--conf", str(self._conf), "coordinator", "run"]
         with self._messages.open("ab") as messages:
             return subprocess.Popen(command, stdout=messages, stderr=messages, start_new_session=True)
 

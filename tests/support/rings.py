@@ -191,7 +191,7 @@ def assert_settled(ring: RingCluster, acknowledged: Collection[int], datacenter:
     assert len(rows) == len(set(rows))
 
 
-def read_at_every_quorum(ring: RingCluster, datacenter: str | None = None) -> set[int]:
+def read_at_every_quorum(ring: SmallTable, datacenter: str | None = None) -> set[int]:
     """The rows that each quorum of replicas has, or of those in one datacenter."""
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
@@ -210,7 +210,7 @@ def read_at_every_quorum(ring: RingCluster, datacenter: str | None = None) -> se
     return found
 
 
-def rows_by_volume(ring: RingCluster) -> Callable[[VolumeId, int, int], set[int]]:
+def rows_by_volume(ring: SmallTable) -> Callable[[VolumeId, int, int], set[int]]:
     """What gives the rows of a volume from a first to a last token. It looks at each volume once."""
     nodes = ring.metadata.directory.node_of_volume
 

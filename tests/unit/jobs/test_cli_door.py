@@ -200,12 +200,12 @@ def interrupting(name, *rest):
         os.kill(os.getpid(), signal.SIGINT)
     return real(name, *rest)
 builtins.__import__ = interrupting
-from epochlake.jobs.cli.main import run
+from epochlake.jobs.cli.entry import run
 run()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "numpy", "deltalake"])
+@pytest.mark.parametrize("module", ["epochlake.jobs.cli.main", "msgspec", "typer", "numpy", "deltalake"])
 def test_a_ctrl_c_in_the_first_second_is_one_line(tmp_path: Path, module: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING, module], capture_output=True, text=True, cwd=tmp_path

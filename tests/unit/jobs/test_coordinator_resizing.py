@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from epochlake.jobs import administration, segregation
 from epochlake.jobs.coordinator import resizing
@@ -18,10 +19,11 @@ from epochlake.jobs.pipeline import landing
 from epochlake.jobs.segregation import Segregation, segregate_replica
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.metadata.events import Event
+from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.resizing import Resize
 from epochlake.placement.tokens import tablet_ranges
 
-from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.clusters import FOUR, placed, relaxed_in_the_log, without_zookeeper
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
 from tests.support.slices import slice_of
 
@@ -290,6 +292,24 @@ def test_a_merge_waits_for_a_volume_that_does_not_answer_and_says_so(resizable: 
     story.until_count(1, write=False)
     story.cluster.settle()
     story.assert_settled()
+
+
+def test_a_split_at_all_waits_for_every_replica_until_it_relaxes_in_the_log(resizable: Grow) -> None:
+    story = resizable()
+    story.write(count=40)
+    cluster = story.cluster.cluster
+    settings = CoordinatorSettings(backoff_seconds=0.0, barrier_level=BarrierLevel.ALL, barrier_timeout_seconds=0.3)
+    cluster.configuration = msgspec.structs.replace(cluster.configuration, coordinator=settings)
+    story.aim(ALWAYS_SPLIT)
+    with story.cluster.without("C"):
+        story.until(lambda tablets: tablets.resize_type == "split", write=False)
+        story.cluster.round()
+        assert story.tablets.count == 1
+        assert any("waits for replicas: C/d1" in why for why in story.cluster.coordinator._blocked)
+        story.until(lambda tablets: tablets.count > 1, rounds=5000, write=False)
+    told = relaxed_in_the_log(cluster)[0]
+    assert (told.what, told.level, told.passed_at) == ("the split of air.flights", "ALL", "QUORUM")
+    assert "C/d1" in told.missing
 
 
 # --- killed at each side effect ------------------------------------------------------------------------------------

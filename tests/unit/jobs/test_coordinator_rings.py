@@ -22,7 +22,7 @@ from epochlake.metastore.metadata.model import NodeState, PlacementKind, Request
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.ring.state import Step
 
-from tests.support.clusters import COLUMNS, without_zookeeper
+from tests.support.clusters import COLUMNS, relaxed_in_the_log, without_zookeeper
 from tests.support.rings import (
     CANCELLABLE,
     FOUR,
@@ -297,6 +297,10 @@ def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
         assert any("waits for fences after START" in why for why in ring.coordinator._blocked)
         ring.until(Step.MID, rounds=5000)
     assert "relaxes from ALL" in caplog.text
+    [told] = relaxed_in_the_log(ring.cluster)
+    assert (told.level, told.passed_at) == ("ALL", "QUORUM")
+    assert "(join of node" in told.what
+    assert "C/d1" in told.missing
     ring.settle()
     assert_settled(ring, SPREAD)
 

@@ -23,11 +23,19 @@ from epochlake.jobs.pipeline import landing
 from epochlake.jobs.pipeline.errors import ConsistencyNotReached
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.events import NewTransition, RelaxBarriers, StageChange, StartTransitions
+from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.transitions import Kind, Stage
 
-from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, lead_at_once, placed, without_zookeeper
+from tests.support.clusters import (
+    FOUR,
+    SmallCluster,
+    assert_at_rest,
+    lead_at_once,
+    placed,
+    relaxed_in_the_log,
+    without_zookeeper,
+)
 
 S = Stage
 QUICK = Configuration(
@@ -333,8 +341,7 @@ def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
         assert "waits for fences" in cluster.coordinator._blocked[0]
         cluster.until(None, rounds=5000)
     assert "relaxes from ALL" in caplog.text
-    events = [entry.decode() for entry in cluster.cluster.follower.log.read(0)]
-    told = [one for event in events if isinstance(event, RelaxBarriers) for one in event.barriers]
+    told = relaxed_in_the_log(cluster.cluster)
     assert {(one.level, one.passed_at) for one in told} == {("ALL", "QUORUM")}
     assert len(told) == 4, "each barrier once: two before streaming, two after it"
     assert all("C/d1" in one.missing for one in told)

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from epochlake.jobs import administration
@@ -21,10 +22,10 @@ from epochlake.metastore.metadata.model import NodeState, RequestState
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.ring.checks import gaining
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Stage
+from epochlake.placement.transitions import Kind, Stage
 
 from tests.support import rings
-from tests.support.clusters import without_zookeeper
+from tests.support.clusters import SmallTable, placed, without_zookeeper
 from tests.support.command_line import CommandLine
 from tests.support.rings import QUICK, RingCluster, more_replicas, rebuild, remove, replace, ringed, scaled
 from tests.support.slices import THOROUGH, slice_of
@@ -37,6 +38,7 @@ SIX: dict[str, rings.Place] = {
     "E": ("dc1", "r2", (4,)),
     "F": ("dc1", "r3", (6,)),
 }
+SEVEN = {name: ("dc1", f"r{1 + number % 3}") for number, name in enumerate("ABCXEFD")}
 SPREAD = rings.SPREAD
 ENDED = {RequestState.DONE, RequestState.CANCELLED, RequestState.FAILED}
 COMMAND = re.compile(r"`epochlake (node (?:remove|replace) [^`]+)`")
@@ -60,29 +62,30 @@ def fewer_replicas(ring: RingCluster) -> str:
 
 RING_STAGES = ("PREPARE", "START", "MID", "FINISH")
 RING = [join, leave, move, remove, replace, rebuild, more_replicas, fewer_replicas]
-TABLET_STAGES = [stage.value for stage in Stage]
+TABLET_STAGES = [stage for stage in Stage if stage not in (Stage.END_MIGRATION, Stage.REVERT_MIGRATION)]
+"""Those in which a transition waits; the others end in the round that they begin in."""
 
 
 @dataclass
 class Scene:
     """A cluster that was brought somewhere, and is put back there in the same place, as its volumes have one."""
 
-    ring: RingCluster
+    ring: Any
     kept: Path
 
     @staticmethod
-    def of(ring: RingCluster, kept: Path) -> Scene:
+    def of(ring: SmallTable, kept: Path) -> Scene:
         shutil.copytree(ring.directory.parent, kept)
         return Scene(ring, kept)
 
-    def again(self) -> RingCluster:
+    def again(self) -> Any:
         """The cluster as it was, opened anew."""
         root = self.ring.directory.parent
         self.ring.cluster.close()
         shutil.rmtree(root)
         shutil.copytree(self.kept, root, copy_function=shutil.copyfile)
         cluster = Cluster(self.ring.cluster.configuration)
-        self.ring = RingCluster(cluster, cluster.catch_up().table("air.flights"), self.ring.directory)
+        self.ring = type(self.ring)(cluster, cluster.catch_up().table("air.flights"), self.ring.directory)
         return self.ring
 
 
@@ -125,7 +128,7 @@ def roles(ring: RingCluster) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *gains[:1], *others[:1], *others[-1:])))
 
 
-def is_away(ring: RingCluster, name: str) -> bool:
+def is_away(ring: SmallTable, name: str) -> bool:
     return (ring.directory / name / "away").exists()
 
 
@@ -154,8 +157,35 @@ def test_an_operation_of_the_ring_ends_whichever_disk_dies(
     assert not failed, "\n".join(f"{victim}: {why}" for victim, why in failed.items())
 
 
-def ends_without_losing_rows(ring: RingCluster, victim: str, capsys: pytest.CaptureFixture[str]) -> None:
-    dead = {name for name in (*SIX, "X") if is_away(ring, name)} | {victim}
+@pytest.mark.parametrize(("stage", "kind"), slice_of(TABLET_STAGES, [Kind.MIGRATION, Kind.REBUILD]))
+def test_a_transition_of_a_tablet_ends_whichever_disk_dies(
+    tmp_path: Path, stage: Stage, kind: Kind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tablet 0 goes from A to X, or is rebuilt there, and stays on B and C; D has no part in that."""
+    table = placed(tmp_path / "case", SEVEN, {0: "ABC", 1: "DBC"}, configuration=QUICK)
+    for first, away in ((100, "B"), (200, "A"), (300, "C")):
+        with table.without(away):
+            table.write_rows(table.pipeline(), {first + row: token for row, token in SPREAD.items()})
+    table.start("A", "X", kind)
+    if stage is Stage.CLEANUP_TARGET:
+        table.until(Stage.STREAMING)
+        with table.without("X"):
+            table.until(stage)
+    else:
+        table.until(stage)
+    scene = Scene.of(table, tmp_path / "kept")
+    failed = {}
+    for victim in ("A", "X", *(["B", "D"] if THOROUGH else ["BD"[TABLET_STAGES.index(stage) % 2]])):
+        try:
+            ends_without_losing_rows(scene.again(), victim, capsys)
+        except AssertionError as error:
+            failed[victim] = str(error)
+    assert not failed, "\n".join(f"{victim}: {why}" for victim, why in failed.items())
+
+
+def ends_without_losing_rows(ring: SmallTable, victim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = list(ring.metadata.directory.by_name)
+    dead = {name for name in names if is_away(ring, name)} | {victim}
     ring.lose(victim)
     acknowledged = still_held(ring, dead)
     command = CommandLine(ring.directory.parent / "root", capsys)
@@ -173,7 +203,7 @@ def ends_without_losing_rows(ring: RingCluster, victim: str, capsys: pytest.Capt
     assert_at_rest(ring, acknowledged)
 
 
-def still_held(ring: RingCluster, dead: set[str]) -> set[int]:
+def still_held(ring: SmallTable, dead: set[str]) -> set[int]:
     """The rows that some replica has which is read and whose disk is alive."""
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
@@ -188,11 +218,11 @@ def still_held(ring: RingCluster, dead: set[str]) -> set[int]:
     }
 
 
-def is_out(ring: RingCluster, name: str) -> bool:
+def is_out(ring: SmallTable, name: str) -> bool:
     return ring.metadata.node(name).state is NodeState.LEFT
 
 
-def run_until_fruitless(ring: RingCluster) -> None:
+def run_until_fruitless(ring: SmallTable) -> None:
     fruitless = 0
     for _ in range(60):
         fruitless = 0 if ring.round() else fruitless + 1
@@ -201,7 +231,7 @@ def run_until_fruitless(ring: RingCluster) -> None:
     raise AssertionError(f"goes on for ever: {ring.coordinator._blocked}")
 
 
-def next_words(ring: RingCluster, command: CommandLine, victim: str, said: list[str]) -> list[str]:
+def next_words(ring: SmallTable, command: CommandLine, victim: str, said: list[str]) -> list[str]:
     """The words of the command that `status` names for what is open; where nothing waits, the removal of the node."""
     status = command.done("status")
     lines = [line for request in status["requests"] for line in request["blocked_by"]]
@@ -214,7 +244,7 @@ def next_words(ring: RingCluster, command: CommandLine, victim: str, said: list[
     return words.replace(" NEW ", " Y ").replace("NAME=URI", f"d1={place},1GiB").split()
 
 
-def assert_at_rest(ring: RingCluster, acknowledged: set[int]) -> None:
+def assert_at_rest(ring: SmallTable, acknowledged: set[int]) -> None:
     metadata = ring.metadata
     assert not metadata.rings.operations
     assert not metadata.rings.changing

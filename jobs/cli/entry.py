@@ -1,0 +1,47 @@
+"""The `epochlake` command of the shell: what a Ctrl-C says from the first moment on.
+
+The one idea: nothing but the standard library is imported before an interrupt is handled. What Python itself does
+before this module is out of reach.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+
+INTERRUPTED = 130
+SAID = "epochlake: interrupted; nothing was committed"
+
+
+def run() -> None:
+    """Run the command line of this process, and end with its exit code."""
+    signal.signal(signal.SIGINT, _leave_at_once)
+    from epochlake.jobs.cli.main import main
+
+    with suppress(Exception):
+        import epochlake.jobs.cli.app  # noqa: F401  # what fails here is told by `main`
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = main(sys.argv[1:])
+    # What libraries clean up at the end may take a while: a Ctrl-C then is no error of theirs.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if code == INTERRUPTED:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _leave_at_once(signum: int, frame: FrameType | None) -> None:
+    """While modules are imported: an exception there can come out as any other error of any library."""
+    os.write(2, f"{SAID}\n".encode())
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    run()

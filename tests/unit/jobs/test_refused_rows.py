@@ -1,0 +1,48 @@
+"""Rows that are no DataFrame of Spark: the error says how to make one of them, and nothing is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.placement.errors import InvalidRequest
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+
+ROWS = {
+    "a list": [{"id": 1, "note": "x"}],
+    "a dict": {"id": [1], "note": ["x"]},
+    "of pandas": pd.DataFrame({"id": [1], "note": ["x"]}),
+    "of Arrow": pa.table({"id": [1], "note": ["x"]}),
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
+    without_zookeeper(monkeypatch)
+    return placed(tmp_path, FOUR, "ABC")
+
+
+def write(pipeline: Pipeline, rows: object) -> object:
+    return pipeline.write(rows, "air.flights")  # type: ignore[arg-type]
+
+
+def delete(pipeline: Pipeline, rows: object) -> object:
+    return pipeline.delete(rows, "air.flights")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ROWS)
+@pytest.mark.parametrize("act", [write, delete])
+def test_rows_that_are_no_dataframe_are_refused_with_what_makes_one_of_them(
+    cluster: SmallCluster, act: Callable[[Pipeline, object], object], what: str
+) -> None:
+    before = {node: cluster.files_within(node) for node in "ABC"}
+    with cluster.pipeline() as pipeline, pytest.raises(InvalidRequest) as refused:
+        act(pipeline, ROWS[what])
+    assert what in str(refused.value)
+    assert "createDataFrame" in str(refused.value)
+    assert {node: cluster.files_within(node) for node in "ABC"} == before
