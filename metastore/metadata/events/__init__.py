@@ -1,4 +1,4 @@
-"""Every kind of event, by the name that the log keeps. The table only grows."""
+"""Every kind of event. The table of them, by the name that the log keeps, is in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -38,43 +39,9 @@ from epochlake.metastore.metadata.events.tablets import (
     StartTransitions,
 )
 
-KINDS: dict[str, type[Event]] = {
-    kind.kind(): kind
-    for kind in (
-        Initialise,
-        PauseChanges,
-        ResumeChanges,
-        SwitchBalancing,
-        TakeSnapshot,
-        RegisterNode,
-        RequestTopology,
-        StartRequest,
-        FinishRequest,
-        CancelRequest,
-        CreateKeyspace,
-        DropKeyspace,
-        CreateTable,
-        DropTable,
-        StartTransitions,
-        AdvanceTransitions,
-        FinishTransitions,
-        RequestReplication,
-        PrepareOperation,
-        AdvanceOperation,
-        RetreatOperation,
-        PauseRequest,
-        ResumeRequest,
-        DecideResize,
-        FinishResize,
-        SetMaintenance,
-        AlterNode,
-        AlterTable,
-        AcceptLoss,
-        RelaxBarriers,
-    )
-}
-
 __all__ = [
+    "EVENT_KINDS",
+    "GENERATION",
     "KINDS",
     "AcceptLoss",
     "AdvanceOperation",
@@ -88,6 +55,7 @@ __all__ = [
     "DropKeyspace",
     "DropTable",
     "Event",
+    "EventKind",
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",

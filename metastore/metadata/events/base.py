@@ -28,8 +28,10 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def kind(cls) -> str:
-        """The stable name of this kind of event, kept in the log."""
-        return cls.__name__
+        """The name of this kind of event in the log. Raises TypeError for one that is not in the table of kinds."""
+        from epochlake.metastore.metadata.events.kinds import name_of  # the table imports every event
+
+        return name_of(cls)
 
     def check(self, metadata: ClusterMetadata) -> None:
         """Raise `Rejected(code, reason)` when the event is not valid on top of `metadata`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import itertools
+import pkgutil
 
 import msgspec
 import numpy as np
@@ -19,11 +21,24 @@ from epochlake.metastore.log.entry import (
     verify_next,
 )
 from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata import events
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
-from epochlake.metastore.metadata.events import KINDS, CreateKeyspace, PauseChanges, RegisterNode
+from epochlake.metastore.metadata.events import (
+    EVENT_KINDS,
+    GENERATION,
+    KINDS,
+    CreateKeyspace,
+    Event,
+    PauseChanges,
+    RegisterNode,
+)
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind, Volume
 
 from tests.support.logs import START, chain, resealed, sealed
+
+EVENT_MODULES = [
+    importlib.import_module(f"{events.__name__}.{found.name}") for found in pkgutil.iter_modules(events.__path__)
+]
 
 OTHER = {
     "epoch": 3,
@@ -101,8 +116,39 @@ def test_the_same_event_has_the_same_payload_however_it_was_made() -> None:
     assert encode_event(one) == encode_event(two)
 
 
-def test_every_kind_of_event_is_in_the_table_by_its_own_name() -> None:
-    assert all(kind.kind() == name == kind.__name__ for name, kind in KINDS.items())
+def test_every_kind_of_event_is_in_the_table_once_by_its_own_name() -> None:
+    assert all(KINDS[kind.name] is kind.struct and kind.struct.kind() == kind.name for kind in EVENT_KINDS)
+    assert len({kind.name for kind in EVENT_KINDS}) == len({kind.struct for kind in EVENT_KINDS}) == len(EVENT_KINDS)
+
+
+def test_every_event_that_there_is_has_a_kind_since_a_generation_that_was() -> None:
+    structs = {struct for module in EVENT_MODULES for struct in vars(module).values() if _is_event(struct)}
+    assert structs == set(KINDS.values())
+    since = [kind.since for kind in EVENT_KINDS]
+    assert since == sorted(since)
+    assert 1 <= since[0] <= since[-1] <= GENERATION
+
+
+def _is_event(struct: object) -> bool:
+    return isinstance(struct, type) and issubclass(struct, Event) and struct is not Event
+
+
+def test_an_event_keeps_its_name_in_the_log_when_its_class_gets_another_one() -> None:
+    PauseChanges.__name__ = "StopChanges"
+    try:
+        assert encode_event(PauseChanges(why="x")).event == "PauseChanges"
+        assert decode_event("PauseChanges", '{"why":"x"}', None, epoch=1) == PauseChanges(why="x")
+    finally:
+        PauseChanges.__name__ = "PauseChanges"
+
+
+def test_an_event_that_is_not_in_the_table_of_kinds_is_not_written() -> None:
+    with pytest.raises(TypeError, match="Unlisted is no kind of event that the log knows"):
+        encode_event(Unlisted())
+
+
+class Unlisted(Event, frozen=True):
+    """An event that nobody has put into the table."""
 
 
 def test_an_event_that_is_not_known_or_does_not_fit_is_refused_by_epoch() -> None:

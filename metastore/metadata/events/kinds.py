@@ -1,0 +1,101 @@
+"""The kinds of events: the name that the log keeps of each, its struct, and since when it is there. It only grows.
+
+The one idea: what is in the log for ever is written down here and nowhere else. A class may be renamed or moved, and a
+field may be added that has a default; a name, once written, is neither changed nor used for anything else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from epochlake.metastore.metadata.events.barriers import RelaxBarriers
+from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.cluster import (
+    AcceptLoss,
+    Initialise,
+    PauseChanges,
+    ResumeChanges,
+    SwitchBalancing,
+    TakeSnapshot,
+)
+from epochlake.metastore.metadata.events.nodes import RegisterNode
+from epochlake.metastore.metadata.events.operations import (
+    AdvanceOperation,
+    PauseRequest,
+    PrepareOperation,
+    RequestReplication,
+    ResumeRequest,
+    RetreatOperation,
+)
+from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.requests import (
+    CancelRequest,
+    FinishRequest,
+    RequestTopology,
+    StartRequest,
+)
+from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
+from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
+
+GENERATION = 4
+"""The generation of the product that this is; a new kind of event begins with it.
+
+A generation is a state of the product whose logs every later one reads. 1: nodes, schema and tablets. 2: the ring,
+splits and merges, what operators say of nodes and tables. 3: lost storage, lost epochs and relaxed barriers. 4: frozen
+formats.
+"""
+
+
+class EventKind(msgspec.Struct, frozen=True):
+    """A kind of event: its name in the log, the struct of its payload, the generation in which it appeared."""
+
+    name: str
+    struct: type[Event]
+    since: int
+
+
+EVENT_KINDS = (
+    EventKind("Initialise", Initialise, since=1),
+    EventKind("PauseChanges", PauseChanges, since=1),
+    EventKind("ResumeChanges", ResumeChanges, since=1),
+    EventKind("SwitchBalancing", SwitchBalancing, since=1),
+    EventKind("TakeSnapshot", TakeSnapshot, since=1),
+    EventKind("RegisterNode", RegisterNode, since=1),
+    EventKind("RequestTopology", RequestTopology, since=1),
+    EventKind("StartRequest", StartRequest, since=1),
+    EventKind("FinishRequest", FinishRequest, since=1),
+    EventKind("CancelRequest", CancelRequest, since=1),
+    EventKind("CreateKeyspace", CreateKeyspace, since=1),
+    EventKind("DropKeyspace", DropKeyspace, since=1),
+    EventKind("CreateTable", CreateTable, since=1),
+    EventKind("DropTable", DropTable, since=1),
+    EventKind("StartTransitions", StartTransitions, since=1),
+    EventKind("AdvanceTransitions", AdvanceTransitions, since=1),
+    EventKind("FinishTransitions", FinishTransitions, since=1),
+    EventKind("RequestReplication", RequestReplication, since=2),
+    EventKind("PrepareOperation", PrepareOperation, since=2),
+    EventKind("AdvanceOperation", AdvanceOperation, since=2),
+    EventKind("RetreatOperation", RetreatOperation, since=2),
+    EventKind("PauseRequest", PauseRequest, since=2),
+    EventKind("ResumeRequest", ResumeRequest, since=2),
+    EventKind("DecideResize", DecideResize, since=2),
+    EventKind("FinishResize", FinishResize, since=2),
+    EventKind("SetMaintenance", SetMaintenance, since=2),
+    EventKind("AlterNode", AlterNode, since=2),
+    EventKind("AlterTable", AlterTable, since=2),
+    EventKind("AcceptLoss", AcceptLoss, since=3),
+    EventKind("RelaxBarriers", RelaxBarriers, since=3),
+)
+
+KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
+"""The struct of each kind by the name that the log keeps."""
+
+_NAMES: dict[type[Event], str] = {kind.struct: kind.name for kind in EVENT_KINDS}
+
+
+def name_of(struct: type[Event]) -> str:
+    """The name that the log keeps of a struct's kind. Raises TypeError for a struct that is not in the table."""
+    try:
+        return _NAMES[struct]
+    except KeyError:
+        raise TypeError(f"{struct.__name__} is no kind of event that the log knows: add it to EVENT_KINDS") from None
