@@ -8,7 +8,7 @@ from epochlake.metastore.errors import Rejected
 
 
 def encode_replicas(replicas: np.ndarray) -> bytes:
-    """An int32 array of shape (tablets, width) as Arrow IPC with one column per replica."""
+    """An int32 array of shape (tablets or ranges, width) as Arrow IPC with one column per replica."""
     columns = [pa.array(replicas[:, i].astype(np.int32)) for i in range(replicas.shape[1])]
     batch = pa.record_batch(columns, names=[f"replica_{i}" for i in range(len(columns))])
     sink = pa.BufferOutputStream()
@@ -23,9 +23,9 @@ def decode_replicas(attachment: bytes) -> np.ndarray:
         table = pa.ipc.open_stream(attachment).read_all()
         whole = table.num_columns > 0 and all(field.type == pa.int32() for field in table.schema)
     except (pa.ArrowException, OSError) as error:
-        raise Rejected("invalid-event", f"the tablet map of the event cannot be read: {error}") from error
+        raise Rejected("invalid-event", f"the replicas of the event cannot be read: {error}") from error
     if not whole or any(column.null_count for column in table.columns):
-        raise Rejected("invalid-event", "the tablet map of the event is not one column of volume numbers per replica")
+        raise Rejected("invalid-event", "the replicas of the event are not one column of numbers per replica")
     return np.column_stack([values_of(column.combine_chunks()) for column in table.columns])
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
-from epochlake.metastore.metadata.attachments import encode_replicas
+from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceOperation,
@@ -208,6 +208,23 @@ def on_ring(name: str = "k", strategy: str = NTS, **replication: int) -> CreateK
     return CreateKeyspace(Keyspace(name, PlacementKind.RING, strategy, replication))
 
 
+def recorded(change: Callable[[np.ndarray], np.ndarray] = np.copy, **asked_for: int) -> CreateKeyspace:
+    """A keyspace with the placement that is recorded for it on the ring `bare`, altered."""
+    event = on_ring(**asked_for or {"dc1": 3}).completed(scenes()["bare"])
+    replicas = change(decode_replicas(event.attachment).copy())
+    return msgspec.structs.replace(event, attachment=encode_replicas(replicas))
+
+
+def with_node(number: int, row: int, place: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Another node (-1: none) in one place of a placement."""
+
+    def change(replicas: np.ndarray) -> np.ndarray:
+        replicas[row, place] = number if number else replicas[row, place - 1]
+        return replicas
+
+    return change
+
+
 def with_map() -> CreateTable:
     made = ring_table("moons").table
     return CreateTable(made, 1, encode_replicas(np.array([[1, 2, 3]], dtype=np.int32)))
@@ -245,6 +262,15 @@ REJECTED: list[tuple[str, object, str]] = [
     ("three to be raised", asked(LEAVE, 1), "below-replication"),
     ("ring leaving", asked(LEAVE, 4), "rack-needed"),
     ("one replica", asked(REMOVE, 1), "only-replica"),
+    # Placements that are recorded
+    ("bare", CreateKeyspace(ring_keyspace(), b"nonsense"), "invalid-event"),
+    ("ring", recorded, "invalid-event"),
+    ("bare", lambda: CreateKeyspace(keyspace("k"), recorded().attachment), "invalid-event"),
+    ("bare", lambda: recorded(lambda replicas: replicas[:-1]), "stale-plan"),
+    ("bare", lambda: recorded(with_node(99, row=3, place=0)), "stale-plan"),
+    ("bare", lambda: recorded(with_node(0, row=5, place=1)), "invalid-event"),
+    ("bare", lambda: recorded(with_node(-1, row=7, place=2)), "invalid-event"),
+    ("bare", lambda: CreateKeyspace(ring_keyspace(dc1=2), recorded().attachment), "invalid-event"),
     # Starting
     ("ring pending", StartRequest("join-m7"), "plan-needed"),
     ("bare moving", StartRequest("move-m1"), "wrong-state"),
@@ -332,6 +358,7 @@ REJECTED: list[tuple[str, object, str]] = [
 ]
 
 VALID: list[tuple[str, object]] = [
+    ("bare", recorded),
     ("ring left", asked(REMOVE, 1, takes_over="leave-m1", declares_lost=True)),
     ("ring moving", asked(REMOVE, 1, takes_back=("move-m1",), declares_lost=True)),
     ("ring has moved", asked(REMOVE, 1, declares_lost=True)),

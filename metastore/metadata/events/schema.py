@@ -9,11 +9,11 @@ import numpy as np
 from epochlake.metastore.metadata.attachments import decode_replicas
 from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.events.plans import with_names
+from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.rings import replication_setting, ring_state, with_ring_state
-from epochlake.placement.ring.placements import calculated, settled
-from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, replication_of
 from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
 
 if TYPE_CHECKING:
@@ -28,11 +28,14 @@ NOT_A_KEY = ("float", "double", "array", "map", "struct", "variant", "binary")
 class CreateKeyspace(Event, frozen=True):
     """A keyspace, whose placement never changes its kind.
 
-    One on the ring is placed by its strategy on the ring of this epoch. The strategies are no planning that may get
-    better: what they give is part of what their names mean, like a token is what `xxhash64` means.
+    One on the ring is placed by its strategy on the ring of this epoch. What the strategy gives then is recorded by the
+    committer in the attachment (recorded_placements.py), so that a strategy that is mended later changes no replay.
+    Nothing is recorded when another keyspace has the same setting already, which shares its placement. Entries from
+    before there were attachments have none: of these the strategy tells.
     """
 
     keyspace: Keyspace
+    attachment: bytes = b""
 
     def check(self, metadata: ClusterMetadata) -> None:
         new = self.keyspace
@@ -44,9 +47,25 @@ class CreateKeyspace(Event, frozen=True):
             f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported; "
             f"use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
-        require_enough_nodes(metadata, new.name, require_replication(new.name, new.strategy, new.replication))
+        setting = require_replication(new.name, new.strategy, new.replication)
+        require_enough_nodes(metadata, new.name, setting)
         if new.placement is PlacementKind.RING:
             _check_ring(metadata, new.name)
+            if self.attachment:
+                check_recorded(ring_state(metadata), setting, self.attachment)
+            return
+        require(not self.attachment, "invalid-event", f"keyspace {new.name!r} is not on the ring: it has no placement")
+
+    def completed(self, metadata: ClusterMetadata) -> CreateKeyspace:
+        if self.attachment or self.keyspace.placement is not PlacementKind.RING:
+            return self
+        setting = replication_of(self.keyspace.strategy, self.keyspace.replication)
+        if setting in metadata.rings.placements:
+            return self
+        return msgspec.structs.replace(self, attachment=recorded(ring_state(metadata), setting))
+
+    def as_asked(self) -> CreateKeyspace:
+        return CreateKeyspace(self.keyspace)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = dict(metadata.schema.keyspaces)
@@ -58,7 +77,7 @@ class CreateKeyspace(Event, frozen=True):
         state, setting = ring_state(metadata), replication_setting(metadata, self.keyspace.name)
         if setting in state.placements:
             return metadata
-        placements = {**state.placements, setting: settled(calculated(state.ring(), setting))}
+        placements = {**state.placements, setting: placed(state, setting, self.attachment)}
         return with_ring_state(metadata, msgspec.structs.replace(state, placements=placements), epoch)
 
     def summary(self) -> str:
