@@ -13,7 +13,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove simulate bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove golden simulate bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -49,6 +49,9 @@ format: venv ## Format the code and mend what ruff can mend
 
 types: venv links ## Check types, across the three packages
 	@$(BIN)/mypy
+
+golden: venv ## Write the golden files of formats that have none yet; it never changes one that is there
+	@$(BIN)/python -m tests.support.golden
 
 simulate: java venv ## Run both simulators of the ring: 1,000 histories of each kind (ARGS="--runs 10 --seed 7" for others)
 	@$(BIN)/python -m epochlake.jobs.simulate_quorums --runs 1000 $(ARGS)
