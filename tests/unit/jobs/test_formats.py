@@ -1,0 +1,283 @@
+"""Replica tables, files, the ledger and what is stored beside the log: as earlier versions wrote them, read for ever.
+
+See `tests/data/formats/README.md`. Each replica table was made by the code of its generation: three files committed,
+one taken out again, sessions opened and closed, from generation 2 on a file cut in two, from 3 on a fence of a second
+incarnation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from epochlake.jobs.administration.schema import table_id_of
+from epochlake.jobs.announcing import stored_leases
+from epochlake.jobs.cluster import Root
+from epochlake.jobs.coordinator import side_effects
+from epochlake.jobs.dataplane.commits import commit_files
+from epochlake.jobs.dataplane.damage import StoredFile
+from epochlake.jobs.dataplane.damage_notes import DamageNote, DamageNotes
+from epochlake.jobs.dataplane.fences import raise_fence
+from epochlake.jobs.dataplane.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
+from epochlake.jobs.dataplane.ledger import MERGED, Ledger, Merge, Replaced, entry_hash
+from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied
+from epochlake.jobs.dataplane.receipts import Receipt, Receipts
+from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
+from epochlake.jobs.dataplane.sealing import require_sealed
+from epochlake.jobs.dataplane.staging import StagedFile
+from epochlake.jobs.dataplane.volumes import MARKER_FILE, prepare_volume, read_marker
+from epochlake.jobs.pipeline.batches import Decision, Generation, batch_id, decided
+from epochlake.metastore import delta_commits
+from epochlake.metastore.coordination.leases import Lease
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.metadata.model import Identity, Transition
+from epochlake.placement.transitions import Kind, Stage
+
+from tests.support.golden import FORMATS
+from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, store
+
+FILES = [f"00000000-0000-4000-8000-{number:012}" for number in range(7)]
+REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4])
+MERGES = (
+    Merge(
+        "t-1",
+        f"c-{FILES[1]}",
+        -100,
+        99,
+        7,
+        1_700_000_000_000_000,
+        (Replaced(FILES[2], -100, 99), Replaced(FILES[3], 0, 9)),
+    ),
+    Merge("t-1", f"c-{FILES[4]}", 100, 200, 8, 1_700_000_000_000_001, (Replaced(FILES[5], 100, 200),)),
+    Merge("t-2", f"c-{FILES[6]}", -(2**63), 2**63 - 1, 9, 1_700_000_000_000_002, ()),
+)
+
+
+def stored(name: str) -> bytes:
+    return (FORMATS / "jobs" / name).read_bytes()
+
+
+def names() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stored("names.json"))
+    return found
+
+
+def replica(tmp_path: Path, generation: int) -> tuple[ReplicaAddress, dict[str, Any]]:
+    """A copy of a replica table as a generation left it, and what that generation saw in it."""
+    directory = Path(shutil.copytree(FORMATS / "replicas" / str(generation), tmp_path / str(generation)))
+    address = ReplicaAddress(CLUSTER_ID, 1, str(directory / "v1"), TABLE.keyspace, TABLE.table_id)
+    return address, json.loads((directory / "expected.json").read_text())
+
+
+def commits_of(generation: int) -> list[list[dict[str, Any]]]:
+    log = FORMATS / "replicas" / str(generation) / "v1" / "air" / "t-1" / "_delta_log"
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(log.glob("*.json"))]
+
+
+# Replica tables
+
+
+@REPLICAS
+def test_a_replica_table_is_read_as_it_was_written(tmp_path: Path, generation: int) -> None:
+    address, expected = replica(tmp_path, generation)
+    snapshot = open_snapshot(address)
+    assert (snapshot.version, str(snapshot.fence)) == (expected["version"], expected["fence"])
+    assert (sorted(snapshot.sessions), snapshot.unfilled) == (expected["sessions"], "")
+    files = msgspec.convert(expected["files"], list[DataFile])
+    assert snapshot.all_files == {file.file_id: file for file in files}
+    assert {name: snapshot.applied(name) for name in expected["applied"]} == expected["applied"]
+
+
+@REPLICAS
+def test_the_rows_of_its_files_are_read_as_they_were_written(tmp_path: Path, generation: int) -> None:
+    address, expected = replica(tmp_path, generation)
+    for file in open_snapshot(address).all_files.values():
+        uri = f"{address.uri}/{file.path}"
+        assert pq.ParquetFile(uri, page_checksum_verification=True).read().to_pylist() == expected["rows"][file.file_id]
+        # Files from before they were sealed have no digest of their bytes, and are read all the same.
+        assert (require_sealed(file, uri) is not None) is (generation >= 3)
+
+
+@REPLICAS
+def test_work_on_an_old_replica_table_goes_on(tmp_path: Path, generation: int) -> None:
+    address, expected = replica(tmp_path, generation)
+    fence = Fence.decode(expected["fence"]) + 1
+    assert raise_fence(address, fence) == fence
+    new = store(address, "2-2", ids=(7,))
+    outcome = commit_files(address, [new], epoch=fence, app_id="batch-3", app_version=1)
+    assert isinstance(outcome, Acknowledged)
+    again = commit_files(address, [new], epoch=fence, app_id="batch-2", app_version=7)
+    assert isinstance(again, AlreadyApplied)
+    assert len(open_snapshot(address).all_files) == len(expected["files"]) + 1
+
+
+def test_a_new_replica_table_has_the_properties_and_columns_that_it_had(tmp_path: Path) -> None:
+    [golden] = [action["metaData"] for action in commits_of(4)[0] if "metaData" in action]
+    made = open_snapshot(make_replica(tmp_path, 1, fence=3)).metadata
+    for part in ("configuration", "partitionColumns", "format"):
+        assert made[part] == golden[part]
+    assert json.loads(made["schemaString"]) == json.loads(golden["schemaString"])
+
+
+def test_a_replica_table_in_the_place_of_a_lost_one_names_its_rebuild(tmp_path: Path) -> None:
+    address = make_replica(tmp_path, 1)
+    shutil.rmtree(address.uri)
+    create_replica(address, TABLE, Fence(2, 3), unfilled="rebuild-n1")
+    properties = open_snapshot(address).metadata["configuration"]
+    assert {name: value for name, value in properties.items() if name.startswith("epochlake.")} == names()["unfilled"]
+
+
+def test_commits_are_written_today_as_in_the_newest_replica_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FORMATS / "replicas" / "4" / "v1" / "air" / "t-1" / "_delta_log"
+    for file in sorted(log.glob("*.json"))[1:]:  # delta-rs writes the first one
+        lines = file.read_bytes().splitlines()
+        information = json.loads(lines[0])["commitInfo"]
+        monkeypatch.setattr(delta_commits.time, "time_ns", lambda at=information["timestamp"]: at * 1_000_000)
+        actions = [json.loads(line) for line in lines[1:]]
+        assert delta_commits.encoded(information["operation"], actions) == file.read_bytes()
+
+
+def test_files_are_added_and_removed_by_the_lines_that_they_were() -> None:
+    commits = commits_of(4)
+    known: dict[str, DataFile] = {}
+    for action in [action for commit in commits for action in commit]:
+        if "add" in action:
+            added = action["add"]
+            file = known[added["path"]] = golden_file(added)
+            assert json.dumps(add_line(file, added["modificationTime"])) == json.dumps(action)
+        elif "remove" in action:
+            removed = action["remove"]
+            line = remove_line(known[removed["path"]], removed["deletionTimestamp"])
+            assert json.dumps(line) == json.dumps(action)
+    assert len(known) == 5  # three that were staged, two that one of them was cut into
+
+
+def golden_file(added: dict[str, Any]) -> DataFile:
+    statistics = json.loads(added["stats"])
+    low, high = statistics["minValues"], statistics["maxValues"]
+    return DataFile(
+        file_id=id_in(added["path"]),
+        label=added["partitionValues"]["_tablet"],
+        path=added["path"],
+        size=added["size"],
+        rows=statistics["numRecords"],
+        min_token=low["_token"],
+        max_token=high["_token"],
+        min_written_at=low["_written_at"],
+        max_written_at=high["_written_at"],
+        has_tombstones=high["_deleted"],
+    )
+
+
+@REPLICAS
+def test_the_marker_of_a_volume(tmp_path: Path, generation: int) -> None:
+    there = FORMATS / "replicas" / str(generation) / "v1"
+    assert read_marker(str(there)) == marker(1)
+    prepare_volume(str(tmp_path / "v1"), marker(1))
+    assert (tmp_path / "v1" / MARKER_FILE).read_bytes() == (there / "epochlake-volume.json").read_bytes()
+
+
+# Beside the log
+
+
+@pytest.mark.parametrize("generation", [2, 4])
+def test_the_ledger_of_compactions(tmp_path: Path, generation: int) -> None:
+    ledger = Ledger(str(shutil.copytree(FORMATS / "ledgers" / str(generation), tmp_path / "compactions")))
+    first, voided, other = MERGES
+    assert ledger.merges("t-1") == {first.file_id: first}
+    assert ledger.merges("t-2") == {other.file_id: other}
+    again = msgspec.structs.replace(voided, file_id="c-again")
+    assert ledger.record([[again]]) == (again,)
+    assert Ledger(ledger.uri).merges("t-1") == {first.file_id: first, "c-again": again}
+
+
+def test_an_entry_of_the_ledger_has_the_hash_that_it_had() -> None:
+    hashes = names()["hashes of the ledger"]
+    assert [entry_hash(merge) for merge in (*MERGES, msgspec.structs.replace(MERGES[1], void=True))] == hashes
+
+
+def generation_of_a_batch(generation: int) -> Generation:
+    file = DataFile(FILES[1], "2-1", f"_tablet=2-1/{FILES[1]}.parquet", 1322, 3, -(2**62), -(2**62) + 2, 100, 101, True)
+    staged = StagedFile(file, frozenset({1, 2}), {3: "no space left"}, -(2**63) if generation >= 3 else None)
+    replaces = "2-1" if generation == 1 else "4000000000000000-7fffffffffffffff"
+    return Generation("b-1", "air.flights", (staged,), (replaces,))
+
+
+@pytest.mark.parametrize("generation", [1, 2, 3])
+def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
+    expected = generation_of_a_batch(generation)
+    place = tmp_path / names()["decision of batch b-1"]
+    place.parent.mkdir()
+    place.write_bytes(stored(f"batch.{generation}.json"))
+    assert decided(str(tmp_path), "b-1") == Decision(1, expected.files)
+    assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
+    if generation == 3:
+        assert msgspec.json.encode(expected) == place.read_bytes()
+
+
+def test_a_receipt_is_a_name(tmp_path: Path) -> None:
+    receipts = Receipts(str(tmp_path))
+    receipt = Receipt(3, 17, "batch-1.x")
+    receipts.add("t-1", receipt)
+    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()] == names()["receipts"]
+    assert receipts.of("t-1") == {3: [receipt]}
+
+
+def test_a_note_of_a_damaged_copy(tmp_path: Path) -> None:
+    address = ReplicaAddress(CLUSTER_ID, 3, "/v3", "air", "t-1")
+    [staged] = generation_of_a_batch(1).files
+    notes = DamageNotes(str(tmp_path))
+    notes.add("t-1", [(StoredFile(staged.file, address), "torn")])
+    [found] = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert str(found.relative_to(tmp_path)) == names()["note of a damaged copy"]
+    found.write_bytes(stored("damage-note.json"))
+    [note] = notes.of("t-1")
+    assert note == DamageNote("t-1", 3, staged.file.path, "torn", 1_700_000_000_000)
+    assert msgspec.json.encode(note) == stored("damage-note.json")
+
+
+def test_a_lease_at_the_root(tmp_path: Path) -> None:
+    (tmp_path / names()["lease"]).write_bytes((FORMATS / "metastore" / "lease.json").read_bytes())
+    lease = Lease("nightly", "p-1", 7, ("air.flights", "sky.stars"), 1_700_000_000_000, "host-1", 4711)
+    assert stored_leases(str(tmp_path)) == [lease]
+    os.utime(tmp_path / names()["lease"], (0, 0))
+    assert stored_leases(str(tmp_path)) == []
+
+
+def test_names_of_files_and_places() -> None:
+    known = names()
+    assert vars(Root("root")) == known["places below the root"]
+    assert path_of("2-1", FILES[1]) == known["a data file of a tablet"]
+    assert path_of("0000000000000000-4000000000000000", FILES[1]) == known["a data file of a range"]
+    assert f"{cut_id(FILES[1], -(2**63), -1)}.parquet" == known["a piece"]
+    assert known["a merged file begins with"] == MERGED
+    assert ReplicaAddress(CLUSTER_ID, 1, "/v1", "air", "t-1").uri == known["a replica table"]
+    assert batch_id("t-1", "write", "nightly") == known["batch nightly"]
+    metadata = msgspec.structs.replace(ClusterMetadata.empty(), identity=Identity("main", CLUSTER_ID))
+    assert table_id_of(metadata, "create-flights") == known["table of request create-flights"]
+
+
+def test_the_mark_of_a_replica_that_was_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks: list[str] = []
+    monkeypatch.setattr(side_effects, "_should_exist", lambda *_: True)
+    monkeypatch.setattr(side_effects, "tokens_of", lambda *_: (0, 1))
+    monkeypatch.setattr(side_effects, "drop", lambda *_, once: marks.append(once))
+    transition = Transition("t-1", 5, Kind.MIGRATION, Stage.STREAMING, (1, 2), (2, 3), 1, 3, started_epoch=17)
+    side_effects.prepare_pending(ClusterMetadata.empty(), transition)
+    assert marks == names()["marks of prepared replicas"]
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("tablet", (-(2**62), -1)), ("range", (-(2**63), -(2**62)))])
+def test_the_window_of_a_data_file_is_in_its_path(kind: str, tokens: tuple[int, int]) -> None:
+    [staged] = generation_of_a_batch(1).files
+    assert msgspec.structs.replace(staged.file, path=names()[f"a data file of a {kind}"]).window == tokens
+    piece = f"_tablet=2-1/{names()['a piece']}"
+    cut = msgspec.structs.replace(staged.file, path=piece, file_id=id_in(piece))
+    assert (cut.origin, cut.window) == (FILES[1], (-(2**63), -1))
