@@ -6,6 +6,7 @@ Nothing here can fail a commit: whatever ZooKeeper does not do is only slower fo
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,13 @@ SHORTEST_CONNECT_SECONDS = 1.0
 
 ANSWER_SECONDS = 1.0
 """How long an answer is awaited about what only saves time, or is asked again: offers, claims, the head."""
+
+CROWD = 8
+"""With more than so many in the line, who has made an offer waits for its answer before it lines up: one of the others
+leads, and a place in the line costs all of them more than the offer does."""
+
+PATIENCE_SECONDS = 0.5
+"""How long. Then it lines up: nobody counts on others to lead."""
 
 
 class ZooKeeperQueue:
@@ -49,6 +57,8 @@ class ZooKeeperQueue:
         self._proposals: Proposals | None = None
         self._claimed: list[Batch] = []
         self._head: Value | None = None
+        self._has_offered = False
+        self._news = threading.Event()
 
     def acquire(self, timeout: float) -> bool:
         started = time.monotonic()
@@ -57,12 +67,22 @@ class ZooKeeperQueue:
             self._proposals = Proposals(self._coordination)
             self._lock = CommitLock(self._coordination)
             # Who has an answer does not need the lock any more, or asks for it again.
-            self._proposals.answers.arrived = self._lock.interrupt
-        self._head = None
-        self._asked = self._ask()
+            self._proposals.answers.arrived = self._answered
         assert self._proposals is not None
         answers = self._proposals.answers
+        offered, self._has_offered = self._has_offered, False
+        if offered and self._lock.contenders > CROWD:
+            self._news.clear()
+            if answers or self._news.wait(min(PATIENCE_SECONDS, timeout / 2)):
+                return False
+        self._head = None
+        self._asked = self._ask()
         return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)), lambda: bool(answers))
+
+    def _answered(self) -> None:
+        assert self._lock is not None
+        self._news.set()
+        self._lock.interrupt()
 
     def seconds_in_line(self) -> float:
         return 0.0 if self._lock is None else self._lock.seconds_waited
@@ -74,6 +94,7 @@ class ZooKeeperQueue:
     def offer(self, proposals: bytes) -> str | None:
         """The ticket is the path of the batch."""
         batch = self._proposals.publish(proposals, ANSWER_SECONDS) if self._proposals is not None else None
+        self._has_offered = batch is not None
         return None if batch is None else batch.path
 
     def withdraw(self, ticket: str) -> bool:

@@ -49,6 +49,8 @@ class Contention:
         self._attempt: Lock | None = None
         self.seconds_waited = 0.0
         """How long the last attempt has waited for those before it; requests do not count."""
+        self.contenders = 0
+        """How many were in the queue when the last attempt looked, itself included."""
 
     def interrupt(self) -> None:
         """Let the attempt that waits now, if there is one, end with False. From any thread; does not block."""
@@ -99,6 +101,7 @@ class Contention:
         finally:
             self._attempt = None
             self.seconds_waited = waiting.seconds
+            self.contenders = requests.contenders
         if not requests.all_answered:
             coordination.remove_later(directory, lock.prefix)
         if not requests.last_answered:
@@ -142,6 +145,7 @@ class _BoundedRequests:
         self.remove_listener = self._client.remove_listener
         self.all_answered = True
         self.last_answered = True
+        self.contenders = 0
 
     def seconds_left(self) -> float:
         return max(_SHORTEST_REQUEST_SECONDS, self._deadline - time.monotonic())
@@ -153,7 +157,9 @@ class _BoundedRequests:
         return self._answer(self._client.get_async(path, watch=watch))
 
     def get_children(self, path: str) -> Any:
-        return self._answer(self._client.get_children_async(path))
+        children = self._answer(self._client.get_children_async(path))
+        self.contenders = self.contenders or len(children)
+        return children
 
     def delete(self, path: str) -> Any:
         return self._answer(self._client.delete_async(path))

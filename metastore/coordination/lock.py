@@ -29,6 +29,11 @@ class CommitLock:
         """How long the last attempt has waited for others; requests do not count."""
         return self._contention.seconds_waited
 
+    @property
+    def contenders(self) -> int:
+        """How many were in the queue when the last attempt looked, itself included."""
+        return self._contention.contenders
+
     def interrupt(self) -> None:
         """Let the attempt that waits now, if there is one, end with False. From any thread; does not block."""
         self._contention.interrupt()

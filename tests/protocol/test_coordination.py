@@ -6,14 +6,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
+from epochlake.metastore.coordination import commit_queue
 from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.commit_queue import CROWD, ZooKeeperQueue
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.coordination.head import Head, correct_head, publish_head, read_head, watch_head
 from epochlake.metastore.coordination.leases import LEASES, Lease, announce, live_leases
@@ -569,3 +572,66 @@ def test_a_leader_whose_session_expired_queues_up_behind_the_others(connect: Ope
     assert leader.current() == "other"
     other.release()
     assert leader.acquire(5)
+
+
+# --- the line of committers ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standing_in_line(connect: Opener, count: int) -> Iterator[None]:
+    """So many wait for the lock, of whom the first has it and gives it back at the end."""
+    sessions = [connect() for _ in range(count)]
+    locks = [CommitLock(session) for session in sessions]
+    assert locks[0].acquire(5)
+    with ThreadPoolExecutor(count) as pool:
+        others = [pool.submit(lock.acquire, 60) for lock in locks[1:]]
+        eventually(lambda: len(sessions[0].children(sessions[0].path("lock"))) == count)
+        yield
+        locks[0].release()
+        for lock, other in zip(locks[1:], others, strict=True):
+            other.add_done_callback(lambda _, lock=lock: lock.release())
+
+
+def in_a_crowd(connect: Opener, session: Coordination) -> ZooKeeperQueue:
+    """A queue that has lined up once behind many others."""
+    queue = ZooKeeperQueue(lambda _: session)
+    with standing_in_line(connect, CROWD):
+        assert not queue.acquire(0.2)
+    return queue
+
+
+def test_who_has_made_an_offer_in_a_crowd_is_answered_without_a_place_in_the_line(
+    connect: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    session, leader = connect(), Proposals(connect())
+    queue = in_a_crowd(connect, session)
+    ticket = queue.offer(b"events")
+    [batch] = leader.claim(leader.pending())
+    lined_up = []
+    session.client.ensure_path(session.path("lock"))
+    session.client.ChildrenWatch(session.path("lock"), lambda children: lined_up.extend(children))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.acquire, 30)
+        leader.answer(batch, {"mine": 7})
+        assert waiting.result(30) is False
+    assert queue.answers() == {ticket: {"mine": 7}}
+    assert lined_up == []
+
+
+def test_who_is_not_answered_in_a_crowd_lines_up_and_leads(connect: Opener) -> None:
+    queue = in_a_crowd(connect, connect())
+    assert queue.offer(b"events") is not None
+    assert queue.acquire(30)
+    queue.release()
+
+
+def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(
+    connect: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    queue = in_a_crowd(connect, connect())
+    started = time.monotonic()
+    assert queue.acquire(60)
+    assert time.monotonic() - started < 30
+    queue.release()
