@@ -38,6 +38,10 @@ LINES = "epochlakeLines"
 DIGEST = "epochlakeDigest"
 """In a commit's information: a SHA-256 of its other lines. A flipped bit could take a file out of the table."""
 
+LOOK_AHEAD = 10
+"""So many commits after the one that is missing are looked for before it is taken for the next one. No table has its
+checkpoints further apart, but for the log of epochs, where the chain of hashes tells."""
+
 Action = Mapping[str, object]
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
@@ -68,21 +72,33 @@ def commit_uri(table: str, version: int) -> str:
     return storage.join(table, LOG, f"{version:020}.json")
 
 
-def put_commit(table: str, version: int, operation: str, actions: Sequence[Action], files: Sequence[str] = ()) -> bool:
+def put_commit(
+    table: str,
+    version: int,
+    operation: str,
+    actions: Sequence[Action],
+    files: Sequence[str] = (),
+    *,
+    may_fill_hole: bool = True,
+) -> bool:
     """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
 
     The actions' files must be on the disk; those among `files`, by their URIs, are synced with the commit's own bytes,
     in one group, before the commit gets its name. True: the commit is there, whole, and on the disk. Raises
     StorageUnavailable when that cannot be told: look at the table then.
+
+    Unless it `may_fill_hole`: TornCommit where there are later versions, as what lay there was committed, and is lost.
     """
     if version:
         sync_commits(table, version - 1)
-    return _put(table, version, operation, actions, syncing.sync, files)
+    return _put(table, version, operation, actions, syncing.sync, files, may_fill_hole)
 
 
 def put_replicated_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
-    """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
-    return _put(table, version, operation, actions, syncing.sync_replicated)
+    """`put_commit` for what other replicas have as well: not synced where `durability` relies on them. No hole is
+    filled.
+    """
+    return _put(table, version, operation, actions, syncing.sync_replicated, (), may_fill_hole=False)
 
 
 def _put(
@@ -91,7 +107,8 @@ def _put(
     operation: str,
     actions: Sequence[Action],
     sync: syncing.Sync,
-    files: Sequence[str] = (),
+    files: Sequence[str],
+    may_fill_hole: bool,
 ) -> bool:
     uri = commit_uri(table, version)
     path = storage.local_path(uri)
@@ -106,6 +123,8 @@ def _put(
             with open(temporary, "xb") as file:
                 file.write(data)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
+            if not may_fill_hole and not os.path.exists(path) and _is_hole(directory, version):
+                raise TornCommit(table, version, "is missing, and later ones are there")
             deadlines.progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:
                 os.link(temporary, path)
@@ -170,9 +189,10 @@ def between(table: str, after: int) -> tuple[int, list[Action]] | None:
 
 
 def commits_after(table: str, after: int) -> list[list[Action]] | None:
-    """What each commit after a version has done, in order. Synced, to be built upon; not empty commits, but whole ones.
+    """What each commit after a version has done, in order. Synced, to be built upon.
 
-    None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
+    None when one of them cannot be read any more, or is missing between others: read the table from its beginning,
+    which tells. Raises StorageUnavailable, TornCommit.
     """
     commits: list[list[Action]] = []
     while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
@@ -182,8 +202,29 @@ def commits_after(table: str, after: int) -> list[list[Action]] | None:
             return None
         _require_whole(table, version, data)
         commits.append([json.loads(line) for line in data.splitlines() if line.strip()])
+    if _are_there_later(table, after + len(commits) + 1):
+        return None
     sync_replicated_commits(table, after + len(commits))
     return commits
+
+
+def _are_there_later(table: str, missing: int) -> bool:
+    """Whether a version that has no commit is a hole: there are commits, or a checkpoint, of later ones."""
+    directory = storage.local_path(storage.join(table, LOG))
+    if directory is None:
+        return False
+    return storage.within_deadline("look at the log of", table, lambda: _is_hole(directory, missing))
+
+
+def _is_hole(directory: str, missing: int) -> bool:
+    """Looks a few commits ahead, and where the newest checkpoint says that it is: one is written every few commits."""
+    if any(os.path.exists(_commit_path(directory, missing + step)) for step in range(1, LOOK_AHEAD + 1)):
+        return True
+    try:
+        with open(f"{directory}/{_LAST_CHECKPOINT}", "rb") as file:
+            return int(json.loads(file.read())["version"]) >= missing
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # a hint: it may be missing, and who opens the table from its beginning judges it
 
 
 def identity(table: str, version: int) -> tuple[int, ...] | None:

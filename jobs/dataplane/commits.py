@@ -349,6 +349,8 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
         else:
             try:
                 require_place(address)
+                if not snapshot.is_still_there():
+                    return Unreachable(f"{address.uri} was exchanged for another copy during the commit")
             except (StorageUnavailable, WrongCluster) as error:
                 return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
             if time.time() - started < LOG_RETENTION_SECONDS / 2:

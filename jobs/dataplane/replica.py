@@ -125,6 +125,14 @@ class ReplicaSnapshot:
         """The newest version that was committed under this application id, None when none was."""
         return storage.within_deadline("look for a commit in", self.address.uri, lambda: self._state.applied(app_id))
 
+    def is_still_there(self) -> bool:
+        """Whether its last commit lies where it lay: else the table was exchanged since, as by a backup.
+
+        True where that cannot be told. Raises StorageUnavailable.
+        """
+        known = self._state.identity
+        return known is None or delta_commits.identity(self.address.uri, self.version) == known
+
     def delta_table(self) -> DeltaTable:
         """A handle for a commit of delta-rs: on object stores at this version, with conflict detection from there on.
         It is used up by that.

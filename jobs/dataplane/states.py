@@ -48,6 +48,8 @@ class ReplicaState:
     ) -> None:
         self.version = version
         self.metadata = metadata
+        self.identity: tuple[int, ...] | None = None
+        """What the file of its last commit is told by; None where that is not known."""
         # A handle that stays at the version that was read from the beginning; `_applied` is what came since.
         self._read_from = read_from
         self._applied = applied or {}
@@ -145,6 +147,7 @@ def open_state(uri: str) -> ReplicaState:
     found = _carried_on(uri) or _read_and_identified(uri)
     if isinstance(found, ReplicaState):
         return found
+    found.state.identity = found.identity
     with _lock:
         _kept[uri] = found
         _kept.move_to_end(uri)

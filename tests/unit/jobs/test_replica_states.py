@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from epochlake.jobs.dataplane import states
+from epochlake.jobs.dataplane import commits, fences, states
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel
 from epochlake.jobs.dataplane.fences import close_sessions, open_session, raise_fence
 from epochlake.jobs.dataplane.files import DataFile
+from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.states import ReplicaState
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store
@@ -172,3 +175,66 @@ def test_no_more_files_are_kept_than_there_may_be(tmp_path: Path, monkeypatch: p
         commit_files(where, [store(where), store(where)], epoch=5, app_id="load", app_version=1)
         assert len(open_snapshot(where).all_files) == 2
     assert [Path(uri).parts[-3] for uri in states._kept] == ["v3"]
+
+
+@pytest.mark.parametrize("later", [1, 12])
+@pytest.mark.parametrize("missing", [1, 11])
+def test_a_commit_that_vanished_between_others_is_not_taken_for_the_next_one(
+    address: ReplicaAddress, later: int, missing: int
+) -> None:
+    """Who has opened the table before it would read and fence as if nothing had come, and fill the hole."""
+    for version in range(2):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+    known = open_snapshot(address).version
+    at_that_time = dict(states._kept)
+    for version in range(2, 2 + missing + later):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+    for version in range(known + 1, known + 1 + missing):
+        Path(address.uri, "_delta_log", f"{version:020}.json").unlink()
+    states._kept.update(at_that_time)
+    seen = commit_files(address, [store(address)], epoch=5, app_id="late", app_version=1)
+    if isinstance(seen, Unreachable):  # what vanished is not in a checkpoint
+        with pytest.raises(StorageUnavailable, match="is missing"):
+            open_snapshot(address)
+        assert isinstance(raise_fence(address, 9), Unreachable)
+    else:
+        assert len(open_snapshot(address).all_files) == 2 + missing + later + 1
+    assert not Path(address.uri, "_delta_log", f"{known + 1:020}.json").exists()
+
+
+def test_a_hole_that_comes_while_a_commit_is_made_is_not_filled(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    before = open_snapshot(address)
+    for version in (2, 3):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+    Path(address.uri, "_delta_log", f"{before.version + 1:020}.json").unlink()
+    monkeypatch.setattr(commits, "open_snapshot", lambda _: before)
+    assert isinstance(commit_files(address, [store(address)], epoch=5, app_id="late", app_version=1), Unreachable)
+    monkeypatch.setattr(fences, "open_snapshot", lambda _: before)
+    assert isinstance(raise_fence(address, 9), Unreachable)
+    assert not Path(address.uri, "_delta_log", f"{before.version + 1:020}.json").exists()
+
+
+def test_a_commit_to_a_table_that_is_exchanged_meanwhile_is_not_acknowledged(
+    address: ReplicaAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older copy went on to as many versions: the commit finds its place there, and proves nothing."""
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    shutil.copytree(address.uri, tmp_path / "copy")
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=2)
+    mine, link = store(address), os.link
+
+    def exchange_and_link(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        shutil.copytree(address.uri, tmp_path / "newer")
+        exchanged(address, tmp_path / "copy")
+        raise_fence(address, 6)
+        shutil.copy(tmp_path / "newer" / Path(source).relative_to(address.uri), source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", exchange_and_link)
+    outcome = commit_files(address, [mine], epoch=6, app_id="load", app_version=3)
+    assert isinstance(outcome, Unreachable)
+    assert "exchanged" in outcome.reason
