@@ -106,6 +106,7 @@ def require_new(root: Root) -> None:
 
     A root with a log passes: the log itself refuses a second beginning. Raises LogUnreadable.
     """
+    storage.require_fit_for_tables(root.uri)
     log = storage.join(root.log, "_delta_log")
     if storage.exists(log):
         return

@@ -20,6 +20,7 @@ from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.snapshots import is_proved
+from epochlake.placement.errors import EpochlakeError
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +257,8 @@ class Follower:
         for listener in self._listeners:
             try:
                 getattr(listener, when)(entry, self._metadata)
+            except EpochlakeError as error:
+                logger.warning("what follows %s epoch %d was not done: %s", when, entry.epoch, error)
             except Exception:
                 logger.exception("a listener failed %s epoch %d", when, entry.epoch)
 

@@ -94,6 +94,7 @@ _KINDS: dict[int, tuple[type[StorageUnavailable], str]] = {
 """What an error number of the system means: the kind of the failure, and what to do."""
 
 _UNKNOWN_SCHEME = re.compile("unrecognized filesystem type|unknown (url )?scheme|unable to recognise url", re.I)
+_READ_OTHERWISE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
 _NUMBER = re.compile(r"(?:code: |os error |errno )(\d+)")
 
 
@@ -155,8 +156,22 @@ def is_same_place(uri: str, other: str) -> bool:
 
 
 def delta_uri(uri: str) -> str:
-    """The place as delta-rs wants it: a local one as a path, so that its characters need no escaping."""
+    """The place as delta-rs wants it: a local one as a path, so that its characters need no escaping.
+
+    Raises StorageMisconfigured where delta-rs would look in another directory all the same.
+    """
+    require_fit_for_tables(uri)
     return local_path(uri) or uri
+
+
+def require_fit_for_tables(uri: str) -> None:
+    """Raise StorageMisconfigured for a local path that names another directory when it is read as a URI."""
+    path = local_path(uri)
+    if path is not None and _READ_OTHERWISE.search(path):
+        raise StorageMisconfigured(
+            f"no table can be at {path!r}: choose a directory without `%` before two hexadecimal digits, without "
+            f"backslashes and without control characters in its path"
+        )
 
 
 def spark_uri(uri: str) -> str:

@@ -61,6 +61,7 @@ def require_places_apart(
     of the one that it replaces, as a new disk may be mounted where the lost one was.
     """
     for uri in uris:
+        storage.require_fit_for_tables(uri)
         _require_room_for_a_directory(uri)
         above = _volume_above(uri)
         if above:

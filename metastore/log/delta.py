@@ -114,6 +114,7 @@ class DeltaLog:
     """One handle on the log table at `uri`; opened on first use."""
 
     def __init__(self, uri: str, *, compact_every: int = 32) -> None:
+        storage.require_fit_for_tables(uri)
         self.uri = uri
         self._options = storage.storage_options(uri)
         self._compact_every = compact_every

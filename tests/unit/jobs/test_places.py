@@ -124,3 +124,28 @@ def test_nodes_on_one_file_system_are_told_so_when_one_is_added(grown: CommandLi
         "all of their replicas\n"
     )
     assert grown.text(*ADD[:2], "n5", *ADD[3:], "d1=other,1GB", "--dry-run").err == ""
+
+
+ODD = ["a%20b", "c\\x", "line\nbreak"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_path_that_would_be_read_as_another_one_is_refused_and_nothing_is_made(
+    unchanged: CommandLine, tmp_path: Path, name: str
+) -> None:
+    words = ["node", "add", "n9", "--datacenter", "dc1", "--rack", "r1", "--volume", f"d1={tmp_path / name},1GiB"]
+    for how in ([], ["--dry-run"]):
+        refused = unchanged.json(*words, *how)
+        assert (refused.code, "choose a directory without" in refused.error["message"]) == (1, True)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_root_that_would_be_read_as_another_one_is_refused_and_nothing_is_made(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = CommandLine(tmp_path / name, capsys)
+    for words in (["init"], ["init", "--dry-run"], ["status"]):
+        refused = command.json(*words)
+        assert (refused.code, "choose a directory without" in refused.error["message"]) == (1, True)
+    assert not (tmp_path / name).exists()
