@@ -78,12 +78,17 @@ class EmbeddedZooKeeper:
             host, port = self._serving(deadline)
             return f"{host}:{port}"
         try:
-            files.directory.mkdir(parents=True, exist_ok=True)
+            files.directory.mkdir(exist_ok=True)  # not its parents: a root that is away is not made anew
             use = open_lock(files.users)
+        except FileNotFoundError as error:
+            raise StorageUnavailable(
+                f"could not start the embedded ZooKeeper in {files.directory}: the root is not there. Check that it is "
+                f"mounted, and retry"
+            ) from error
         except OSError as error:
             raise StorageUnavailable(
-                f"could not start the embedded ZooKeeper in {files.directory}: {error}. "
-                f"Make the directory writable, or name an ensemble in `zookeeper.connect`."
+                f"could not start the embedded ZooKeeper in {files.directory}: {error.strerror}. "
+                f"Make the directory writable, or name an ensemble in `zookeeper.connect`"
             ) from error
         try:
             # The lock is not to be had while a supervisor without users stops its server.
@@ -112,6 +117,14 @@ class EmbeddedZooKeeper:
 
     def _serving(self, deadline: float) -> tuple[str, int]:
         """Where the server serves; started if necessary, by one process at a time."""
+        try:
+            return self._started(deadline)
+        except OSError as error:
+            # The root went away meanwhile, as a mount does.
+            reason = f"its files cannot be used ({error.strerror}: is the root still mounted?)"
+            raise self._not_started(reason) from error
+
+    def _started(self, deadline: float) -> tuple[str, int]:
         files = self._files
         starting = open_lock(files.starting)
         try:

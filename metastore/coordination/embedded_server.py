@@ -339,7 +339,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--jars", type=Path, help="where Spark's jars are; else they are looked for")
     arguments = parser.parse_args(argv)
     files = files_of(arguments.root)
-    files.directory.mkdir(parents=True, exist_ok=True)
+    files.directory.mkdir(exist_ok=True)
     supervisor = open_lock(files.supervisor)
     # A look whether there is a supervisor takes the lock for a moment: do not mistake it for one.
     if not lock_within(supervisor, fcntl.LOCK_EX, time.monotonic() + 0.2):

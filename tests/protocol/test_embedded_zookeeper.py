@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from epochlake.metastore.coordination import embedded
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper, embedded_zookeeper
 from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
@@ -296,3 +297,26 @@ def test_what_has_nothing_to_do_with_the_data_leaves_the_data_alone(root: Path) 
     with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
         assert read_head(coordination) == Head(5, "s", "h")
     assert not list(files_of(root).directory.glob("data.*"))
+
+
+def test_a_root_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
+    """What is made in its place would be in the way when it comes back."""
+    with pytest.raises(StorageUnavailable, match="the root is not there"), embedded_zookeeper(tmp_path / "away", 0):
+        pass
+    assert not (tmp_path / "away").exists()
+
+
+def test_a_root_that_goes_away_while_the_server_is_started_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def unmounted(*_: object) -> bool:
+        root.rename(tmp_path / "away")
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(embedded, "is_supervised", unmounted)
+    with pytest.raises(CoordinationUnavailable, match="is the root still mounted"), embedded_zookeeper(root, 0):
+        pass
+    assert not root.exists()
