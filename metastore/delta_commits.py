@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from epochlake.metastore import deadlines, storage, syncing
 from epochlake.metastore.errors import StorageUnavailable
@@ -172,6 +174,61 @@ def torn_commits(table: str) -> list[TornCommit]:
     return storage.within_deadline("look at the log of", table, look)
 
 
+def damaged_checkpoints(table: str) -> list[str]:
+    """The names, in the log's directory at a local URI, of the checkpoints that cannot be read and of the pointer to a
+    checkpoint that is not there: without them the table can be read, from its commits or an older checkpoint. Empty
+    when nothing is damaged, and when commits are missing that only a damaged checkpoint stood for.
+    """
+    directory = storage.local_path(storage.join(table, LOG))
+    assert directory is not None, f"{table} is on no file system"
+
+    def look() -> list[str]:
+        names = [name for name in os.listdir(directory) if _CHECKPOINT.match(name)]
+        damaged = [name for name in names if not _is_parquet(f"{directory}/{name}")]
+        whole = max((int(name[:20]) for name in names if name not in damaged), default=-1)
+        commits = {int(match[1]) for name in os.listdir(directory) if (match := _COMMIT.match(name))}
+        if not commits or not commits.issuperset(range(whole + 1, max(commits) + 1)):
+            return []
+        pointed = _pointed_at(directory)
+        astray = pointed is not None and not any(int(name[:20]) == pointed for name in names if name not in damaged)
+        return sorted([*damaged, *([_LAST_CHECKPOINT] if astray else [])])
+
+    return storage.within_deadline("look at the log of", table, look)
+
+
+def put_aside(table: str, names: Sequence[str]) -> None:
+    """Give files of the log's directory names that nobody reads. Raises StorageUnavailable."""
+    directory = storage.local_path(storage.join(table, LOG))
+    assert directory is not None, f"{table} is on no file system"
+
+    def rename() -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.rename(f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}")
+        syncing.sync_directory(directory)
+
+    storage.within_deadline("put aside checkpoints of", table, rename)
+
+
+def _is_parquet(path: str) -> bool:
+    try:
+        pq.ParquetFile(path).close()
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _pointed_at(directory: str) -> int | None:
+    """The version of the newest checkpoint, as the pointer says; -1 for one that cannot be read, None without one."""
+    try:
+        with open(f"{directory}/{_LAST_CHECKPOINT}", "rb") as file:
+            return int(json.loads(file.read())["version"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
 def newest_version(table: str) -> int:
     """The newest commit at a local URI, torn or not; -1 when there is none."""
     directory = storage.local_path(storage.join(table, LOG))
@@ -220,11 +277,8 @@ def _is_hole(directory: str, missing: int) -> bool:
     """Looks a few commits ahead, and where the newest checkpoint says that it is: one is written every few commits."""
     if any(os.path.exists(_commit_path(directory, missing + step)) for step in range(1, LOOK_AHEAD + 1)):
         return True
-    try:
-        with open(f"{directory}/{_LAST_CHECKPOINT}", "rb") as file:
-            return int(json.loads(file.read())["version"]) >= missing
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # a hint: it may be missing, and who opens the table from its beginning judges it
+    # A hint: it may be missing, and who opens the table from its beginning judges it.
+    return (_pointed_at(directory) or -1) >= missing
 
 
 def identity(table: str, version: int) -> tuple[int, ...] | None:

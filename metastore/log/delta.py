@@ -384,6 +384,11 @@ class DeltaLog:
             delta_commits.require_whole(self.uri)
         except delta_commits.TornCommit as torn:
             raise torn_log(self.uri, torn) from torn
+        if storage.local_path(self.uri) is not None and (damaged := delta_commits.damaged_checkpoints(self.uri)):
+            raise LogUnreadable(
+                f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, or of a "
+                f"checkpoint that is not there. Its commits are whole: run `epochlake log heal`"
+            )
 
     def _has_lost_its_versions(self) -> bool:
         """Whether the directory of the log holds data files; asked when it is no table."""

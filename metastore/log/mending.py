@@ -23,14 +23,20 @@ from epochlake.metastore.rewriting import Mark, NewFile, add_lines
 
 
 class Mending(msgspec.Struct, frozen=True):
-    """What becomes of a torn commit: it names the entries from `first` to `last` again, or none (0)."""
+    """What becomes of a torn commit: it names the entries from `first` to `last` again, or none (0).
+
+    Or of damaged files of checkpoints, by their names: they are put aside.
+    """
 
     version: int
     damage: str
     first: int = 0
     last: int = 0
+    checkpoints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.checkpoints:
+            return f"{', '.join(self.checkpoints)}: {self.damage}; put aside, the log is read from its commits"
         if not self.first:
             return f"commit {self.version} of the log {self.damage}; it held no entry, and is empty now"
         epochs = f"epoch {self.first}" if self.first == self.last else f"epochs {self.first} to {self.last}"
@@ -39,7 +45,7 @@ class Mending(msgspec.Struct, frozen=True):
 
 def plan_mending(uri: str) -> list[Mending]:
     """What `mend` would do; nothing where no commit is torn. Raises LogUnreadable for what cannot be mended safely."""
-    return [mending for mending, _ in _plan(uri)]
+    return [*_checkpoints(uri), *(mending for mending, _ in _plan(uri))]
 
 
 def mend(uri: str) -> list[Mending]:
@@ -47,6 +53,9 @@ def mend(uri: str) -> list[Mending]:
 
     Raises LogUnreadable for what cannot be mended safely, StorageUnavailable. Safe to repeat, and to do twice at once.
     """
+    aside = _checkpoints(uri)
+    for mending in aside:
+        delta_commits.put_aside(uri, mending.checkpoints)
     planned = _plan(uri)
     for mending, file in planned:
         lines: list[delta_commits.Action] = []
@@ -54,7 +63,14 @@ def mend(uri: str) -> list[Mending]:
             new = NewFile(file.path, file.size, file.rows or 0, {"epoch": mending.first}, {"epoch": mending.last})
             lines = add_lines([new], Mark("epoch-log", mending.last))
         _replace(uri, mending.version, lines)
-    return [mending for mending, _ in planned]
+    return [*aside, *(mending for mending, _ in planned)]
+
+
+def _checkpoints(uri: str) -> list[Mending]:
+    if storage.local_path(uri) is None:
+        return []
+    damaged = delta_commits.damaged_checkpoints(uri)
+    return [Mending(-1, "damaged, or of a checkpoint that is not there", checkpoints=tuple(damaged))] if damaged else []
 
 
 def _plan(uri: str) -> list[tuple[Mending, LogFile | None]]:

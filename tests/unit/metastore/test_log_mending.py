@@ -146,3 +146,36 @@ def test_a_first_commit_that_is_torn_is_refused(uri: str, tmp_path: Path) -> Non
         DeltaLog(uri).read(0)
     with pytest.raises(LogUnreadable, match="copy"):
         mend(uri)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, emptied, halved])
+def test_a_log_whose_newest_checkpoint_is_damaged_is_read_from_its_commits_once_it_was_mended(
+    uri: str, damage: Callable[[Path], None]
+) -> None:
+    entries = chain(52)
+    appended(uri, entries)
+    [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    damage(checkpoint)
+    with pytest.raises(LogUnreadable, match="log heal"):
+        DeltaLog(uri).read(0)
+    assert [mending.checkpoints != () for mending in plan_mending(uri)] == [True]
+    assert "put aside" in str(mend(uri)[0])
+    assert DeltaLog(uri).read(0) == entries
+    assert mend(uri) == []
+
+
+def test_a_damaged_checkpoint_that_alone_stands_for_commits_stays(uri: str) -> None:
+    appended(uri, chain(52))
+    [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    halved(checkpoint)
+    commit_file(uri, 3).unlink()
+    assert delta_commits.damaged_checkpoints(uri) == []
+    assert checkpoint.exists()
