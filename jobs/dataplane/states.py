@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from epochlake.jobs.dataplane.files import DataFile, from_add, from_add_actions, id_in
 from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.delta_commits import Action
+from epochlake.placement.errors import InvalidRequest
 
 KEPT_SECONDS = 3600.0
 """What was not carried on for so long is read anew. Clean-up deletes commits that are older than a day: so none that
@@ -88,7 +89,7 @@ class ReplicaState:
             return self
         try:
             return self._after(commits)
-        except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+        except (InvalidRequest, KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
             raise UnknownAction(repr(error)) from error
 
     def _after(self, commits: Sequence[Sequence[Action]]) -> ReplicaState:
@@ -102,6 +103,7 @@ class ReplicaState:
                         pass
                     case "add", dict():
                         adds.append(from_add(content))
+                        _ = adds[-1].window  # of another tool's file there is none
                     case "remove", dict():
                         files = dict(self.files) if files is None else files
                         files.pop(id_in(content["path"]), None)
@@ -195,6 +197,7 @@ def _read_and_identified(uri: str) -> _Kept | ReplicaState:
 
 
 def _read(uri: str) -> ReplicaState:
+    """Raises StorageDamaged when another tool has written files into it."""
     table = DeltaTable(storage.delta_uri(uri), storage_options=storage.storage_options(uri))
     metadata = table.metadata()
     action = {
@@ -207,4 +210,13 @@ def _read(uri: str) -> ReplicaState:
         "createdTime": metadata.created_time,
         "configuration": metadata.configuration,
     }
-    return ReplicaState(table.version(), action, table)
+    state = ReplicaState(table.version(), action, table)
+    for file in state.files.values():
+        try:
+            _ = file.window
+        except (InvalidRequest, ValueError) as error:
+            raise storage.StorageDamaged(
+                f"the replica table {uri} holds {file.path}, which Epochlake has not written: another tool has changed "
+                f"the table. Its rows lie on the other replicas: replace its node (`epochlake node replace`)"
+            ) from error
+    return state

@@ -18,9 +18,13 @@ from epochlake.jobs.dataplane.files import DataFile
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.states import ReplicaState
+from epochlake.jobs.pipeline import landing
+from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.repair import repair
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label
 
+from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.replicas import make_replica, store
 
 READERS = ["load", "stream", "nobody"]
@@ -128,10 +132,6 @@ def test_the_same_directory_with_another_commit_at_the_same_version_is_told(
     assert reads.count(address.uri) == 1
 
 
-def by_optimizing(table: DeltaTable) -> None:
-    table.optimize.compact(partition_filters=[])
-
-
 def by_setting_a_property(table: DeltaTable) -> None:
     table.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
 
@@ -141,7 +141,7 @@ def by_checkpoint(table: DeltaTable) -> None:
     table.cleanup_metadata()
 
 
-@pytest.mark.parametrize("change", [by_optimizing, by_setting_a_property, by_checkpoint])
+@pytest.mark.parametrize("change", [by_setting_a_property, by_checkpoint])
 def test_what_another_tool_commits_is_seen(address: ReplicaAddress, change: Callable[[DeltaTable], None]) -> None:
     for version in range(3):
         commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
@@ -238,3 +238,20 @@ def test_a_commit_to_a_table_that_is_exchanged_meanwhile_is_not_acknowledged(
     outcome = commit_files(address, [mine], epoch=6, app_id="load", app_version=3)
     assert isinstance(outcome, Unreachable)
     assert "exchanged" in outcome.reason
+
+
+def test_a_replica_that_another_tool_has_written_to_counts_as_damaged_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    cluster = placed(tmp_path, FOUR, "ABC")
+    written = {cluster.write(cluster.pipeline()) for _ in range(4)}
+    DeltaTable(cluster.address("A").uri).optimize.compact()
+    for _ in range(2):
+        assert written == cluster.read(cluster.pipeline())
+        written.add(cluster.write(cluster.pipeline()))
+        states._kept.clear()
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match="another tool"):
+        cluster.read(cluster.pipeline())
+    assert not repair(cluster.cluster, "air.flights").complete
