@@ -73,6 +73,7 @@ class LogWentBack(HashMismatch):
             f"{found} to {known_by} (hash {known_hash[:12] or 'unknown'}): an older copy of the log, or another log, "
             "is in its place. Nothing was appended. Restore the newest copy of the log; if the epochs that are missing "
             "are lost for good, run `epochlake log accept-loss`"
+            + ("; if that finds nothing lost, only this process remembers more: end it" * (known_by == "this process"))
         )
         self.log_epoch = log_epoch
         self.known_epoch = known_epoch

@@ -27,6 +27,9 @@ REMOTE = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SAME = {"s3a": "s3"}
 
+LONGEST_NAME = 255
+"""Bytes in the name of a directory."""
+
 T = TypeVar("T")
 
 Inode = tuple[int, int]
@@ -109,6 +112,8 @@ def _require_room_for_a_directory(uri: str) -> None:
 
     def look() -> str:
         path = local
+        if len(os.fsencode(os.path.basename(path))) > LONGEST_NAME:
+            raise InvalidRequest(f"a volume cannot be at {uri[:80]}…: its name is too long for file systems")
         while not os.path.lexists(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
         return "" if os.path.isdir(path) else path

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = 130
-SAID = "epochlake: interrupted; nothing was committed"
+NOTHING = "interrupted; nothing was committed"
 
 
 def run() -> None:
@@ -39,7 +39,13 @@ def run() -> None:
 
 def _leave_at_once(signum: int, frame: FrameType | None) -> None:
     """While modules are imported: an exception there can come out as any other error of any library."""
-    os.write(2, f"{SAID}\n".encode())
+    said = f"epochlake: {NOTHING}"
+    if "json" in " ".join(sys.argv[1:]).replace("=", " ").split():
+        # As `main` says it, by hand: nothing that could format it may be imported yet. One word more may be wrong here
+        # (a table called json), and an error as a document harms nobody.
+        body = f'{{\n    "type": "Interrupted",\n    "message": "{NOTHING}",\n    "exit_code": {INTERRUPTED}\n  }}'
+        said = f'{{\n  "error": {body}\n}}'
+    os.write(2, f"{said}\n".encode())
     os._exit(INTERRUPTED)
 
 

@@ -195,7 +195,9 @@ class DeltaLog:
             if self._has_moved_on(read_at):
                 raise AppendConflict(f"epoch {first} was not appended, it was read too long ago: {cause}") from error
             self._discard(stored)
-            raise AppendFailed(f"epoch {first} was not written: {cause}") from error
+            failed = AppendFailed(f"epoch {first} was not written: {cause}")
+            failed.exit_code = cause.exit_code  # a full disk may have room later, a wrong owner stays
+            raise failed from error
         if not appended:
             self._discard(stored)
             raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before")

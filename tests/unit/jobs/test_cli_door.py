@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import shutil
 import subprocess
 import sys
@@ -211,3 +212,12 @@ def test_a_ctrl_c_in_the_first_second_is_one_line(tmp_path: Path, module: str) -
         [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING, module], capture_output=True, text=True, cwd=tmp_path
     )
     assert (ended.returncode, ended.stderr) == (130, "epochlake: interrupted; nothing was committed\n")
+
+
+def test_a_ctrl_c_in_the_first_second_is_a_document_where_one_is_asked_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING, "typer", "--output", "json", "status"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert json.loads(ended.stderr) == {
+        "error": {"type": "Interrupted", "message": "interrupted; nothing was committed", "exit_code": 130}
+    }

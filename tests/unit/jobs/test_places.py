@@ -149,3 +149,19 @@ def test_a_root_that_would_be_read_as_another_one_is_refused_and_nothing_is_made
         refused = command.json(*words)
         assert (refused.code, "choose a directory without" in refused.error["message"]) == (1, True)
     assert not (tmp_path / name).exists()
+
+
+def test_a_name_that_no_file_system_takes_is_refused(unchanged: CommandLine, tmp_path: Path) -> None:
+    words = [
+        "node",
+        "add",
+        "n9",
+        "--datacenter",
+        "dc1",
+        "--rack",
+        "r1",
+        "--volume",
+        f"d1={tmp_path / ('x' * 300)},1GiB",
+    ]
+    refused = unchanged.json(*words)
+    assert (refused.code, "too long" in refused.error["message"]) == (2, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -365,3 +366,21 @@ def test_committing_and_reading_what_others_have_committed_imports_no_pandas(tmp
     command = [sys.executable, "-c", COMMITTING, str(tmp_path / "log")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 75), (errno.EACCES, 1)])
+def test_an_append_that_failed_is_worth_retrying_when_its_cause_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    uri = str(tmp_path / "log")
+    create_log_table(uri)
+    log = DeltaLog(uri)
+    log.read(0)
+
+    def refused(*_: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(delta, "append_files", refused)
+    with pytest.raises(AppendFailed) as failed:
+        log.append(chain(1))
+    assert failed.value.exit_code == code
