@@ -258,7 +258,7 @@ class Follower:
             try:
                 getattr(listener, when)(entry, self._metadata)
             except EpochlakeError as error:
-                logger.warning("what follows %s epoch %d was not done: %s", when, entry.epoch, error)
+                logger.warning("a listener failed %s epoch %d: %s", when, entry.epoch, error)
             except Exception:
                 logger.exception("a listener failed %s epoch %d", when, entry.epoch)
 
