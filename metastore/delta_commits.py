@@ -125,7 +125,8 @@ def _put(
             with open(temporary, "xb") as file:
                 file.write(data)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
-            if not may_fill_hole and not os.path.exists(path) and _is_hole(directory, version):
+            # In this order: others who commit this version and the next one meanwhile leave no hole.
+            if not may_fill_hole and _is_hole(directory, version) and not os.path.exists(path):
                 raise TornCommit(table, version, "is missing, and later ones are there")
             deadlines.progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:

@@ -37,7 +37,7 @@ class UnknownAction(Exception):
 
 
 class ReplicaState:
-    """A replica table at `version`. Never changed; `metadata` is Delta's metaData action."""
+    """A replica table at `version`, which stays what it is; `metadata` is Delta's metaData action."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ReplicaState:
         self.version = version
         self.metadata = metadata
         self.identity: tuple[int, ...] | None = None
-        """What the file of its last commit is told by; None where that is not known."""
+        """What the file of its last commit is told by, once it is kept; None where that is not known."""
         # A handle that stays at the version that was read from the beginning; `_applied` is what came since.
         self._read_from = read_from
         self._applied = applied or {}
