@@ -26,6 +26,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
+from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import tablet_ranges
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class SparkSegregator:
         numbers = self._spark.range(0, len(asked), numPartitions=len(asked))
         task = partial(_segregate_numbered, rate, tuple(asked), storage.used_settings())
         results = {row.number: row.result for row in numbers.mapInArrow(task, _RESULT_DDL).collect()}
-        return [msgspec.json.decode(results[number], type=Segregated) for number in range(len(asked))]
+        return [msgspec.json.decode(results[number], type=decodable(Segregated)) for number in range(len(asked))]
 
 
 def _segregate_numbered(

@@ -19,6 +19,7 @@ import msgspec
 from epochlake.metastore.deadlines import DEADLINE_SECONDS
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, spelt_alike
+from epochlake.placement.decoding import decodable
 from msgspec import Meta
 
 DEFAULT_FILE = Path("conf") / "epochlake.toml"
@@ -402,7 +403,7 @@ def _refuse_single_underscores(values: Mapping[str, Mapping[str, Any]], environ:
 def _converted(origin: str, section: str, key: str, value: Any, *, strict: bool) -> Any:
     kind = KEYS[section][key]
     try:
-        return msgspec.convert(_spelt(value, kind), kind, strict=strict)
+        return msgspec.convert(_spelt(value, kind), decodable(kind), strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigurationError(
             f"{origin}: {_label(section, key)} is {_as_toml(value)}, expected {expected(kind)}."

@@ -32,6 +32,7 @@ from epochlake.metastore.metadata.model import (
     Transition,
 )
 from epochlake.metastore.metadata.rings import Rings, Running
+from epochlake.placement.decoding import decodable
 from epochlake.placement.ring.codec import decode_state
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.tablet_map import TabletMap
@@ -143,7 +144,7 @@ def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
     source = pa.BufferReader(body)
     try:
         table = pa.ipc.open_stream(source).read_all()
-        rest = msgspec.json.decode(table.schema.metadata[b"epochlake"], type=_Rest)
+        rest = msgspec.json.decode(table.schema.metadata[b"epochlake"], type=decodable(_Rest))
         if not 1 <= rest.format <= FORMAT:
             known = f"1 to {FORMAT}"
             raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows formats {known}")
@@ -195,7 +196,7 @@ def _rings(small: _Rings, table: pa.Table) -> Rings:
 def format_of(data: bytes) -> int:
     """The format of a snapshot that `decode_snapshot` can read."""
     metadata = pa.ipc.open_stream(data[:-_DIGEST_BYTES]).schema.metadata
-    return msgspec.json.decode(metadata[b"epochlake"], type=_Rest).format
+    return msgspec.json.decode(metadata[b"epochlake"], type=decodable(_Rest)).format
 
 
 def is_proved(entry: Entry | None, metadata: ClusterMetadata, position: Position) -> bool:

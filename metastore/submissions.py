@@ -17,6 +17,7 @@ from epochlake.metastore.log.entry import EncodedEvent, Entry, decode_event, enc
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, TakeSnapshot
+from epochlake.placement.decoding import decodable
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def decode_proposals(data: bytes) -> list[Submission]:
     """Submissions of another process. What this version cannot read is left out: its owner proposes it itself."""
     submissions = []
     try:
-        proposals = msgspec.msgpack.decode(data, type=list[Proposal])
+        proposals = msgspec.msgpack.decode(data, type=decodable(list[Proposal]))
     except msgspec.MsgspecError as error:
         logger.warning("proposals of another process cannot be read: %s", error)
         return []

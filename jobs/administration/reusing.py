@@ -20,6 +20,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, Volume
+from epochlake.placement.decoding import decodable
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def asides(uri: str) -> list[str]:
 def decode_marker(uri: str) -> VolumeMarker:
     """The marker at `uri`. Raises StorageUnavailable when it cannot be read."""
     try:
-        return msgspec.json.decode(storage.read_bytes(uri), type=VolumeMarker)
+        return msgspec.json.decode(storage.read_bytes(uri), type=decodable(VolumeMarker))
     except msgspec.MsgspecError as error:
         raise StorageUnavailable(f"the marker {uri} cannot be read: {error}. Restore the file") from error
 

@@ -17,6 +17,7 @@ from epochlake.jobs.dataplane.damage import StoredFile
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.placement.decoding import decodable
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,6 @@ class DamageNotes:
 
 def _decoded(data: bytes) -> DamageNote | None:
     try:
-        return msgspec.json.decode(data, type=DamageNote)
+        return msgspec.json.decode(data, type=decodable(DamageNote))
     except (msgspec.DecodeError, ValueError):
         return None

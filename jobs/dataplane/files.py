@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
+from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import TABLET, TOKEN, range_label, tokens_of_label
 
 STATISTICS_COLUMNS = (TOKEN, WRITTEN_AT, DELETED)
@@ -162,7 +163,7 @@ def from_add(add: Mapping[str, Any]) -> DataFile:
         "max_written_at": high[WRITTEN_AT],
         "has_tombstones": high[DELETED],
     }
-    return msgspec.convert(file, DataFile)
+    return msgspec.convert(file, decodable(DataFile))
 
 
 def from_add_actions(actions: pa.Table) -> Iterator[DataFile]:

@@ -28,6 +28,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
+from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import TOKEN, range_label
 from numpy.typing import NDArray
 
@@ -92,7 +93,7 @@ def merge_with_spark(spark: SparkSession) -> Merger:
 
     def merge(plan: MergePlan) -> list[MergedFile]:
         rows = _merged_rows(spark, plan).mapInArrow(partial(_encoded, plan), "merged string").toArrow()
-        return [msgspec.json.decode(one, type=MergedFile) for one in rows.column(0).to_pylist()]
+        return [msgspec.json.decode(one, type=decodable(MergedFile)) for one in rows.column(0).to_pylist()]
 
     return merge
 

@@ -23,6 +23,7 @@ from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.placement.decoding import decodable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +148,7 @@ class SparkCopier:
         rate = self._bytes_per_second / tasks
         task = partial(_copy_numbered, self._how, rate, tuple(copies), storage.used_settings())
         for row in numbers.mapInArrow(task, _RESULT_DDL).toLocalIterator(prefetchPartitions=True):
-            result = row.failure if row.file is None else msgspec.json.decode(row.file, type=DataFile)
+            result = row.failure if row.file is None else msgspec.json.decode(row.file, type=decodable(DataFile))
             results[copies[row.number].key] = _told(result, progress)
         return _copied(copies, results)
 

@@ -10,6 +10,7 @@ import msgspec
 from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import VolumeId
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 MARKER_FILE = "epochlake-volume.json"
@@ -84,7 +85,7 @@ def read_marker(uri: str) -> VolumeMarker:
             f"mounted. Mount it and retry; its replicas count as missing until then"
         ) from error
     try:
-        marker = msgspec.json.decode(data, type=VolumeMarker)
+        marker = msgspec.json.decode(data, type=decodable(VolumeMarker))
     except msgspec.MsgspecError as error:
         raise storage.StorageDamaged(
             f"the marker {marker_uri(uri)} cannot be read: {error}. Restore the file"

@@ -24,6 +24,7 @@ from epochlake.jobs.demo.story import Deed, Holding, Moment, Read, ReadBack, Sto
 from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Stage:
         """Have everything read at `level`; a read that fails is a result, too."""
         self.progress.say(f"reading everything back at {level}")
         self._writer.send(Command(checksum=level))
-        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=Answer)
+        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=decodable(Answer))
         return ReadBack(level, answer.checksum, answer.error, answer.ended - answer.started)
 
     def order(self, arguments: Sequence[str], node: str, what: str) -> None:
@@ -195,12 +196,12 @@ class Stage:
         self.story.processes.append(msgspec.structs.replace(ended, command="epochlake coordinator run"))
         if ended.exit_code == 0:
             try:
-                self.story.streamed = msgspec.json.decode(output, type=Streamed)
+                self.story.streamed = msgspec.json.decode(output, type=decodable(Streamed))
             except msgspec.MsgspecError as error:
                 raise ChildFailed(f"the coordinator's report cannot be read ({error}): {output[:200]!r}") from error
 
     def _answer(self, asked: str) -> Answer:
-        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=Answer)
+        answer = msgspec.json.decode(self._writer.receive(ANSWER_SECONDS, self.look), type=decodable(Answer))
         if answer.error is not None:
             raise DemoFailed(f"the writer could not {asked}: {answer.error}")
         return answer

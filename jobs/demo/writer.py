@@ -22,6 +22,7 @@ from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.jobs.spark_session import session
 from epochlake.metastore.configuration import load
 from epochlake.metastore.diagnostics import start_logging
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 from pyspark.errors import PySparkException
 
@@ -52,7 +53,10 @@ def main(argv: list[str]) -> int:
                 _warm_up(spark)
                 _say(answers, Answer(time.time(), time.time(), pipeline.epoch))
                 for line in sys.stdin.buffer:
-                    _say(answers, _carried_out(msgspec.json.decode(line, type=Command), pipeline, spark, source))
+                    _say(
+                        answers,
+                        _carried_out(msgspec.json.decode(line, type=decodable(Command)), pipeline, spark, source),
+                    )
         finally:
             spark.stop()
     return 0

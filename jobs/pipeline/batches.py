@@ -31,6 +31,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
+from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import range_label, tokens_of_label
 
 FORMAT = 1
@@ -272,7 +273,7 @@ def is_stored(metadata: ClusterMetadata, table: Table, staged: StagedFile, volum
 
 def _decode(data: bytes, uri: str) -> Generation:
     try:
-        generation = msgspec.json.decode(data, type=Generation)
+        generation = msgspec.json.decode(data, type=decodable(Generation))
     except msgspec.MsgspecError as error:
         raise LogUnreadable(f"what batch {uri} is made of cannot be read: {error}. Restore the file") from error
     if generation.format != FORMAT:

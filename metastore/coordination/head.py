@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination, Value
 from epochlake.metastore.log.entry import Position
+from epochlake.placement.decoding import decodable
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
@@ -222,6 +223,6 @@ def _read(coordination: Coordination, path: str, timeout: float) -> Value | None
 def decode_head(data: bytes) -> Head | None:
     """The head in the data of its znode; None when it cannot be read."""
     try:
-        return msgspec.json.decode(data, type=Head)
+        return msgspec.json.decode(data, type=decodable(Head))
     except msgspec.MsgspecError:
         return None

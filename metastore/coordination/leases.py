@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
+from epochlake.placement.decoding import decodable
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -155,7 +156,7 @@ def live_leases(coordination: Coordination, timeout: float | None = None) -> lis
 def decode(path: str, data: bytes) -> Lease:
     """The lease that is kept at `path`. Raises UnknownFormat."""
     try:
-        return msgspec.json.decode(data, type=Lease)
+        return msgspec.json.decode(data, type=decodable(Lease))
     except msgspec.MsgspecError as error:
         raise UnknownFormat(
             f"could not list the live pipelines: the lease {path} cannot be read ({error}). "

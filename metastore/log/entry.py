@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from epochlake.metastore.errors import HashMismatch, LogGap, UnknownFormat
 from epochlake.metastore.metadata.events import KINDS, Event
+from epochlake.placement.decoding import decodable
 
 FORMAT = 1
 """The version of the payload's format that is written. An unknown one is refused, never guessed."""
@@ -94,14 +95,14 @@ def decode_event(kind: str, payload: str, attachment: bytes | None, *, epoch: in
             return _decoder(kind).decode(payload)
         fields = msgspec.json.decode(payload, type=dict[str, Any])
         fields["attachment"] = attachment
-        return msgspec.convert(fields, KINDS[kind])
+        return msgspec.convert(fields, decodable(KINDS[kind]))
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"epoch {epoch}: the payload of {kind} cannot be read: {error}") from error
 
 
 @cache
 def _decoder(kind: str) -> msgspec.json.Decoder[Event]:
-    return msgspec.json.Decoder(KINDS[kind])
+    return msgspec.json.Decoder(decodable(KINDS[kind]))
 
 
 def entry_hash(entry: Entry) -> str:

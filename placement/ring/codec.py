@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from epochlake.placement.decoding import decodable
 from epochlake.placement.ring.placements import Placements, same, settled
 from epochlake.placement.ring.state import Operation, RingState
 
@@ -25,14 +26,14 @@ def encode_operation(operation: Operation) -> bytes:
 
 def decode_state(data: bytes) -> RingState:
     """Raises `msgspec.DecodeError` (or its `ValidationError`) when these are not the bytes of a state."""
-    state = msgspec.msgpack.decode(data, type=RingState, dec_hook=_to_array)
+    state = msgspec.msgpack.decode(data, type=decodable(RingState), dec_hook=_to_array)
     shared = {replication: _shared(placements) for replication, placements in state.placements.items()}
     return msgspec.structs.replace(state, placements=shared)
 
 
 def decode_operation(data: bytes) -> Operation:
     """Raises like `decode_state`."""
-    return msgspec.msgpack.decode(data, type=Operation, dec_hook=_to_array)
+    return msgspec.msgpack.decode(data, type=decodable(Operation), dec_hook=_to_array)
 
 
 def _shared(placements: Placements) -> Placements:
