@@ -63,6 +63,9 @@ WITHDRAWAL_SECONDS = 5.0
 CONTENDED_SECONDS = 0.02
 """A lock that took longer than this was waited for: then offering and claiming proposals is worth its round trips."""
 
+REMEMBERED_SECONDS = 1.0
+"""After so long without a sign of others a committer neither offers nor claims any more."""
+
 RETRY_SECONDS = 0.2
 """The pause before asking again while ZooKeeper or the storage does not answer."""
 
@@ -73,9 +76,10 @@ class CommitQueue(Protocol):
     A ticket, whatever its type, stands for proposals that were offered to whoever holds the lock.
     """
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
         """Wait for the lock. False after `timeout`, and as soon as there are `answers` of others.
 
+        `meanwhile` is called once, by this thread, when others have been waited for for `after` seconds.
         Raises CoordinationUnavailable when there is nobody to ask.
         """
         ...
@@ -162,6 +166,8 @@ class Committer:
         self._leading = False
         # Used by the thread that leads only.
         self._contended = False
+        self._others_seen = 0.0
+        self._led_last = False
         self._announced: Position | None = None
         self._offers: list[_Offer] = []
         self._told_epoch = 0
@@ -290,10 +296,14 @@ class Committer:
     def _lead(self, mine: Submission) -> None:
         """Take the lock once and commit what waits; on return `mine` has an outcome, or its time is not over."""
         self._end_offers()
-        if self._contended:
+        # Who has led last has read the log to its end: it leads again at less cost than anybody else, if it is here.
+        if self._contended and not self._led_last:
             self._offer(mine)
+        self._led_last = False
         try:
-            acquired = self._queue.acquire(max(0.0, mine.deadline - time.monotonic()))
+            acquired = self._queue.acquire(
+                max(0.0, mine.deadline - time.monotonic()), CONTENDED_SECONDS, lambda: self._offer_in_line(mine)
+            )
         except CoordinationUnavailable as error:
             logger.debug("the commit lock cannot be asked for: %s", error)
             acquired = False
@@ -308,15 +318,26 @@ class Committer:
             self._settle_overdue()
             return
         try:
-            self._contended = self._queue.seconds_in_line() > CONTENDED_SECONDS
+            self._look_for_others(self._queue.seconds_in_line() > CONTENDED_SECONDS)
             if mine.outcome is not None:
                 return
+            self._led_last = True
             self._announced = self._queue.announced()
             self._commit_waiting(mine)
             self._queue.publish(self._follower.position)
             self._compact()
         finally:
             self._queue.release()
+
+    def _offer_in_line(self, mine: Submission) -> None:
+        self._look_for_others(True)
+        self._offer(mine)
+
+    def _look_for_others(self, seen: bool) -> None:
+        """Offer and claim from now on when others were `seen`, and for a while after they were seen last."""
+        if seen:
+            self._others_seen = time.monotonic()
+        self._contended = seen or time.monotonic() - self._others_seen < REMEMBERED_SECONDS
 
     def _offer(self, mine: Submission) -> None:
         """Show what waits here to whoever holds the lock.
@@ -494,7 +515,8 @@ class Committer:
         self._follower.require_reached(self._announced)
         read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
-        claims = self._claim()
+        looked = self._contended
+        claims = self._claim() if looked else []
         # An offer of an earlier try of one's own request, by a process that is gone or cut off, is claimed and dropped.
         own = {submission.request_id for submission in batch}
         claimed = [submission for claim in claims for submission in claim if submission.request_id not in own]
@@ -503,9 +525,9 @@ class Committer:
         # has fenced the log in between, and told a failure, is only seen by the version.
         if self._follower.log.version() != read:
             raise AppendConflict("a planner has read the log by itself")
-        if not self._contended and prepared.fails_an_earlier_try():
+        if not looked and prepared.fails_an_earlier_try():
             # Nobody else has been looked for in line: the next try does.
-            self._contended = True
+            self._look_for_others(True)
             return False
         if prepared.entries:
             try:
@@ -531,9 +553,9 @@ class Committer:
 
     def _claim(self) -> list[list[Submission]]:
         """The proposals of processes that wait for the lock; claimed after the log was read: see `_conclude`."""
-        if not self._contended:
-            return []
-        return [decode_proposals(data) for data in self._queue.claim()]
+        claims = [decode_proposals(data) for data in self._queue.claim()]
+        self._look_for_others(bool(claims))
+        return claims
 
     def _compact(self) -> None:
         try:

@@ -60,7 +60,7 @@ class ZooKeeperQueue:
         self._has_offered = False
         self._news = threading.Event()
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
         started = time.monotonic()
         if self._lock is None:
             self._coordination = self._connect(min(CONNECT_TIMEOUT_SECONDS, max(timeout, SHORTEST_CONNECT_SECONDS)))
@@ -70,14 +70,17 @@ class ZooKeeperQueue:
             self._proposals.answers.arrived = self._answered
         assert self._proposals is not None
         answers = self._proposals.answers
-        offered, self._has_offered = self._has_offered, False
-        if offered and self._lock.contenders > CROWD:
+        if self._has_offered and self._lock.contenders > CROWD:
             self._news.clear()
             if answers or self._news.wait(min(PATIENCE_SECONDS, timeout / 2)):
                 return False
         self._head = None
         self._asked = self._ask()
-        return self._lock.acquire(max(0.0, timeout - (time.monotonic() - started)), lambda: bool(answers))
+        left = max(0.0, timeout - (time.monotonic() - started))
+        try:
+            return self._lock.acquire(left, lambda: bool(answers), after, meanwhile)
+        finally:
+            self._has_offered = False
 
     def _answered(self) -> None:
         assert self._lock is not None

@@ -58,10 +58,16 @@ class Contention:
         if attempt is not None:
             attempt.cancel()
 
-    def acquire(self, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
+    def acquire(
+        self,
+        timeout: float,
+        unless: Callable[[], bool] = lambda: False,
+        after: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> bool:
         """Wait in the queue for at most `timeout` seconds. Are we first now?
 
-        Who calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
+        `meanwhile` is called once, by this thread, when those before us have been waited for for `after` seconds. Who calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
         first, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
         `CoordinationUnavailable`: the time passed without an answer from ZooKeeper; outages that are shorter than
         the timeout are waited out.
@@ -72,7 +78,7 @@ class Contention:
         directory = coordination.ensure(self._name, requests.seconds_left())
         lock = Lock(requests, directory, self._identifier)
         lock.assured_path = True
-        lock.wake_event = waiting = _EventUntil(deadline)
+        lock.wake_event = waiting = _EventUntil(deadline, after, meanwhile)
         self._attempt = lock
         try:
             if unless():
@@ -86,7 +92,7 @@ class Contention:
             # Somebody has deleted the directory: it is there again for the next attempt.
             coordination.forget(directory)
             if time.monotonic() < deadline:
-                return self.acquire(deadline - time.monotonic(), unless)
+                return self.acquire(deadline - time.monotonic(), unless, after, meanwhile)
             raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper. Try again.") from error
         except KazooException as error:
             coordination.remove_later(directory, lock.prefix)
@@ -182,17 +188,31 @@ class _BoundedRequests:
 
 
 class _EventUntil(threading.Event):
-    """An event whose waits end at one deadline, however often it is waited for."""
+    """An event whose waits end at one deadline, however often it is waited for.
 
-    def __init__(self, deadline: float) -> None:
+    `meanwhile` is called once, when its waits have taken `after` seconds together.
+    """
+
+    def __init__(self, deadline: float, after: float, meanwhile: Callable[[], None] | None) -> None:
         super().__init__()
         self._deadline = deadline
+        self._after = after
+        self._meanwhile = meanwhile
         self.seconds = 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
+        first = max(0.0, self._after - self.seconds)
+        if self._meanwhile is not None and first < self._deadline - time.monotonic():
+            if self._wait(first):
+                return True
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+        return self._wait(self._deadline - time.monotonic())
+
+    def _wait(self, timeout: float) -> bool:
         started = time.monotonic()
         try:
-            return super().wait(max(0.0, self._deadline - started))
+            return super().wait(max(0.0, timeout))
         finally:
             self.seconds += time.monotonic() - started
 

@@ -38,13 +38,20 @@ class CommitLock:
         """Let the attempt that waits now, if there is one, end with False. From any thread; does not block."""
         self._contention.interrupt()
 
-    def acquire(self, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
+    def acquire(
+        self,
+        timeout: float,
+        unless: Callable[[], bool] = lambda: False,
+        after: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> bool:
         """Wait for the lock for at most `timeout` seconds; False when others had it all that time.
 
-        `unless`: what makes the lock needless, see `interrupt`. After False, and after `CoordinationUnavailable`
+        `unless`: what makes the lock needless, see `interrupt`. `meanwhile` is called once when others have been waited
+        for for `after` seconds. After False, and after `CoordinationUnavailable`
         (ZooKeeper did not answer in that time), no contender of ours stays in the queue.
         """
-        return self._contention.acquire(timeout, unless)
+        return self._contention.acquire(timeout, unless, after, meanwhile)
 
     def release(self) -> None:
         """Give the lock back; does nothing if it was not acquired. Never raises."""

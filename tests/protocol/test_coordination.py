@@ -635,3 +635,34 @@ def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(
     assert queue.acquire(60)
     assert time.monotonic() - started < 30
     queue.release()
+
+
+def test_who_waits_in_line_can_offer_there_and_is_answered_there(connect: Opener) -> None:
+    queue, leader, offered = ZooKeeperQueue(lambda _: session), Proposals(connect()), []
+    session = connect()
+
+    def offer() -> None:
+        offered.append(queue.offer(b"events"))
+        [batch] = leader.claim(leader.pending())
+        leader.answer(batch, {"mine": 7})
+
+    with standing_in_line(connect, 2):
+        started = time.monotonic()
+        assert queue.acquire(60, 0.02, offer) is False
+        assert time.monotonic() - started < 30
+    assert queue.answers() == {offered[0]: {"mine": 7}}
+    assert len(offered) == 1
+
+
+def test_what_is_done_while_others_are_waited_for_is_done_once_and_only_after_the_time(connect: Opener) -> None:
+    queue, called = ZooKeeperQueue(lambda _: session), []
+    session = connect()
+    assert queue.acquire(30, 0.0, lambda: called.append("nobody is waited for"))
+    queue.release()
+    with standing_in_line(connect, 3):
+        assert not queue.acquire(0.2, 60.0, lambda: called.append("too early"))
+        assert called == []
+        assert not queue.acquire(0.5, 0.1, lambda: called.append("once"))
+    assert called == ["once"]
+    assert queue.acquire(30)
+    queue.release()

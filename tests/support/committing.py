@@ -86,7 +86,7 @@ class SteppedQueue:
         self.published: list[Position] = []
         self._tickets = 0
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
         self._steps.step("acquire")
         time.sleep(0 if self._lock[0] else min(timeout, 0.001))
         return self._lock.pop(0) if len(self._lock) > 1 else self._lock[0]
@@ -192,7 +192,7 @@ class BusyPlace:
         self._claimed: list[tuple[BusyPlace, int]] = []
         self.told: dict[int, dict[str, int]] = {}
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
         line = self._line
         if line.chance(0.05):
             time.sleep(min(0.002, timeout))

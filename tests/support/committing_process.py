@@ -140,9 +140,9 @@ class _Queue(ZooKeeperQueue):
         super().__init__(connect)
         self._at = at
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
         self._at(BEFORE_LOCK)
-        return super().acquire(timeout)
+        return super().acquire(timeout, after, meanwhile)
 
     def claim(self) -> list[bytes]:
         claimed = super().claim()

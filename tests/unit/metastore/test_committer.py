@@ -102,13 +102,13 @@ def test_the_second_beginning_is_rejected() -> None:
 class NoLock(LocalQueue):
     """A line whose lock somebody else has, for ever."""
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, *_: object) -> bool:
         time.sleep(timeout)
         return False
 
 
 class NoZooKeeper(LocalQueue):
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, *_: object) -> bool:
         raise CoordinationUnavailable("nobody answers")
 
 
@@ -132,11 +132,11 @@ def test_commits_go_on_when_zookeeper_is_back() -> None:
     class Back(LocalQueue):
         refusals = 3
 
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout: float, *_: object) -> bool:
             self.refusals -= 1
             if self.refusals >= 0:
                 raise CoordinationUnavailable("away")
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
 
     assert Committer(Follower(begun()), Back(), author="a").commit(OFF, timeout=10).epoch == 2
 
@@ -269,10 +269,10 @@ def test_an_error_that_nobody_expected_leaves_nothing_waiting() -> None:
     class Refusing(LocalQueue):
         refuses = True
 
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout: float, *_: object) -> bool:
             if self.refuses:
                 raise WrongCluster("this is another cluster's ZooKeeper")
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
 
     log, queue = begun(), Refusing()
     commits = Committer(Follower(log), queue, author="a")
@@ -287,12 +287,12 @@ def test_an_interrupt_leaves_nothing_waiting_and_gives_the_lock_back() -> None:
     class Interrupted(LocalQueue):
         interrupts = True
 
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout: float, *_: object) -> bool:
             if self.interrupts:
                 self.interrupts = False
-                super().acquire(timeout)
+                super().acquire(timeout, *_)
                 raise KeyboardInterrupt
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
 
     log = begun()
     commits = Committer(Follower(log), Interrupted(), author="a")
@@ -429,9 +429,9 @@ class Gate(LocalQueue):
         self.opened = threading.Event()
         self.asked = threading.Event()
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, *_: object) -> bool:
         self.asked.set()
-        return self.opened.wait(timeout) and super().acquire(timeout)
+        return self.opened.wait(timeout) and super().acquire(timeout, *_)
 
 
 def in_one_batch(log: ScriptedLog, submissions: list[dict], **options: int) -> list:
@@ -571,9 +571,9 @@ def test_planners_and_expectations_and_those_with_less_time_are_not_offered(monk
             offered.append([submission.request_id for submission in decode_proposals(proposals)])
             return super().offer(proposals)
 
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout: float, *_: object) -> bool:
             waiting.wait(1)
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
 
     commits = Committer(Follower(begun()), Showing(Steps()), author="a")
     submissions: list[dict] = [
@@ -638,6 +638,90 @@ def test_an_offer_that_is_never_taken_back_makes_a_failure_unknown_and_no_succes
         commits._contended = True
         outcome = outcome_of(lambda: commits.commit(event, timeout=0.05))  # noqa: B023
         assert isinstance(outcome, expected)
+
+
+def toggle_event(commits: Committer) -> SwitchBalancing:
+    return SwitchBalancing(not commits._follower.catch_up().switches.balancing)
+
+
+class Watched(LocalQueue):
+    """A line that writes down what is asked of it; `waited`: how long others were waited for, each time."""
+
+    def __init__(self, *waited: float) -> None:
+        super().__init__()
+        self._waits = iter(waited)
+        self._last = 0.0
+        self.calls: list[str] = []
+
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+        self._last = next(self._waits, 0.0)
+        if meanwhile is not None and self._last > after:
+            meanwhile()
+        self.calls.append("acquire")
+        return super().acquire(timeout)
+
+    def seconds_in_line(self) -> float:
+        return self._last
+
+    def offer(self, proposals: bytes) -> None:
+        self.calls.append("offer")
+
+    def claim(self) -> list[bytes]:
+        self.calls.append("claim")
+        return []
+
+
+def test_who_waits_for_others_offers_while_it_waits_and_claims_when_it_leads() -> None:
+    queue = Watched(0.0, 1.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire"]
+    commits.commit(toggle_event(commits))
+    assert queue.calls[1:] == ["offer", "acquire", "claim"]
+
+
+def test_who_has_led_last_makes_no_offer_first_and_goes_on_claiming() -> None:
+    queue = Watched(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    queue.calls.clear()
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire", "claim"]
+
+
+def test_others_are_forgotten_when_there_was_no_sign_of_them_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "REMEMBERED_SECONDS", 0.0)
+    queue = Watched(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    queue.calls.clear()
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire"]
+
+
+def test_who_was_served_by_another_one_offers_first_the_next_time() -> None:
+    class Answering(Watched):
+        answered = 0
+
+        def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+            super().acquire(timeout, after, meanwhile)
+            self.release()
+            return False
+
+        def offer(self, proposals: bytes) -> Any:
+            super().offer(proposals)
+            self.shown = decode_proposals(proposals)
+            return "ticket"
+
+        def answers(self) -> dict[object, dict[str, int]]:
+            return {"ticket": {self.shown[0].request_id: 2}}
+
+    queue = Answering(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    assert commits.commit(OFF).epoch == 2
+    queue.calls.clear()
+    assert commits.commit(ON).epoch == 2
+    assert queue.calls == ["offer", "acquire"]
 
 
 # At random

@@ -203,9 +203,9 @@ class AnsweredInLine(SteppedQueue):
         self._shared = shared
         self._tells = tells
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float, *_: object) -> bool:
         if not self.offers:
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
         self._claimer.claim()
         self._claimer.append()
         if self._tells:
@@ -402,10 +402,10 @@ def test_nothing_is_asked_of_zookeeper_for_a_request_that_is_known_to_be_done() 
     class Away(LocalQueue):
         away = False
 
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout: float, *_: object) -> bool:
             if self.away:
                 raise CoordinationUnavailable("away")
-            return super().acquire(timeout)
+            return super().acquire(timeout, *_)
 
     queue = Away()
     commits = Committer(Follower(begun()), queue, author="a")
