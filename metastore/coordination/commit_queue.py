@@ -28,12 +28,12 @@ SHORTEST_CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
 """How long an answer is awaited about what only saves time, or is asked again: offers, claims, the head."""
 
-CROWD = 8
-"""With more than so many in the line, who has made an offer waits for its answer before it lines up: one of the others
-leads, and a place in the line costs all of them more than the offer does."""
+PATIENCE_SECONDS = 0.05
+"""Who has made an offer waits for its answer before it lines up, so long for each of the others that were in the line
+when it lined up last: one of them leads, and a place in the line costs all of them more than the offer does."""
 
-PATIENCE_SECONDS = 0.5
-"""How long. Then it lines up: nobody counts on others to lead."""
+LONGEST_PATIENCE_SECONDS = 0.5
+"""Then it lines up, whoever else there is: nobody counts on others to lead."""
 
 
 class ZooKeeperQueue:
@@ -70,9 +70,11 @@ class ZooKeeperQueue:
             self._proposals.answers.arrived = self._answered
         assert self._proposals is not None
         answers = self._proposals.answers
-        if self._has_offered and self._lock.contenders > CROWD:
+        offered, self._has_offered = self._has_offered, False
+        if offered:
+            patience = min(PATIENCE_SECONDS * (self._lock.contenders - 1), LONGEST_PATIENCE_SECONDS, timeout / 2)
             self._news.clear()
-            if answers or self._news.wait(min(PATIENCE_SECONDS, timeout / 2)):
+            if answers or self._news.wait(max(0.0, patience)):
                 return False
         self._head = None
         self._asked = self._ask()
@@ -80,7 +82,7 @@ class ZooKeeperQueue:
         try:
             return self._lock.acquire(left, lambda: bool(answers), after, meanwhile)
         finally:
-            self._has_offered = False
+            self._has_offered = False  # what was offered in the line was waited for there
 
     def _answered(self) -> None:
         assert self._lock is not None

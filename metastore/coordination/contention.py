@@ -67,7 +67,8 @@ class Contention:
     ) -> bool:
         """Wait in the queue for at most `timeout` seconds. Are we first now?
 
-        `meanwhile` is called once, by this thread, when those before us have been waited for for `after` seconds. Who calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
+        `meanwhile` is called once, by this thread, when those before us have been waited for for `after` seconds. Who
+        calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
         first, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
         `CoordinationUnavailable`: the time passed without an answer from ZooKeeper; outages that are shorter than
         the timeout are waited out.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from epochlake.metastore.coordination import commit_queue
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.commit_queue import CROWD, ZooKeeperQueue
+from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.coordination.head import Head, correct_head, publish_head, read_head, watch_head
 from epochlake.metastore.coordination.leases import LEASES, Lease, announce, live_leases
@@ -595,7 +595,7 @@ def standing_in_line(connect: Opener, count: int) -> Iterator[None]:
 def in_a_crowd(connect: Opener, session: Coordination) -> ZooKeeperQueue:
     """A queue that has lined up once behind many others."""
     queue = ZooKeeperQueue(lambda _: session)
-    with standing_in_line(connect, CROWD):
+    with standing_in_line(connect, 8):
         assert not queue.acquire(0.2)
     return queue
 
@@ -604,6 +604,7 @@ def test_who_has_made_an_offer_in_a_crowd_is_answered_without_a_place_in_the_lin
     connect: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
     session, leader = connect(), Proposals(connect())
     queue = in_a_crowd(connect, session)
     ticket = queue.offer(b"events")
@@ -626,10 +627,29 @@ def test_who_is_not_answered_in_a_crowd_lines_up_and_leads(connect: Opener) -> N
     queue.release()
 
 
+def test_patience_is_for_one_acquisition_and_not_for_those_after_it(
+    connect: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
+    session, leader = connect(), Proposals(connect())
+    queue = in_a_crowd(connect, session)
+    queue.offer(b"events")
+    [batch] = leader.claim(leader.pending())
+    leader.answer(batch, {"mine": 7})
+    assert queue.acquire(60) is False
+    assert queue.answers()
+    started = time.monotonic()
+    assert queue.acquire(60)
+    assert time.monotonic() - started < 20
+    queue.release()
+
+
 def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(
     connect: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
     queue = in_a_crowd(connect, connect())
     started = time.monotonic()
     assert queue.acquire(60)

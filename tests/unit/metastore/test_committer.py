@@ -708,7 +708,7 @@ def test_who_was_served_by_another_one_offers_first_the_next_time() -> None:
             self.release()
             return False
 
-        def offer(self, proposals: bytes) -> Any:
+        def offer(self, proposals: bytes) -> object:
             super().offer(proposals)
             self.shown = decode_proposals(proposals)
             return "ticket"
