@@ -20,7 +20,8 @@ from epochlake.jobs.dataplane.ledger import Ledger
 from epochlake.jobs.dataplane.receipts import Receipts
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
-from epochlake.metastore.commit import CommitQueue, Committed, Committer, Planner
+from epochlake.metastore.commit import Committed, Committer, Planner
+from epochlake.metastore.commit_queue import CommitQueue
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue

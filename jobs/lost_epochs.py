@@ -19,7 +19,7 @@ from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.metastore import storage
-from epochlake.metastore.commit import CommitQueue
+from epochlake.metastore.commit_queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.head import Head, correct_head, read_head

@@ -1,0 +1,208 @@
+"""Committing with others in the line: what is offered to them, what is taken from them, and when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+from epochlake.metastore import commit
+from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.errors import (
+    CommitUnknown,
+)
+from epochlake.metastore.follower import Follower
+from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.log.in_memory import InMemoryLog
+from epochlake.metastore.metadata.events import (
+    PauseChanges,
+    SwitchBalancing,
+)
+from epochlake.metastore.submissions import Proposal, Submission, decode_proposals, encode_proposals
+
+from tests.support.committing import (
+    SteppedLog,
+    SteppedQueue,
+    Steps,
+    assert_sound,
+    outcome_of,
+)
+from tests.support.logs import chain, put, toggle
+
+OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
+
+
+def begun(entries: int = 1) -> InMemoryLog:
+    log = InMemoryLog()
+    put(log, chain(entries))
+    return log
+
+
+def all_of(log: InMemoryLog) -> list[tuple[int, str]]:
+    return [(entry.epoch, entry.request_id) for entry in log.shared.entries]
+
+
+def test_planners_and_expectations_and_those_with_less_time_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", -1.0)
+    offered: list[list[str]] = []
+    waiting = threading.Event()
+
+    class Showing(SteppedQueue):
+        def offer(self, proposals: bytes) -> int:
+            offered.append([submission.request_id for submission in decode_proposals(proposals)])
+            return super().offer(proposals)
+
+        def acquire(self, timeout: float, *_: object) -> bool:
+            waiting.wait(1)
+            return super().acquire(timeout, *_)
+
+    commits = Committer(Follower(begun()), Showing(Steps()), author="a")
+    submissions: list[dict] = [
+        {"what": PauseChanges(why="x"), "request_id": "plain", "timeout": 10},
+        {"what": toggle, "request_id": "planner", "timeout": 10},
+        {"what": ON, "request_id": "expecting", "expect_epoch": 1, "timeout": 10},
+        {"what": ON, "request_id": "hasty", "timeout": 0.5},
+    ]
+    commits._contended = True
+    commits._leading = True
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(outcome_of, lambda s=s: commits.commit(**s)) for s in submissions[1:]]
+        while len(commits._waiting) < 3:
+            time.sleep(0.001)
+        commits._leading = False
+        futures.append(pool.submit(outcome_of, lambda: commits.commit(**submissions[0])))
+        waiting.set()
+        for future in futures:
+            future.result()
+    assert offered[0] == ["plain"]
+
+
+def test_proposals_that_cannot_be_read_are_left_to_their_owner_and_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", -1.0)
+    newer = msgspec.msgpack.encode([Proposal("newer", "Fly", "{}", None, "a", "")])
+    torn = encode_proposals([Submission(OFF, "torn", "a", "", 0.0, None)])[:-3]
+    sound = encode_proposals([Submission(ON, "sound", "other", "", 0.0, None)])
+
+    class Line(LocalQueue):
+        def claim(self) -> list[bytes]:
+            return [newer, torn, b"", sound]
+
+    log = begun()
+    assert Committer(Follower(log), Line(), author="a").commit(toggle, request_id="mine").epoch == 2
+    assert all_of(log) == [(1, "request-1"), (2, "mine"), (3, "sound")]
+
+
+def test_what_is_claimed_is_appended_behind_ones_own_and_its_rejections_are_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", -1.0)
+    claims = [[Submission(event, name, "other", "why", 0.0, None)] for name, event in (("x", ON), ("y", OFF))]
+
+    class Line(LocalQueue):
+        def claim(self) -> list[bytes]:
+            return [encode_proposals(claim) for claim in claims]
+
+    log = begun()
+    assert Committer(Follower(log), Line(), author="a").commit(OFF, request_id="mine").epoch == 2
+    assert all_of(log) == [(1, "request-1"), (2, "mine"), (3, "x"), (4, "y")]
+    assert [entry.author for entry in log.shared.entries[1:]] == ["a", "other", "other"]
+    assert_sound(log.shared.entries)
+
+
+def test_an_offer_that_is_never_taken_back_makes_a_failure_unknown_and_no_success_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit, "CONTENDED_SECONDS", -1.0)
+    for event, expected in ((OFF, Committed), (ON, CommitUnknown)):
+        queue = SteppedQueue(Steps(), silent_withdrawals=10**6)
+        commits = Committer(Follower(SteppedLog(begun(), Steps())), queue, author="a")
+        commits._contended = True
+        outcome = outcome_of(lambda: commits.commit(event, timeout=0.05))  # noqa: B023
+        assert isinstance(outcome, expected)
+
+
+def toggle_event(commits: Committer) -> SwitchBalancing:
+    return SwitchBalancing(not commits._follower.catch_up().switches.balancing)
+
+
+class Watched(LocalQueue):
+    """A line that writes down what is asked of it; `waited`: how long others were waited for, each time."""
+
+    def __init__(self, *waited: float) -> None:
+        super().__init__()
+        self._waits = iter(waited)
+        self._last = 0.0
+        self.calls: list[str] = []
+
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+        self._last = next(self._waits, 0.0)
+        if meanwhile is not None and self._last > after:
+            meanwhile()
+        self.calls.append("acquire")
+        return super().acquire(timeout)
+
+    def seconds_in_line(self) -> float:
+        return self._last
+
+    def offer(self, proposals: bytes) -> None:
+        self.calls.append("offer")
+
+    def claim(self) -> list[bytes]:
+        self.calls.append("claim")
+        return []
+
+
+def test_who_waits_for_others_offers_while_it_waits_and_claims_when_it_leads() -> None:
+    queue = Watched(0.0, 1.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire"]
+    commits.commit(toggle_event(commits))
+    assert queue.calls[1:] == ["offer", "acquire", "claim"]
+
+
+def test_who_has_led_last_makes_no_offer_first_and_goes_on_claiming() -> None:
+    queue = Watched(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    queue.calls.clear()
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire", "claim"]
+
+
+def test_others_are_forgotten_when_there_was_no_sign_of_them_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "REMEMBERED_SECONDS", 0.0)
+    queue = Watched(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    commits.commit(toggle_event(commits))
+    queue.calls.clear()
+    commits.commit(toggle_event(commits))
+    assert queue.calls == ["acquire"]
+
+
+def test_who_was_served_by_another_one_offers_first_the_next_time() -> None:
+    class Answering(Watched):
+        answered = 0
+
+        def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+            super().acquire(timeout, after, meanwhile)
+            self.release()
+            return False
+
+        def offer(self, proposals: bytes) -> object:
+            super().offer(proposals)
+            self.shown = decode_proposals(proposals)
+            return "ticket"
+
+        def answers(self) -> dict[object, dict[str, int]]:
+            return {"ticket": {self.shown[0].request_id: 2}}
+
+    queue = Answering(1.0, 0.0)
+    commits = Committer(Follower(begun()), queue, author="a")
+    assert commits.commit(OFF).epoch == 2
+    queue.calls.clear()
+    assert commits.commit(ON).epoch == 2
+    assert queue.calls == ["offer", "acquire"]
