@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from epochlake.metastore import storage
+from epochlake.metastore.arrays import array_of, array_of_integers, values_of
 from epochlake.metastore.errors import StorageUnavailable, UnknownFormat
 from epochlake.metastore.log.entry import Entry, Position, position_of
-from epochlake.metastore.metadata.attachments import values_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Directory, Schema, Tablets
 from epochlake.metastore.metadata.events import TakeSnapshot
 from epochlake.metastore.metadata.model import (
@@ -115,16 +115,16 @@ def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
     offsets = np.concatenate([[0], np.cumsum([len(values) for values in flat])]).astype(np.int64)
     values = np.concatenate(flat) if flat else np.empty(0, np.int32)
     columns: list[Any] = [
-        pa.array([key for key, _ in maps], pa.string()),
-        pa.array([m.count for _, m in maps], pa.int64()),
-        pa.array([m.width for _, m in maps], pa.int32()),
-        pa.array([m.resize_type for _, m in maps], pa.string()),
-        pa.array([m.resize_seq_number for _, m in maps], pa.int64()),
-        pa.array([m.epoch for _, m in maps], pa.int64()),
-        pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32())),
+        array_of([key for key, _ in maps], pa.string()),
+        array_of([m.count for _, m in maps], pa.int64()),
+        array_of([m.width for _, m in maps], pa.int32()),
+        array_of([m.resize_type for _, m in maps], pa.string()),
+        array_of([m.resize_seq_number for _, m in maps], pa.int64()),
+        array_of([m.epoch for _, m in maps], pa.int64()),
+        pa.LargeListArray.from_arrays(array_of_integers(offsets), array_of_integers(values.astype(np.int32))),
     ]
     schema = _MAPS.with_metadata({"epochlake": _encoder.encode(rest)})
-    state = pa.array([metadata.rings.encoded()], pa.large_binary())
+    state = array_of([metadata.rings.encoded()], pa.large_binary())
     sink = pa.BufferOutputStream()
     for batch in (
         pa.RecordBatch.from_arrays(columns, schema=schema),

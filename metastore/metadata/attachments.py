@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from epochlake.metastore.arrays import array_of_integers, values_of
 from epochlake.metastore.errors import Rejected
 
 
 def encode_replicas(replicas: np.ndarray) -> bytes:
     """An int32 array of shape (tablets or ranges, width) as Arrow IPC with one column per replica."""
-    columns = [pa.array(replicas[:, i].astype(np.int32)) for i in range(replicas.shape[1])]
+    columns = [array_of_integers(replicas[:, i].astype(np.int32)) for i in range(replicas.shape[1])]
     batch = pa.record_batch(columns, names=[f"replica_{i}" for i in range(len(columns))])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -27,9 +28,3 @@ def decode_replicas(attachment: bytes) -> np.ndarray:
     if not whole or any(column.null_count for column in table.columns):
         raise Rejected("invalid-event", "the replicas of the event are not one column of numbers per replica")
     return np.column_stack([values_of(column.combine_chunks()) for column in table.columns])
-
-
-def values_of(array: pa.Array) -> np.ndarray:
-    """The values of an integer array without nulls, not copied. `to_numpy` would import pandas, which takes 200 ms."""
-    width = array.type.bit_width // 8
-    return np.frombuffer(array.buffers()[1], f"<i{width}", len(array), array.offset * width)

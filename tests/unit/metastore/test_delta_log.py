@@ -351,13 +351,18 @@ from epochlake.metastore.commit import Committer
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
-from epochlake.metastore.metadata.events import Initialise, SwitchBalancing
+from epochlake.metastore.metadata.events import Initialise, SwitchBalancing, TakeSnapshot
+from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
 
 create_log_table(sys.argv[1])
 first, second = (Committer(Follower(DeltaLog(sys.argv[1])), LocalQueue(), author="a") for _ in range(2))
 first.commit(Initialise(name="x", cluster_id="c", product_version="1"))
 second.commit(SwitchBalancing(on=False))
 assert first.commit(SwitchBalancing(on=True)).epoch == 3
+snapshots = Snapshots(f"{sys.argv[1]}-snapshots")
+first._follower.add_listener(SnapshotWriter(snapshots))
+assert first.commit(TakeSnapshot()).epoch == 4
+assert Follower(DeltaLog(sys.argv[1]), snapshots).metadata.epoch == 4
 print([name for name in ("pyspark", "pandas") if name in sys.modules])
 """
 

@@ -1,0 +1,32 @@
+"""Arrow arrays from lists and numpy arrays and back, without pandas.
+
+`pa.array` and `to_numpy` import pandas, if it is installed, only to see whether they were given a pandas object. That takes
+each process 0.2 to 1 s, and the log and its snapshots are written while the commit lock is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from arro3.core import Array
+
+
+def array_of(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """A list as an array of the Arrow type `kind`. Timestamps are given in their unit, as numbers."""
+    stored = pa.int64() if pa.types.is_timestamp(kind) else kind
+    return pa.array(Array(values, stored)).cast(kind)
+
+
+def array_of_integers(values: np.ndarray) -> pa.Array:
+    """A one-dimensional array of integers as an Arrow array of the same width without nulls, not copied."""
+    values = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], null_count=0)
+
+
+def values_of(array: pa.Array) -> np.ndarray:
+    """The values of an integer array without nulls, not copied."""
+    width = array.type.bit_width // 8
+    return np.frombuffer(array.buffers()[1], f"<i{width}", len(array), array.offset * width)
