@@ -1,7 +1,7 @@
 """Arrow arrays from lists and numpy arrays and back, without pandas.
 
-`pa.array` and `to_numpy` import pandas, if it is installed, only to see whether they were given a pandas object. That takes
-each process 0.2 to 1 s, and the log and its snapshots are written while the commit lock is held.
+`pa.array` and `to_numpy` import pandas, if it is installed, only to see whether they were given a pandas object. It
+takes each process 0.2 to 1 s, and the log and its snapshots are written while the commit lock is held.
 """
 
 from __future__ import annotations
