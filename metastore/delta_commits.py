@@ -80,27 +80,22 @@ def put_commit(
     operation: str,
     actions: Sequence[Action],
     files: Sequence[str] = (),
-    *,
-    may_fill_hole: bool = True,
 ) -> bool:
     """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
 
     The actions' files must be on the disk; those among `files`, by their URIs, are synced with the commit's own bytes,
     in one group, before the commit gets its name. True: the commit is there, whole, and on the disk. Raises
     StorageUnavailable when that cannot be told: look at the table then.
-
-    Unless it `may_fill_hole`: TornCommit where there are later versions, as what lay there was committed, and is lost.
+    TornCommit where there are later versions, as what lay there was committed, and is lost: no hole is filled.
     """
     if version:
         sync_commits(table, version - 1)
-    return _put(table, version, operation, actions, syncing.sync, files, may_fill_hole)
+    return _put(table, version, operation, actions, syncing.sync, files)
 
 
 def put_replicated_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
-    """`put_commit` for what other replicas have as well: not synced where `durability` relies on them. No hole is
-    filled.
-    """
-    return _put(table, version, operation, actions, syncing.sync_replicated, (), may_fill_hole=False)
+    """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
+    return _put(table, version, operation, actions, syncing.sync_replicated, ())
 
 
 def _put(
@@ -110,7 +105,6 @@ def _put(
     actions: Sequence[Action],
     sync: syncing.Sync,
     files: Sequence[str],
-    may_fill_hole: bool,
 ) -> bool:
     uri = commit_uri(table, version)
     path = storage.local_path(uri)
@@ -126,7 +120,7 @@ def _put(
                 file.write(data)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
             # In this order: others who commit this version and the next one meanwhile leave no hole.
-            if not may_fill_hole and _is_hole(directory, version) and not os.path.exists(path):
+            if _is_hole(directory, version) and not os.path.exists(path):
                 raise TornCommit(table, version, "is missing, and later ones are there")
             deadlines.progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:

@@ -208,7 +208,7 @@ class Healed(msgspec.Struct, frozen=True):
     """Entries that were stored more than once, and are stored once now (with `dry_run`: would be).
 
     `copies`: how many too many; `epochs`: of which ranges, first and last. No entry was lost or changed. `mended`: what
-    became (would become) of torn commits at the end of the log, a sentence for each.
+    became (would become) of torn and missing commits of the log, a sentence for each.
     """
 
     dry_run: bool

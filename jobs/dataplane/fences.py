@@ -136,7 +136,7 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     configuration = {**snapshot.metadata["configuration"], **properties}
     line = {"metaData": {**snapshot.metadata, "configuration": configuration}}
     version = snapshot.version + 1
-    if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line], may_fill_hole=False):
+    if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line]):
         return False
     delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True

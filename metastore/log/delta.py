@@ -188,6 +188,10 @@ class DeltaLog:
                 self._discard(stored)
                 raise too_late
             appended = append_files(table, read_at + 1, [stored], Mark(APP_ID, last))
+        except delta_commits.TornCommit as torn:
+            # What lay there was committed, and clean-up has deleted it or it is lost: who reads again is told which.
+            self._discard(stored)
+            raise AppendConflict(f"epoch {first} was not appended: {torn}") from torn
         except (OSError, DeltaError, StorageUnavailable) as error:
             cause = error if isinstance(error, StorageUnavailable) else storage.unavailable("write", self.uri, error)
             if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):
@@ -310,7 +314,10 @@ class DeltaLog:
         if not rewriting.groups or not self._version_exists(read_at):
             return False
         try:
-            added = rewrite(self.uri, table, rewriting)
+            try:
+                added = rewrite(self.uri, table, rewriting)
+            except delta_commits.TornCommit:
+                added = None  # as in `append`
             if added is None:
                 return False
             if self._has_moved_on(read_at) and added.isdisjoint(file.path for file in self._files(self._open())):

@@ -163,11 +163,12 @@ def heal(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
 ) -> None:
-    """Make a torn end of the log whole, and store entries once that two compactions have stored more than once.
+    """Make torn and missing commits of the log whole, and store entries once that were stored more than once.
 
-    A torn commit, as after a power cut, names its entries again when they lie whole beside it; one that held none
-    becomes empty. No entry is lost or changed: copies that are the same become one. Refused where that is not certain,
-    and where two entries of one epoch differ.
+    A torn commit at the end, as after a power cut, names its entries again when they lie whole beside it; one that held
+    none becomes empty. One in the middle, torn or missing, names again what leads by its hashes from the entry before
+    it to the entry after it. No entry is lost or changed: copies that are the same become one. Refused where that is
+    not certain, and where two entries of one epoch differ.
     """
     session = of(context)
     # Before the cluster is opened, which a torn log refuses.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import (
     CommitTimeout,
     HashMismatch,
@@ -301,15 +302,16 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
     known = sleeper.read(0)
     stray = Path(uri) / "_delta_log" / f"{2:020}.json"
 
-    proper = delta.append_files
+    proper = delta_commits._is_hole
 
-    def put_asleep(*arguments: object) -> bool:
-        monkeypatch.setattr(delta, "append_files", proper)
+    def asleep(directory: str, version: int) -> bool:
+        monkeypatch.setattr(delta_commits, "_is_hole", proper)
         # The instant between the last look at the log and the putting of the next version, drawn out.
+        found = proper(directory, version)
         others_commit(uri, known, 65)
-        return proper(*arguments)
+        return found
 
-    monkeypatch.setattr(delta, "append_files", put_asleep)
+    monkeypatch.setattr(delta_commits, "_is_hole", asleep)
     with pytest.raises(AppendConflict, match="too late"):
         sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
     assert not stray.exists()

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from epochlake.metastore import delta_commits
-from epochlake.metastore.errors import LogUnreadable
+from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict
 from epochlake.metastore.log.files import write_entries
+from epochlake.metastore.log.holes import Unfillable
 from epochlake.metastore.log.mending import mend, plan_mending
+from epochlake.metastore.log.replacing import alone, put_whole
 
 from tests.support.logs import chain, put
 
@@ -97,24 +99,151 @@ def test_a_torn_commit_without_an_entry_becomes_an_empty_one(uri: str, how: str)
     assert DeltaLog(uri).read(0) == entries
 
 
-def test_a_torn_commit_that_others_were_built_on_is_refused(uri: str) -> None:
-    appended(uri, chain(4))
-    tear(uri, 3, "no bytes")
+def lose(uri: str, version: int) -> None:
+    commit_file(uri, version).unlink()
+    delta_commits._synced.clear()
+
+
+def empty(uri: str, version: int) -> None:
+    tear(uri, version, "no bytes")
+
+
+MIDDLE: list[Callable[[str, int], None]] = [lose, empty]
+
+
+def files_in(uri: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(uri, "_delta_log").iterdir() if path.name[0] != "."}
+
+
+@pytest.mark.parametrize("damage", MIDDLE)
+def test_a_commit_in_the_middle_names_its_entries_again_when_their_hashes_lead_from_neighbour_to_neighbour(
+    uri: str, damage: Callable[[str, int], None]
+) -> None:
+    entries = chain(6)
+    appended(uri, entries[:5])
+    # Nobody's: it follows epoch 2 as well, and epoch 4 does not follow it.
+    write_entries(uri, chain(1, position_of(entries[1]), tag="another"))
+    damage(uri, 3)
     with pytest.raises(LogUnreadable, match="epoch 3"):
         DeltaLog(uri).read(0)
-    with pytest.raises(LogUnreadable, match="restore"):
-        mend(uri)
-    assert commit_file(uri, 3).read_bytes() == b""
+    before = files_in(uri)
+    assert [(one.version, one.first, one.last) for one in plan_mending(uri)] == [(3, 3, 3)]
+    assert files_in(uri) == before
+    assert "names epoch 3 again, found whole beside it, and between its neighbours" in str(mend(uri)[0])
+    assert DeltaLog(uri).read(0) == entries[:5]
+    appended(uri, entries[5:])
+    assert DeltaLog(uri).read(0) == entries
+    assert mend(uri) == []
 
 
-def test_a_missing_commit_between_others_is_refused(uri: str) -> None:
-    appended(uri, chain(4))
-    commit_file(uri, 3).unlink()
-    delta_commits._synced.clear()
-    with pytest.raises(LogUnreadable, match="is missing"):
+@pytest.mark.parametrize("damage", MIDDLE)
+def test_holes_side_by_side_apart_and_at_the_end_are_mended_at_once(
+    uri: str, damage: Callable[[str, int], None]
+) -> None:
+    entries = chain(9)
+    appended(uri, entries[:2])
+    put(DeltaLog(uri), entries[2:5])
+    appended(uri, entries[5:])
+    for version in (2, 3, 5):
+        damage(uri, version)
+    tear(uri, 7, "half of it")
+    found = [(one.version, one.first, one.last) for one in mend(uri)]
+    assert [span for _, *span in found if span[0]] == [[2, 5], [7, 7], [9, 9]]
+    assert DeltaLog(uri).read(0) == entries
+
+
+@pytest.mark.parametrize("damage", MIDDLE)
+def test_a_commit_in_the_middle_that_held_no_entry_becomes_empty(uri: str, damage: Callable[[str, int], None]) -> None:
+    entries = chain(7)
+    appended(uri, entries[:2])
+    DeltaLog(uri).fence()
+    appended(uri, entries[2:4])
+    DeltaLog(uri).compact()
+    appended(uri, entries[4:])
+    for version in (3, 6):
+        damage(uri, version)
+    assert ["none is missing" in str(one) for one in mend(uri)] == [True, True]
+    assert DeltaLog(uri).read(0) == entries
+
+
+@pytest.mark.parametrize("damage", MIDDLE)
+def test_entries_of_a_lost_commit_that_a_later_compaction_holds_are_not_named_twice(
+    uri: str, damage: Callable[[str, int], None]
+) -> None:
+    entries = chain(4)
+    appended(uri, entries)
+    DeltaLog(uri).compact()
+    damage(uri, 3)
+    mend(uri)
+    log = DeltaLog(uri)
+    assert log.read(0) == entries
+    assert log.stored_twice().copies == 0
+
+
+@pytest.mark.parametrize("damage", MIDDLE)
+def test_a_commit_in_the_middle_whose_entries_are_gone_is_refused_and_nothing_is_counted_over_it(
+    uri: str, damage: Callable[[str, int], None]
+) -> None:
+    entries = chain(5)
+    appended(uri, entries[:2])
+    there = set(Path(uri).glob("*.parquet"))
+    appended(uri, entries[2:3])
+    [lost] = set(Path(uri).glob("*.parquet")) - there
+    appended(uri, entries[3:])
+    lost.unlink()
+    write_entries(uri, chain(1, position_of(entries[1]), tag="another"))
+    damage(uri, 3)
+    before = files_in(uri)
+    for attempt in (plan_mending, mend):
+        with pytest.raises(Unfillable, match="between epochs 2 and 4") as caught:
+            attempt(uri)
+        assert "if epochs 3 to 5 are lost for good, run `epochlake log accept-loss`" in str(caught.value)
+        assert (caught.value.version, caught.value.after, caught.value.last) == (3, 2, 5)
+    assert files_in(uri) == before
+    with pytest.raises(LogUnreadable):
         DeltaLog(uri).read(0)
-    with pytest.raises(LogUnreadable, match="restore"):
+
+
+def test_a_hole_that_no_entry_follows_is_refused(uri: str) -> None:
+    appended(uri, chain(3))
+    DeltaLog(uri).fence()
+    lose(uri, 3)
+    with pytest.raises(Unfillable, match="no entry comes after it"):
         mend(uri)
+
+
+def test_who_read_the_log_before_a_lost_commit_does_not_put_another_one_in_its_place(uri: str) -> None:
+    entries = chain(4)
+    appended(uri, entries[:2])
+    late = DeltaLog(uri)
+    late.read(0)
+    appended(uri, entries[2:])
+    commit_file(uri, 3).unlink()
+    before = files_in(uri)
+    with pytest.raises(AppendConflict, match="is missing, and later ones are there"):
+        late.append(chain(1, position_of(entries[1]), tag="another"))
+    assert files_in(uri) == before
+    assert [(one.first, one.last) for one in mend(uri)] == [(3, 3)], "nothing of the late one lies there"
+
+
+def test_two_who_mend_at_once_are_told_apart(uri: str) -> None:
+    entries = chain(4)
+    appended(uri, entries)
+    lose(uri, 2)
+    with alone(uri), pytest.raises(StorageUnavailable, match="another process mends it"):
+        mend(uri)
+    assert len(mend(uri)) == 1
+    with pytest.raises(StorageUnavailable, match="somebody else"):
+        fill_meanwhile(uri, 2)
+    assert commit_file(uri, 2).read_bytes() == b"somebody"
+
+
+def fill_meanwhile(uri: str, version: int) -> None:
+    """A link finds the name taken that was free when it was looked for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("epochlake.metastore.log.replacing.os.path.exists", lambda path: False)
+        commit_file(uri, version).write_bytes(b"somebody")
+        put_whole(uri, version, "HEAL", [])
 
 
 def test_of_two_entries_that_a_torn_commit_could_have_named_none_is_guessed(uri: str) -> None:

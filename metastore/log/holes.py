@@ -1,0 +1,177 @@
+"""Holes in the log: commits that are torn or missing, and whole ones after them. What they held is proved, or not said.
+
+The one idea: the hash of an entry covers all entries before it. What is missing between two entries is therefore
+known by its hash, and a data file that lies there holds it or does not: nothing has to be guessed. Where the entries
+after the hole continue those before it, the commit held none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from epochlake.metastore import delta_commits, storage
+from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
+from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
+from epochlake.metastore.log.files import SCHEMA, LogFile, distinct, files_of, from_arrow, read_columns, read_entries
+
+
+class Unfillable(LogUnreadable):
+    """What a torn or missing commit held cannot be proved, and there are whole ones after it.
+
+    `version`: of the commit; `after`: the last epoch before it; `last`: the last epoch that is known after it.
+    """
+
+    def __init__(self, uri: str, torn: delta_commits.TornCommit, after: int, last: int, why: str) -> None:
+        lost = (
+            f"epoch {last} is"
+            if last == after + 1
+            else f"epochs {after + 1} to {last} are"
+            if last > after
+            else f"what came after epoch {after} is"
+        )
+        super().__init__(
+            f"{torn}. There are whole commits after it, and what it held is not known: {why}. Restore "
+            f"{delta_commits.commit_uri(uri, torn.version)} from a copy of the log; if {lost} lost for good, run "
+            f"`epochlake log accept-loss`"
+        )
+        self.version = torn.version
+        self.after = after
+        self.last = last
+        self.epochs = (after + 1, max(after + 1, last))
+
+
+class Stored(NamedTuple):
+    """A data file that was read, and its entries."""
+
+    file: LogFile
+    entries: list[Entry]
+
+
+class Filled(NamedTuple):
+    """What fills holes: the data files that each version names again, maybe none, and how the log stands then."""
+
+    files: dict[int, list[LogFile]]
+    last: Entry | None
+    known: set[str]
+
+
+def before(uri: str, version: int) -> tuple[Entry | None, set[str]]:
+    """The last entry before a version, and the paths of the data files that are live there. Raises LogUnreadable."""
+    if version == 0:
+        raise LogUnreadable(f"the first commit of the log at {uri} is torn: restore it from a copy of the log")
+    try:
+        files = files_of(DeltaTable(uri, version=version - 1))
+    except (*storage.STORAGE_ERRORS, KeyError) as error:
+        raise LogUnreadable(f"the log at {uri} cannot be read as it was before commit {version}: {error}") from error
+    tail = max((file.last or 0 for file in files), default=0)
+    entries = read_entries(uri, [file for file in files if file.last == tail], tail - 1) if tail else []
+    return (entries[-1] if entries else None), {file.path for file in files}
+
+
+def loose(uri: str, known: set[str]) -> Iterator[Stored]:
+    """The data files that no commit names, those that are whole and whose entries are what their hashes say."""
+    for listed in storage.list_files(uri):
+        if "/" in listed.name or not listed.name.endswith(".parquet") or listed.name in known:
+            continue
+        try:
+            entries = from_arrow(read_columns(uri, [listed.name], SCHEMA.names))
+        except (OSError, pa.ArrowException, KeyError, ValueError, StorageUnavailable):
+            continue  # never on the disk as a whole, so no commit could name it
+        if entries and continues((entries[0].epoch - 1, entries[0].previous_hash), entries):
+            file = LogFile(listed.name, listed.size, len(entries), entries[0].epoch, entries[-1].epoch)
+            yield Stored(file, entries)
+
+
+def end_of(entry: Entry | None) -> tuple[int, str]:
+    """What the entry after this one has to continue: an epoch and a hash."""
+    return (entry.epoch, entry.hash) if entry is not None else (0, GENESIS)
+
+
+def continues(end: tuple[int, str], entries: Sequence[Entry]) -> bool:
+    """Whether entries come right after an epoch and its hash, and are what their own hashes say."""
+    for entry in entries:
+        if (entry.epoch - 1, entry.previous_hash) != end or entry.hash != entry_hash(entry):
+            return False
+        end = end_of(entry)
+    return True
+
+
+def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Filled:
+    """What the commits in `holes` held, up to version `newest` which is whole. Raises Unfillable, LogUnreadable."""
+    first = holes[0]
+    last, known = before(uri, first.version)
+    missing = {hole.version for hole in holes}
+    epoch = end_of(last)[0]
+    later: list[tuple[int, Entry]] = []
+    highest = epoch
+    try:
+        for version in range(first.version + 1, newest + 1):
+            if version in missing:
+                continue
+            for file in added(uri, version):
+                known.add(file.path)
+                highest = max(highest, file.last or 0)
+                later += [(version, entry) for entry in read_entries(uri, [file]) if entry.epoch > epoch]
+        entries = distinct(sorted((entry for _, entry in later), key=lambda entry: entry.epoch))
+    except (LogUnreadable, StorageUnavailable) as error:
+        raise Unfillable(uri, first, epoch, highest, f"what comes after it cannot be read ({error})") from error
+    if not entries:
+        raise Unfillable(uri, first, epoch, highest, "no entry comes after it that would prove it")
+    of_version = {entry.epoch: version for version, entry in reversed(later)}
+    found = list(loose(uri, known))
+    files: dict[int, list[LogFile]] = {version: [] for version in sorted(missing)}
+    end = last
+    for entry in entries:
+        between = _between(found, end_of(end), end_of_previous(entry))
+        if between is None or not continues(end_of_previous(entry), [entry]):
+            why = f"no file beside it holds what is between epochs {end_of(end)[0]} and {entry.epoch}, by their hashes"
+            raise Unfillable(uri, first, epoch, highest, why)
+        if between:
+            files[max(version for version in missing if version < of_version[entry.epoch])] += between
+        end = entry
+    return Filled(files, end, known | {file.path for named in files.values() for file in named})
+
+
+def end_of_previous(entry: Entry) -> tuple[int, str]:
+    """What an entry says that it continues."""
+    return entry.epoch - 1, entry.previous_hash
+
+
+def _between(found: Sequence[Stored], start: tuple[int, str], end: tuple[int, str]) -> list[LogFile] | None:
+    """Files whose entries lead from one end of the chain to another one, exactly; None when there are none."""
+    if start == end:
+        return []
+    for stored in found:
+        if end_of(stored.entries[-1]) != end or stored.entries[0].epoch <= start[0]:
+            continue
+        earlier = _between(found, start, end_of_previous(stored.entries[0]))
+        if earlier is not None:
+            return [*earlier, stored.file]
+    return None
+
+
+def added(uri: str, version: int) -> list[LogFile]:
+    """The data files that a whole commit names. Raises LogUnreadable, StorageUnavailable."""
+    data = storage.read_bytes(delta_commits.commit_uri(uri, version))
+    try:
+        adds = [line["add"] for text in data.splitlines() if text.strip() and "add" in (line := json.loads(text))]
+        return [_log_file(add) for add in adds]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogUnreadable(f"commit {version} of the log at {uri} cannot be read: {error}") from error
+
+
+def _log_file(add: dict[str, object]) -> LogFile:
+    statistics = json.loads(str(add.get("stats") or "{}"))
+    lowest, highest = statistics.get("minValues", {}), statistics.get("maxValues", {})
+    return LogFile(
+        unquote(str(add["path"])),
+        int(str(add["size"])),
+        statistics.get("numRecords"),
+        lowest.get("epoch"),
+        highest.get("epoch"),
+    )
