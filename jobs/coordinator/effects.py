@@ -83,9 +83,14 @@ def drop(
     ranges: Collection[Interval],
     *,
     once: str | None = None,
+    since: int = 0,
 ) -> None:
-    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`; only `once` by a name."""
-    outcome = drop_ranges(place_of(metadata, table_id, volume), ranges, metadata.fence, once=once)
+    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`.
+
+    With `once`, a name, only once for what began under that name at epoch `since`.
+    """
+    place, incarnation = place_of(metadata, table_id, volume), metadata.incarnation_since(since)
+    outcome = drop_ranges(place, ranges, metadata.fence, once=once, incarnation=incarnation)
     match outcome:
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"{describe(metadata, volume)} is fenced at {fence}: a newer coordinator is at work")

@@ -67,8 +67,10 @@ def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts 
             make_replica(metadata, table_id, volume, metadata.fence, receipts)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
-        drop(metadata, table_id, volume, [(gain.low, gain.high) for gain in gains if not gain.stays], once=name)
+        ranges = [(gain.low, gain.high) for gain in gains if not gain.stays]
+        drop(metadata, table_id, volume, ranges, once=name, since=since)
 
+    since = metadata.rings.running[operation.operation_id].started_epoch
     gains = change_of(metadata, operation).gains_of().items()
     _everywhere([(place, gained) for place, gained in gains if not is_gone(metadata, place[1])], attempt)
 

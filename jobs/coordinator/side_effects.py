@@ -49,8 +49,9 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition, receipts:
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
         make_replica(metadata, transition.table_id, transition.pending, metadata.fence, receipts)
-    name = f"prepare-{transition.table_id}-{transition.tablet}-{transition.started_epoch}"
-    drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name)
+    since = transition.started_epoch
+    name = f"prepare-{transition.table_id}-{transition.tablet}-{since}"
+    drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name, since=since)
 
 
 def stream(

@@ -166,7 +166,12 @@ def not_held(
 
 
 def drop_ranges(
-    address: ReplicaAddress, ranges: Collection[Interval], epoch: int, *, once: str | None = None
+    address: ReplicaAddress,
+    ranges: Collection[Interval],
+    epoch: int,
+    *,
+    once: str | None = None,
+    incarnation: int = 1,
 ) -> CommitOutcome:
     """Take all rows with a token in one of the ranges (first and last token) out of the replica.
 
@@ -177,12 +182,13 @@ def drop_ranges(
 
     With `once`, a name, that name is left in the table, also where there was nothing to drop, and whoever comes later
     under it drops nothing (AlreadyApplied): rows may have come since which the fence does not tell from older ones.
+    A name that was left in an `incarnation` before this one is of epochs whose loss was accepted, and does not count.
     """
     fence = raise_fence(address, epoch)
     if isinstance(fence, Unreachable):
         return fence
     gone = merged(ranges)
-    mark = None if once is None else _Applied(once, 1)
+    mark = None if once is None else _Applied(once, incarnation)
 
     def decide(snapshot: ReplicaSnapshot) -> Decided:
         if mark is not None and mark.seen_in(snapshot):

@@ -187,6 +187,13 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         incarnation = self.identity.incarnation
         return Fence(epoch if incarnation == 1 else max(epoch, self.identity.epoch), incarnation)
 
+    def incarnation_since(self, epoch: int) -> int:
+        """The lowest incarnation that something of an epoch of the present history can have been done in.
+
+        An epoch after the present incarnation began may have been one before as well, of those whose loss was accepted.
+        """
+        return self.identity.incarnation if epoch > self.identity.epoch else 1
+
     # --- looking things up, with errors that say what there is -------------------------------------------------
 
     def node(self, name: str) -> Node:

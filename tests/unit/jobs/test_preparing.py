@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from epochlake.jobs.dataplane import commits
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
 from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
 from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.metadata.model import Identity
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store
@@ -43,6 +47,33 @@ def test_a_replica_that_had_nothing_to_drop_is_prepared_as_well(address: Replica
     assert list(open_snapshot(address).all_files) == [written.file_id]
     assert isinstance(drop_ranges(address, RANGE, 9, once="prepare for another"), Acknowledged)
     assert not open_snapshot(address).all_files
+
+
+def test_what_was_prepared_in_epochs_that_were_lost_is_prepared_again_and_only_once(address: ReplicaAddress) -> None:
+    drop_ranges(address, RANGE, 7, once="prepare")
+    of_lost_epochs, written = store(address, TABLET), store(address, TABLET, ids=(4, 5), at=200)
+    commit_files(address, [of_lost_epochs], epoch=8, app_id="load", app_version=1)
+    fence = Fence(7, 2)
+    assert isinstance(drop_ranges(address, RANGE, fence, once="prepare", incarnation=2), Acknowledged)
+    commit_files(address, [written], epoch=Fence(8, 2), app_id="load", app_version=2)
+    assert isinstance(drop_ranges(address, RANGE, fence, once="prepare", incarnation=2), AlreadyApplied)
+    assert list(open_snapshot(address).all_files) == [written.file_id]
+
+
+def test_what_was_prepared_before_epochs_were_lost_and_still_goes_on_is_not_prepared_again(
+    address: ReplicaAddress,
+) -> None:
+    for incarnation in (1, 2):
+        drop_ranges(address, RANGE, Fence(7, 2), once=f"prepare {incarnation}", incarnation=incarnation)
+    for incarnation in (1, 2):
+        later = drop_ranges(address, RANGE, Fence(9, 3), once=f"prepare {incarnation}", incarnation=1)
+        assert isinstance(later, AlreadyApplied)
+
+
+@pytest.mark.parametrize(("epoch", "since"), [(3, 1), (10, 1), (11, 2), (30, 2)])
+def test_an_epoch_after_a_loss_was_accepted_may_have_been_one_before(epoch: int, since: int) -> None:
+    identity = Identity(name="x", cluster_id="c", incarnation=2, epoch=10)
+    assert msgspec.structs.replace(ClusterMetadata.empty(), identity=identity).incarnation_since(epoch) == since
 
 
 def test_one_that_looked_before_the_other_had_prepared_drops_nothing(
