@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own.
+# Processes that tests are spread over; those of tests/protocol and tests/spark start others, and wait for them.
 WORKERS ?= 2
 
 BIN   := $(VENV)/bin
@@ -13,7 +13,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove golden simulate bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove mutants golden simulate bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -27,11 +27,11 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@$(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile tests/protocol tests/spark $(ARGS)
 
 prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
 	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile tests/protocol tests/spark $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
@@ -49,6 +49,9 @@ format: venv ## Format the code and mend what ruff can mend
 
 types: venv links ## Check types, across the three packages
 	@$(BIN)/mypy
+
+mutants: java venv ## Break the code in each of the ways that the tests must notice, and see that they do
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 golden: venv ## Write the golden files of formats that have none yet; it never changes one that is there
 	@$(BIN)/python -m tests.support.golden

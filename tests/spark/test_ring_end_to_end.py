@@ -76,7 +76,7 @@ def test_every_acknowledged_row_is_read_while_ring_and_tablets_move_under_pipeli
                 wait_until(cluster, "reads after the changes", lambda _: workload.reads >= seen + 6, workload)
         require_end(cluster, workload, spark)
         assert coordinator.killed == KILLS
-        assert workload.reads > 20
+        assert workload.reads > 10  # one after each change, and six at the end
 
 
 def change_the_cluster(

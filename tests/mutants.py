@@ -1,0 +1,244 @@
+"""Broken versions of the code that the tests must catch: `make mutants`, or `python -m tests.mutants NAME …`.
+
+Each mutant takes away one thing that a promise rests on. It is made in a copy of the repository, and the tests that are
+named beside it are run there: one of them has to fail. Exit code 1 when all of them pass for some mutant, or when its
+text is not found any more. Whoever changes a line that is named here says how it is broken from now on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FOLDERS = ("placement", "metastore", "jobs", "tests", "benchmarks", "docs", "conf", "notebooks")
+FILES = ("pyproject.toml", "setup.cfg", "README.md", "Makefile")
+LONGEST_SECONDS = 900
+
+
+class Mutant(NamedTuple):
+    """`whole` is one place in the file at `path`, `broken` what is there instead; `tests` as pytest takes them."""
+
+    name: str
+    path: str
+    whole: str
+    broken: str
+    tests: tuple[str, ...]
+
+
+COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
+
+MUTANTS = (
+    Mutant(
+        "claims before the log is read",
+        "metastore/commit.py",
+        "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
+        "        early = self._claim()\n        self._claim = lambda: early\n"
+        "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
+        COMMITTER,
+    ),
+    Mutant(
+        "claimed proposals tried again after a conflict",
+        "metastore/commit.py",
+        "        claims = self._claim() if looked else []\n",
+        "        self._held = [*getattr(self, '_held', []), *(self._claim() if looked else [])]\n"
+        "        claims = self._held\n",
+        COMMITTER,
+    ),
+    Mutant(
+        "every storage error is a failed append",
+        "metastore/log/delta.py",
+        "            if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):\n",
+        "            if False:\n",
+        ("tests/unit/metastore/test_delta_log.py", "tests/unit/metastore/test_log_contract.py"),
+    ),
+    Mutant(
+        "a failure is told of what somebody may still append",
+        "metastore/commit.py",
+        "                    self._follower.log.fence()\n                    self._follower.catch_up()\n",
+        "                    self._follower.catch_up()\n",
+        COMMITTER,
+    ),
+    Mutant(
+        "a rejection is told while its grounds are not committed",
+        "metastore/commit.py",
+        "        elif prepared.fails_what_others_may_append():\n",
+        "        elif False:\n",
+        COMMITTER,
+    ),
+    Mutant(
+        "a log behind what was announced is appended to",
+        "metastore/commit.py",
+        "        self._follower.require_reached(self._announced)\n",
+        "",
+        ("tests/unit/jobs/test_lost_epochs.py", "tests/unit/metastore/test_follower.py"),
+    ),
+    Mutant(
+        "a log of which only the number is known again is followed",
+        "metastore/follower.py",
+        "            if not found or position_of(found[0]) != known:\n",
+        "            if not found or found[0].epoch != known.epoch:\n",
+        ("tests/unit/metastore/test_follower.py", "tests/unit/metastore/test_log_went_back.py"),
+    ),
+    Mutant(
+        "a snapshot is believed on its own word",
+        "metastore/snapshots.py",
+        "    return isinstance(event, TakeSnapshot) and event.proves(metadata)\n",
+        "    return isinstance(event, TakeSnapshot)\n",
+        ("tests/unit/metastore/test_snapshots.py",),
+    ),
+    Mutant(
+        "a request id is done already, whatever it is for",
+        "metastore/submissions.py",
+        "    if submission.named and submission.is_for_another_change(entry):\n",
+        "    if False:\n",
+        COMMITTER,
+    ),
+    Mutant(
+        "a commit of the log is not synced",
+        "metastore/delta_commits.py",
+        "            sync([temporary, *named], [os.path.dirname(one) for one in named])\n",
+        "",
+        ("tests/unit/jobs/test_power.py",),
+    ),
+    Mutant(
+        "the name of a commit is not synced",
+        "metastore/delta_commits.py",
+        "        sync(directories=[directory])\n        return True\n",
+        "        return True\n",
+        ("tests/unit/jobs/test_power.py",),
+    ),
+    Mutant(
+        "a write of before the fence lands",
+        "jobs/dataplane/commits.py",
+        "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n"
+        "        if snapshot.fence > epoch:\n",
+        "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n"
+        "        if False:\n",
+        ("tests/unit/jobs/test_replica.py",),
+    ),
+    Mutant(
+        "streaming lands after its session was closed",
+        "jobs/dataplane/commits.py",
+        "        if session is not None and session not in snapshot.sessions:\n",
+        "        if False:\n",
+        ("tests/unit/jobs/test_replica.py",),
+    ),
+    Mutant(
+        "a replica is prepared again and again",
+        "jobs/dataplane/commits.py",
+        "        if mark is not None and mark.seen_in(snapshot):\n",
+        "        if False:\n",
+        ("tests/unit/jobs/test_preparing.py",),
+    ),
+    Mutant(
+        "what was prepared in epochs that were lost counts",
+        "jobs/dataplane/commits.py",
+        "    mark = None if once is None else _Applied(once, incarnation)\n",
+        "    mark = None if once is None else _Applied(once, 1)\n",
+        ("tests/unit/jobs/test_preparing.py",),
+    ),
+    Mutant(
+        "a majority is a half",
+        "placement/consistency.py",
+        "    return count // 2 + 1\n",
+        "    return (count + 1) // 2\n",
+        ("tests/unit/placement/test_consistency.py", "tests/unit/metastore/test_quorums.py"),
+    ),
+    Mutant(
+        "a restored replica is read",
+        "jobs/dataplane/commits.py",
+        "        if older_copy:\n",
+        "        if False:\n",
+        ("tests/unit/jobs/test_restored_storage.py",),
+    ),
+    Mutant(
+        "checksums of pages are not looked at when rows are cut",
+        "jobs/dataplane/cutting.py",
+        "pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)",
+        "pq.ParquetFile(filesystem.open_input_file(path))",
+        ("tests/unit/jobs/test_cutting.py",),
+    ),
+    Mutant(
+        "storage that was declared lost is read",
+        "jobs/pipeline/cover.py",
+        "    unusable = metadata.directory.lost.union(unusable)\n",
+        "    unusable = frozenset(unusable)\n",
+        ("tests/unit/jobs/test_pipeline_cover.py", "tests/unit/jobs/test_lost_storage.py"),
+    ),
+    Mutant(
+        "a pipeline reads without lineage",
+        "jobs/pipeline/verified_reading.py",
+        "        lineage = cluster.ledger.lineage(table.table_id, _files(asked))\n",
+        "        lineage = NO_LINEAGE\n",
+        ("tests/unit/jobs/test_damaged_reads.py", "tests/spark/test_compaction_spark.py"),
+    ),
+)
+
+
+def main(names: Sequence[str]) -> int:
+    """Try the mutants of these names, or all. The exit code."""
+    known = {mutant.name for mutant in MUTANTS}
+    if unknown := set(names) - known:
+        print(f"there is no mutant {', '.join(sorted(unknown))}. There are:", *sorted(known), sep="\n  ")
+        return 2
+    survivors = []
+    for mutant in MUTANTS:
+        if not names or mutant.name in names:
+            started = time.monotonic()
+            verdict = _try(mutant)
+            print(f"{verdict:12} {time.monotonic() - started:5.0f} s  {mutant.name}", flush=True)
+            if verdict != "caught":
+                survivors.append(mutant.name)
+    print(f"{len(survivors)} not caught" if survivors else "all are caught")
+    return 1 if survivors else 0
+
+
+def _try(mutant: Mutant) -> str:
+    """caught, SURVIVES, or NOT FOUND where its text is not, or its tests are not, what is written here."""
+    if mutated(mutant) is None or any(not (REPOSITORY / test.partition("::")[0]).exists() for test in mutant.tests):
+        return "NOT FOUND"
+    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+        copy = Path(directory) / "repository"
+        _copy_to(copy)
+        (copy / mutant.path).write_text(mutated(mutant) or "", encoding="utf-8")
+        # Found before what is installed, also by the processes that tests start.
+        environment = {**os.environ, "PYTHONPATH": str(copy / "names"), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
+        try:
+            code = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, timeout=LONGEST_SECONDS
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return "caught"  # something waits for ever that does not otherwise
+    # 1 is "tests have failed"; anything else, "no tests" for one, catches nothing.
+    return {0: "SURVIVES", 1: "caught"}.get(code, f"pytest: {code}")
+
+
+def mutated(mutant: Mutant) -> str | None:
+    """The broken file; None when what is to be broken is not there exactly once."""
+    text = (REPOSITORY / mutant.path).read_text(encoding="utf-8")
+    return text.replace(mutant.whole, mutant.broken) if text.count(mutant.whole) == 1 else None
+
+
+def _copy_to(copy: Path) -> None:
+    copy.mkdir()
+    for folder in FOLDERS:
+        shutil.copytree(REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in FILES:
+        shutil.copy2(REPOSITORY / file, copy / file)
+    names = copy / "names" / "epochlake"
+    names.mkdir(parents=True)
+    for folder in ("placement", "metastore", "jobs"):
+        (names / folder).symlink_to(copy / folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
