@@ -50,14 +50,14 @@ MUTANTS = (
         "        claims = self._claim() if looked else []\n",
         "        self._held = [*getattr(self, '_held', []), *(self._claim() if looked else [])]\n"
         "        claims = self._held\n",
-        COMMITTER,
+        ("tests/unit/metastore/test_committer_offers.py",),
     ),
     Mutant(
         "every storage error is a failed append",
         "metastore/log/delta.py",
         "            if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):\n",
         "            if False:\n",
-        ("tests/unit/metastore/test_delta_log.py", "tests/unit/metastore/test_log_contract.py"),
+        ("tests/unit/metastore/test_delta_log.py",),
     ),
     Mutant(
         "a failure is told of what somebody may still append",
@@ -78,7 +78,7 @@ MUTANTS = (
         "metastore/commit.py",
         "        self._follower.require_reached(self._announced)\n",
         "",
-        ("tests/unit/jobs/test_lost_epochs.py", "tests/unit/metastore/test_follower.py"),
+        ("tests/unit/metastore/test_log_went_back.py",),
     ),
     Mutant(
         "a log of which only the number is known again is followed",
@@ -122,14 +122,14 @@ MUTANTS = (
         "        if snapshot.fence > epoch:\n",
         "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n"
         "        if False:\n",
-        ("tests/unit/jobs/test_replica.py",),
+        ("tests/unit/jobs/test_replica_fences.py",),
     ),
     Mutant(
         "streaming lands after its session was closed",
         "jobs/dataplane/commits.py",
         "        if session is not None and session not in snapshot.sessions:\n",
         "        if False:\n",
-        ("tests/unit/jobs/test_replica.py",),
+        ("tests/unit/jobs/test_replica_fences.py",),
     ),
     Mutant(
         "a replica is prepared again and again",
@@ -160,18 +160,18 @@ MUTANTS = (
         ("tests/unit/jobs/test_restored_storage.py",),
     ),
     Mutant(
-        "checksums of pages are not looked at when rows are cut",
+        "a file is cut without a look at its digest",
         "jobs/dataplane/cutting.py",
-        "pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)",
-        "pq.ParquetFile(filesystem.open_input_file(path))",
-        ("tests/unit/jobs/test_cutting.py",),
+        "    if require_sealed(file, source_uri) is not None:\n        require_intact(file, source_uri)\n",
+        "",
+        ("tests/unit/jobs/test_cutting.py", "tests/unit/jobs/test_late_workers.py", "tests/unit/jobs/test_repair.py"),
     ),
     Mutant(
-        "storage that was declared lost is read",
-        "jobs/pipeline/cover.py",
-        "    unusable = metadata.directory.lost.union(unusable)\n",
-        "    unusable = frozenset(unusable)\n",
-        ("tests/unit/jobs/test_pipeline_cover.py", "tests/unit/jobs/test_lost_storage.py"),
+        "storage that was declared lost is opened",
+        "jobs/pipeline/replicas.py",
+        "        lost=metadata.directory.why_lost(volume),\n",
+        '        lost="",\n',
+        ("tests/unit/jobs/test_lost_storage.py",),
     ),
     Mutant(
         "a pipeline reads without lineage",

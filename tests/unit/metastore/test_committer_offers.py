@@ -30,7 +30,7 @@ from tests.support.committing import (
     assert_sound,
     outcome_of,
 )
-from tests.support.logs import chain, put, toggle
+from tests.support.logs import ScriptedLog, chain, put, toggle
 
 OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
 
@@ -43,6 +43,37 @@ def begun(entries: int = 1) -> InMemoryLog:
 
 def all_of(log: InMemoryLog) -> list[tuple[int, str]]:
     return [(entry.epoch, entry.request_id) for entry in log.shared.entries]
+
+
+def toggle_event(commits: Committer) -> SwitchBalancing:
+    return SwitchBalancing(not commits._follower.catch_up().switches.balancing)
+
+
+class Watched(LocalQueue):
+    """A line that writes down what is asked of it; `waited`: how long others were waited for, each time."""
+
+    def __init__(self, *waited: float) -> None:
+        super().__init__()
+        self._waits = iter(waited)
+        self._last = 0.0
+        self.calls: list[str] = []
+
+    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+        self._last = next(self._waits, 0.0)
+        if meanwhile is not None and self._last > after:
+            meanwhile()
+        self.calls.append("acquire")
+        return super().acquire(timeout)
+
+    def seconds_in_line(self) -> float:
+        return self._last
+
+    def offer(self, proposals: bytes) -> None:
+        self.calls.append("offer")
+
+    def claim(self) -> list[bytes]:
+        self.calls.append("claim")
+        return []
 
 
 def test_planners_and_expectations_and_those_with_less_time_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +143,29 @@ def test_what_is_claimed_is_appended_behind_ones_own_and_its_rejections_are_nobo
     assert_sound(log.shared.entries)
 
 
+def test_what_was_claimed_before_a_conflict_is_not_tried_again() -> None:
+    """Its owner finds it neither in line nor in the log, moves the log, and tells a failure: then it must not land."""
+
+    class Line(Watched):
+        def claim(self) -> list[bytes]:
+            super().claim()
+            first = self.calls.count("claim") == 1
+            return [encode_proposals([Submission(ON, "given up", "other", "", 0.0, None)])] if first else []
+
+    log = ScriptedLog(begun())
+
+    def overtaken(append: Callable, entries: list) -> None:
+        assert [entry.request_id for entry in entries] == ["mine", "given up"]
+        log.log.fence()
+        append(entries)
+
+    log.plan("append", overtaken)
+    queue = Line(1.0)
+    assert Committer(Follower(log), queue, author="a").commit(OFF, request_id="mine").epoch == 2
+    assert queue.calls.count("claim") == 2
+    assert all_of(log.log) == [(1, "request-1"), (2, "mine")]
+
+
 def test_an_offer_that_is_never_taken_back_makes_a_failure_unknown_and_no_success_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,37 +176,6 @@ def test_an_offer_that_is_never_taken_back_makes_a_failure_unknown_and_no_succes
         commits._contended = True
         outcome = outcome_of(lambda: commits.commit(event, timeout=0.05))  # noqa: B023
         assert isinstance(outcome, expected)
-
-
-def toggle_event(commits: Committer) -> SwitchBalancing:
-    return SwitchBalancing(not commits._follower.catch_up().switches.balancing)
-
-
-class Watched(LocalQueue):
-    """A line that writes down what is asked of it; `waited`: how long others were waited for, each time."""
-
-    def __init__(self, *waited: float) -> None:
-        super().__init__()
-        self._waits = iter(waited)
-        self._last = 0.0
-        self.calls: list[str] = []
-
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
-        self._last = next(self._waits, 0.0)
-        if meanwhile is not None and self._last > after:
-            meanwhile()
-        self.calls.append("acquire")
-        return super().acquire(timeout)
-
-    def seconds_in_line(self) -> float:
-        return self._last
-
-    def offer(self, proposals: bytes) -> None:
-        self.calls.append("offer")
-
-    def claim(self) -> list[bytes]:
-        self.calls.append("claim")
-        return []
 
 
 def test_who_waits_for_others_offers_while_it_waits_and_claims_when_it_leads() -> None:

@@ -31,7 +31,7 @@ from epochlake.metastore.follower import Follower
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.files import LogFile
 
 from tests.support.failures import mounted, no_room_to_write, remount
@@ -391,3 +391,23 @@ def test_an_append_that_failed_is_worth_retrying_when_its_cause_passes(
     with pytest.raises(AppendFailed) as failed:
         log.append(chain(1))
     assert failed.value.exit_code == code
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_an_append_whose_commit_has_its_name_is_not_called_failed_whatever_is_said_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    uri = str(tmp_path / "log")
+    create_log_table(uri)
+    log, entries = DeltaLog(uri), chain(1)
+    log.read(0)
+    append = delta.append_files
+
+    def landed_and_then(*arguments: object) -> bool:
+        assert append(*arguments)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(delta, "append_files", landed_and_then)
+    with pytest.raises(AppendUncertain):
+        log.append(entries)
+    assert DeltaLog(uri).read(0) == entries
