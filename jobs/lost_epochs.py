@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.cluster import Cluster, Root
 from epochlake.jobs.coordinator.fencing import sessions_by_place
 from epochlake.jobs.dataplane.fences import raise_fence
 from epochlake.jobs.dataplane.outcomes import Unreachable
@@ -32,8 +32,11 @@ from epochlake.metastore.errors import (
     WrongCluster,
 )
 from epochlake.metastore.follower import Follower
+from epochlake.metastore.log.cutting import CutLog, after_hole, behind
 from epochlake.metastore.log.delta import DeltaLog
-from epochlake.metastore.log.entry import Position
+from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.holes import Unfillable
+from epochlake.metastore.log.mending import plan_mending
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
@@ -66,7 +69,8 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
 
     `log_epoch` is the last epoch of the log that is left, `epoch` the first of the new `incarnation`. `snapshots`:
     epochs whose snapshots were put aside; `fenced`: how many replica tables are in the new incarnation, `unreachable`:
-    those that are not.
+    those that are not. `lost`: the first and the last epoch that is lost, as far as that is known; `hole`: the commit
+    of the log that is torn or missing, when that is why; `put_aside`: files of the log after it.
     """
 
     dry_run: bool
@@ -78,6 +82,9 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     snapshots: tuple[int, ...] = ()
     fenced: int = 0
     unreachable: tuple[str, ...] = ()
+    lost: tuple[int, int] | None = None
+    hole: str = ""
+    put_aside: tuple[str, ...] = ()
 
 
 def beyond(cluster: Cluster, *, replicas: bool) -> Look:
@@ -112,13 +119,29 @@ def accept_loss(
 ) -> AcceptedLoss:
     """Begin a new incarnation where the log ends. Raises Rejected (nothing-lost) when it holds all that is known.
 
-    Safe to repeat: what a run that was killed has left to do is done by the next one.
+    A log with a hole ends there: what comes after it is put aside. Raises Rejected (can-be-healed) where the hole can
+    be filled. Safe to repeat: what a run that was killed has left to do is done by the next one.
     """
-    with _Rescued(configuration) as cluster:
+    storage.use_settings(configuration.storage)
+    hole = _hole(Root(configuration.root).log)
+    with _Rescued(configuration, hole) as cluster:
         before = cluster.metadata
         look = beyond(cluster, replicas=True)
+        if hole is not None:
+            look = Look((*_behind(cluster, hole), *look.known), look.unasked)
         incarnation = max([before.identity.incarnation, *(known.incarnation for known in look.known)]) + 1
-        planned = AcceptedLoss(dry_run, before.epoch, incarnation, None, look.known, look.unasked)
+        highest = max((known.epoch for known in look.known), default=before.epoch)
+        planned = AcceptedLoss(
+            dry_run,
+            before.epoch,
+            incarnation,
+            None,
+            look.known,
+            look.unasked,
+            lost=(before.epoch + 1, highest) if highest > before.epoch else None,
+            hole="" if hole is None else f"commit {hole.version} of the log {hole.how}",
+            put_aside=() if hole is None else tuple(after_hole(cluster.root.log, hole.version)),
+        )
         if dry_run:
             if not look.known:
                 raise _nothing_lost(before, look)
@@ -146,11 +169,46 @@ def accept_loss(
         )
 
 
+def _hole(uri: str) -> Unfillable | None:
+    """Where the log has a hole that nothing fills; None when it has none. Raises Rejected for one that can be filled,
+    LogUnreadable.
+    """
+    try:
+        mendings = plan_mending(uri)
+    except Unfillable as hole:
+        return hole
+    if mendings:
+        raise Rejected("can-be-healed", "nothing has to be lost: run `epochlake log heal`")
+    return None
+
+
+def _behind(cluster: Cluster, hole: Unfillable) -> list[Known]:
+    """What is known of a log behind a hole; at least that the commit is lost, and maybe an epoch with it."""
+    found = behind(cluster.root.log, hole.version)
+    by, incarnation = f"the log behind its commit {hole.version}", cluster.metadata.identity.incarnation
+    known = []
+    if found.position is not None and found.position.incarnation >= incarnation:
+        known.append(Known(by, found.position.incarnation, found.position.epoch, found.position.hash))
+    epoch = max(found.epoch, cluster.metadata.epoch + 1)
+    if not known or known[0].epoch < epoch:
+        known.append(Known(by, incarnation, epoch))
+    return known
+
+
 class _Rescued(Cluster):
     """A cluster whose log has lost its end: it is opened without snapshots, and no announcement is compared."""
 
+    def __init__(self, configuration: Configuration, hole: Unfillable | None) -> None:
+        self._hole = hole
+        super().__init__(configuration)
+
     def _follow(self, log: DeltaLog) -> Follower:
-        return Follower(log)
+        return Follower(log if self._hole is None else CutLog(log.uri, self._hole))
+
+    def entries(self) -> list[Entry]:
+        """What the log holds, or held before its hole; not through the follower's handle."""
+        log = self.follower.log
+        return log.entries() if isinstance(log, CutLog) else DeltaLog(self.root.log).read(0)
 
     def commit_queue(self) -> CommitQueue:
         return _Unannounced(super().commit_queue())
@@ -181,7 +239,8 @@ def _nothing_lost(metadata: ClusterMetadata, look: Look) -> Rejected:
 
 
 def _hashes(cluster: Cluster) -> dict[int, str]:
-    return {entry.epoch: entry.hash for entry in DeltaLog(cluster.root.log).read(0)}
+    entries = cluster.entries() if isinstance(cluster, _Rescued) else DeltaLog(cluster.root.log).read(0)
+    return {entry.epoch: entry.hash for entry in entries}
 
 
 def _snapshots(cluster: Cluster) -> list[Position]:

@@ -40,6 +40,12 @@ LINES = "epochlakeLines"
 DIGEST = "epochlakeDigest"
 """In a commit's information: a SHA-256 of its other lines. A flipped bit could take a file out of the table."""
 
+GIVEN_UP = b"given up by `epochlake log accept-loss`: what came after it was put aside\n"
+"""In place of a commit: a loss is being accepted from here on. It never becomes a commit without content."""
+
+ACCEPTED = "was given up by `epochlake log accept-loss`, which did not come to its end"
+"""How a commit with these bytes is torn."""
+
 LOOK_AHEAD = 10
 """So many commits after the one that is missing are looked for before it is taken for the next one. No table has its
 checkpoints further apart, but for the log of epochs, where the chain of hashes tells."""
@@ -184,7 +190,7 @@ def damaged_checkpoints(table: str) -> list[str]:
         commits = {int(match[1]) for name in os.listdir(directory) if (match := _COMMIT.match(name))}
         if not commits or not commits.issuperset(range(whole + 1, max(commits) + 1)):
             return []
-        pointed = _pointed_at(directory)
+        pointed = pointed_at(directory)
         astray = pointed is not None and not any(int(name[:20]) == pointed for name in names if name not in damaged)
         return sorted([*damaged, *([_LAST_CHECKPOINT] if astray else [])])
 
@@ -213,7 +219,7 @@ def _is_parquet(path: str) -> bool:
     return True
 
 
-def _pointed_at(directory: str) -> int | None:
+def pointed_at(directory: str) -> int | None:
     """The version of the newest checkpoint, as the pointer says; -1 for one that cannot be read, None without one."""
     try:
         with open(f"{directory}/{_LAST_CHECKPOINT}", "rb") as file:
@@ -273,7 +279,7 @@ def _is_hole(directory: str, missing: int) -> bool:
     if any(os.path.exists(_commit_path(directory, missing + step)) for step in range(1, LOOK_AHEAD + 1)):
         return True
     # A hint: it may be missing, and who opens the table from its beginning judges it.
-    return (_pointed_at(directory) or -1) >= missing
+    return (pointed_at(directory) or -1) >= missing
 
 
 def identity(table: str, version: int) -> tuple[int, ...] | None:
@@ -434,6 +440,8 @@ def _require_whole(table: str, version: int, data: bytes) -> None:
 
 def _damage(data: bytes) -> str | None:
     """What is wrong with a commit's bytes, None when nothing is seen."""
+    if data == GIVEN_UP:
+        return ACCEPTED
     text = data.strip()
     if not text.strip(b"\0"):
         return "is empty" if not data else "holds only zero bytes"

@@ -7,6 +7,7 @@ after the hole continue those before it, the commit held none.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from epochlake.metastore.log.files import SCHEMA, LogFile, distinct, files_of, f
 class Unfillable(LogUnreadable):
     """What a torn or missing commit held cannot be proved, and there are whole ones after it.
 
-    `version`: of the commit; `after`: the last epoch before it; `last`: the last epoch that is known after it.
+    `version`: of the commit, and `how` it is torn; `after`: the last epoch before it; `last`: the last known.
     """
 
     def __init__(self, uri: str, torn: delta_commits.TornCommit, after: int, last: int, why: str) -> None:
@@ -40,6 +41,7 @@ class Unfillable(LogUnreadable):
             f"`epochlake log accept-loss`"
         )
         self.version = torn.version
+        self.how = torn.how
         self.after = after
         self.last = last
         self.epochs = (after + 1, max(after + 1, last))
@@ -78,13 +80,32 @@ def loose(uri: str, known: set[str]) -> Iterator[Stored]:
     for listed in storage.list_files(uri):
         if "/" in listed.name or not listed.name.endswith(".parquet") or listed.name in known:
             continue
-        try:
-            entries = from_arrow(read_columns(uri, [listed.name], SCHEMA.names))
-        except (OSError, pa.ArrowException, KeyError, ValueError, StorageUnavailable):
-            continue  # never on the disk as a whole, so no commit could name it
+        entries = _entries_of(uri, listed.name)
         if entries and continues((entries[0].epoch - 1, entries[0].previous_hash), entries):
             file = LogFile(listed.name, listed.size, len(entries), entries[0].epoch, entries[-1].epoch)
             yield Stored(file, entries)
+
+
+def _entries_of(uri: str, path: str) -> list[Entry]:
+    """The entries in a data file; none where it was never on the disk as a whole, so that no commit could name it.
+
+    Raises StorageUnavailable where the disk does not say what is in it: what it holds must not be taken for lost.
+    """
+    try:
+        return from_arrow(read_columns(uri, [path], SCHEMA.names))
+    except (storage.MissingFile, storage.StorageDamaged, pa.ArrowException, KeyError, ValueError):
+        return []
+    except OSError as error:
+        _require_answer(error)
+        return []
+
+
+def _require_answer(error: BaseException | None) -> None:
+    """Raise StorageUnavailable where an error is one of the storage, and says nothing about what is stored."""
+    if isinstance(error, StorageUnavailable) and not isinstance(error, storage.MissingFile | storage.StorageDamaged):
+        raise error
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+        raise storage.unavailable("read the log for", "what a torn commit held", error)
 
 
 def end_of(entry: Entry | None) -> tuple[int, str]:
@@ -113,12 +134,13 @@ def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Fi
         for version in range(first.version + 1, newest + 1):
             if version in missing:
                 continue
-            for file in added(uri, version):
+            for file in adds_in(uri, delta_commits.commit_uri(uri, version)):
                 known.add(file.path)
                 highest = max(highest, file.last or 0)
                 later += [(version, entry) for entry in read_entries(uri, [file]) if entry.epoch > epoch]
         entries = distinct(sorted((entry for _, entry in later), key=lambda entry: entry.epoch))
-    except (LogUnreadable, StorageUnavailable) as error:
+    except (LogUnreadable, storage.MissingFile) as error:
+        _require_answer(error.__cause__)
         raise Unfillable(uri, first, epoch, highest, f"what comes after it cannot be read ({error})") from error
     if not entries:
         raise Unfillable(uri, first, epoch, highest, "no entry comes after it that would prove it")
@@ -155,14 +177,14 @@ def _between(found: Sequence[Stored], start: tuple[int, str], end: tuple[int, st
     return None
 
 
-def added(uri: str, version: int) -> list[LogFile]:
-    """The data files that a whole commit names. Raises LogUnreadable, StorageUnavailable."""
-    data = storage.read_bytes(delta_commits.commit_uri(uri, version))
+def adds_in(uri: str, commit: str) -> list[LogFile]:
+    """The data files that the whole commit in a file names. Raises LogUnreadable, StorageUnavailable."""
+    data = storage.read_bytes(commit)
     try:
         adds = [line["add"] for text in data.splitlines() if text.strip() and "add" in (line := json.loads(text))]
         return [_log_file(add) for add in adds]
     except (ValueError, KeyError, TypeError) as error:
-        raise LogUnreadable(f"commit {version} of the log at {uri} cannot be read: {error}") from error
+        raise LogUnreadable(f"the commit {commit} of the log at {uri} cannot be read: {error}") from error
 
 
 def _log_file(add: dict[str, object]) -> LogFile:

@@ -16,7 +16,7 @@ from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.files import LogFile
-from epochlake.metastore.log.holes import Stored, before, continues, end_of, fill, loose
+from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose
 from epochlake.metastore.log.replacing import alone, put_whole
 from epochlake.metastore.rewriting import Mark, NewFile, add_lines
 
@@ -98,6 +98,10 @@ def _plan(uri: str) -> list[tuple[Mending, list[LogFile]]]:
     if not torn:
         return []
     newest = delta_commits.newest_version(uri)
+    given_up = next((one for one in torn if one.how == delta_commits.ACCEPTED), None)
+    if given_up is not None:
+        epoch, _ = end_of(before(uri, given_up.version)[0])
+        raise Unfillable(uri, given_up, epoch, epoch, "its loss was accepted already")
     # What comes after a whole commit is the end; the others are holes, and what fills them is proved by what follows.
     whole = max((v for v in range(torn[0].version, newest + 1) if v not in {one.version for one in torn}), default=-1)
     holes, end = [one for one in torn if one.version < whole], [one for one in torn if one.version > whole]

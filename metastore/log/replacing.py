@@ -39,7 +39,12 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def put_whole(uri: str, version: int, operation: str, lines: Sequence[delta_commits.Action]) -> None:
-    """Put a whole commit in place of a torn or missing one. Called `alone`.
+    """Put a whole commit in place of a torn or missing one, as `put_bytes` does."""
+    put_bytes(uri, version, delta_commits.encoded(operation, lines))
+
+
+def put_bytes(uri: str, version: int, data: bytes) -> None:
+    """Put the bytes of a commit in place of a torn or missing one. Called `alone`.
 
     Raises StorageUnavailable, also when a missing one was put by somebody else meanwhile: look again then.
     """
@@ -51,7 +56,7 @@ def put_whole(uri: str, version: int, operation: str, lines: Sequence[delta_comm
         temporary = f"{directory}/.{name}{storage.TEMPORARY}{time.time_ns()}"
         try:
             with open(temporary, "xb") as file:
-                file.write(delta_commits.encoded(operation, lines))
+                file.write(data)
             syncing.sync([temporary])
             if os.path.exists(path):
                 os.link(path, f"{directory}/.{name}.torn-{time.time_ns()}")

@@ -201,8 +201,10 @@ def accept_loss_(
 ) -> None:
     """Go on where the log ends, after its newest epochs were lost for good: a new incarnation begins.
 
-    For a log that was restored from an older copy, or has lost its end. Look for a newer copy first. What was planned
-    at the lost epochs can not land any more. Run `epochlake repair` on every table afterwards: replicas may have moved.
+    For a log that was restored from an older copy, has lost its end, or has a hole that `log heal` cannot fill: then
+    everything from the hole on is lost, and put aside. Look for a newer copy first; --dry-run names the epochs. What
+    was planned at the lost epochs can not land any more. Run `epochlake repair` on every table afterwards: replicas may
+    have moved.
     """
     session = of(context)
     session.show(

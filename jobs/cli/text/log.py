@@ -90,6 +90,15 @@ def accepted_loss(document: AcceptedLoss) -> list[RenderableType]:
         parts.append(bold(f"incarnation {document.incarnation} would begin after epoch {document.log_epoch}"))
     else:
         parts.append(bold(f"incarnation {document.incarnation} begins at epoch {document.epoch}"))
+    if document.hole:
+        parts.append(Text(f"{document.hole}: what comes after it in the log is given up as well"))
+    if document.lost:
+        first, last = document.lost
+        epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        parts.append(Text(f"{epochs} {'would be' if document.epoch is None else 'count as'} lost"))
+    if document.put_aside:
+        done = "would be put aside" if document.epoch is None else "put aside"
+        parts.append(Text(f"{done} in the log's _delta_log, not deleted: {', '.join(document.put_aside)}"))
     made = table("known to", "incarnation", "epoch", right=["incarnation", "epoch"], wide=["known to"])
     parts += [Text(), bold("Lost"), filled(made, ((one.by, one.incarnation, one.epoch) for one in document.known))]
     if document.snapshots:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Fenc
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.jobs.repair import repair
-from epochlake.metastore import follower
+from epochlake.metastore import delta_commits, follower
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.log import cutting
 from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.placement.transitions import Stage
@@ -177,6 +180,78 @@ def test_verifying_a_log_whose_last_commit_is_torn_names_it_once(
     assert found.code == 4
     assert [(one["code"], one["where"]) for one in found.json["findings"]] == [("unreadable", f"epoch {last}")]
     assert "log heal" in found.json["findings"][0]["message"]
+
+
+Hole = Callable[[], None]
+
+
+@pytest.fixture
+def dig(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> Hole:
+    """Eight more epochs, the fourth of which is then lost: its commit and its data file."""
+    for on in (False, True) * 4:
+        (administration.resume_balancing if on else administration.pause_balancing)(cluster)
+    commit = sorted((tmp_path / "root" / "log" / "_delta_log").glob("*.json"))[-5]
+
+    def lose() -> None:
+        [add] = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
+        (tmp_path / "root" / "log" / add["path"]).unlink()
+        commit.unlink()
+        delta_commits._synced.clear()
+
+    return lose
+
+
+def test_a_hole_that_nothing_fills_is_cut_there_on_request_and_what_came_after_it_is_put_aside(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path, dig: Hole
+) -> None:
+    last, directory = cluster.metadata.epoch, tmp_path / "root" / "log" / "_delta_log"
+    dig()
+    lost = f"epochs {last - 4} to {last}"
+    assert f"{lost} are lost for good, run `epochlake log accept-loss`" in grown.text("log", "heal").err
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix == ".json"}
+    would = grown.done("log", "accept-loss", "--dry-run")
+    assert (would["log_epoch"], would["lost"], would["incarnation"]) == (last - 5, [last - 4, last], 2)
+    assert [name[:20] for name in would["put_aside"]] == sorted(name[:20] for name in before)[-4:]
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix == ".json"} == before
+    told = grown.text("log", "accept-loss").out
+    assert f"{lost} count as lost" in " ".join(told.split())
+    aside = sorted(path for path in directory.iterdir() if ".lost-" in path.name)
+    assert [path.read_bytes() for path in aside] == [before[name] for name in sorted(before)[-4:]]
+    assert grown.done("log", "verify")["holds"]
+    opened = Cluster(cluster.configuration)
+    assert (opened.metadata.epoch, opened.metadata.identity.incarnation) == (last - 4, 2)
+    assert administration.resume_balancing(opened).epoch == last - 3
+    with pytest.raises(LogWentBack):
+        administration.pause_balancing(cluster)
+    assert grown.json("log", "accept-loss").error["type"] == "Rejected"
+    assert grown.done("log", "show", str(last - 4))["payload"]["known_epoch"] == last
+
+
+def test_a_hole_that_can_be_filled_is_no_loss(grown: CommandLine, dig: Hole, tmp_path: Path) -> None:
+    sorted((tmp_path / "root" / "log" / "_delta_log").glob("*.json"))[-3].unlink()
+    delta_commits._synced.clear()
+    refused = grown.json("log", "accept-loss")
+    assert (refused.code, "log heal" in refused.error["message"]) == (3, True)
+    assert "found whole beside it" in grown.text("log", "heal").out
+    assert grown.done("log", "verify")["holds"]
+
+
+@pytest.mark.parametrize("step", ["_put_aside", "write_entries", "put_whole"])
+def test_a_cut_that_was_ended_half_way_never_looks_like_a_shorter_log_and_is_finished_by_the_next(
+    grown: CommandLine, cluster: Cluster, dig: Hole, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    last = cluster.metadata.epoch
+    dig()
+    with monkeypatch.context() as killed:
+        killed.setattr(cutting, step, lambda *_: 1 / 0)
+        killed.setattr(lost_epochs.Cluster, "close", lambda _: None)
+        assert grown.json("log", "accept-loss").code != 0
+    for command in (["balance", "pause"], ["log", "heal"], ["log", "list"]):
+        assert (grown.json(*command).error["type"]) in ("LogTorn", "Unfillable")
+    assert "log accept-loss" in grown.json("log", "heal").error["message"]
+    done = grown.done("log", "accept-loss")
+    assert (done["lost"], done["incarnation"], done["epoch"]) == ([last - 4, last], 2, last - 4)
+    assert grown.done("log", "verify")["holds"]
 
 
 def test_zookeeper_that_is_away_keeps_nobody_from_accepting(went_back: CommandLine) -> None:
