@@ -111,7 +111,7 @@ def require_new(root: Root) -> None:
     log = storage.join(root.log, "_delta_log")
     if storage.exists(log):
         return
-    places = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.leases)
+    places = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.receipts, root.leases)
     left = [place for place in places if _holds_files(place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not storage.exists(log):

@@ -68,7 +68,7 @@ class Identity(msgspec.Struct, frozen=True):
     epoch: int = 1
 
 
-class Volume(msgspec.Struct, frozen=True):
+class Volume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place on a node that replicas are stored in: `capacity` in bytes."""
 
     volume_id: VolumeId
@@ -102,7 +102,7 @@ class Node(msgspec.Struct, frozen=True):
     lost: bool = False
 
 
-class Keyspace(msgspec.Struct, frozen=True):
+class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy)."""
 
     name: str
@@ -112,7 +112,7 @@ class Keyspace(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
-class Column(msgspec.Struct, frozen=True):
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …)."""
 
     name: str
@@ -120,7 +120,7 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool = True
 
 
-class TabletOptions(msgspec.Struct, frozen=True):
+class TabletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tablets of a table are sized, and where they may go; None: the default of the configuration.
 
     `target_bytes` of one replica of a tablet; `min_count` and `max_count` of tablets. Its replicas go only to nodes
@@ -134,7 +134,7 @@ class TabletOptions(msgspec.Struct, frozen=True):
     apart_from: tuple[str, ...] = ()
 
 
-class Table(msgspec.Struct, frozen=True):
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table. `version` is the state id of the last change of its schema, assigned by the committer (seed 001)."""
 
     table_id: TableId

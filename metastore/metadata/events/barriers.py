@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 
-class RelaxedBarrier(msgspec.Struct, frozen=True):
+class RelaxedBarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The barrier of `what` (a tablet's stage, an operation's step) was to be passed at `level` and was at `passed_at`.
 
     `missing` says what had not acknowledged it, and why.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 
-class NewTransition(msgspec.Struct, frozen=True):
+class NewTransition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A replica of a tablet that is to be replaced: `leaving` by `pending`."""
 
     table_id: TableId
@@ -121,7 +121,7 @@ class StartTransitions(Event, frozen=True):
         return f"{len(self.transitions)} tablet(s) begin to move ({first.kind}{why})"
 
 
-class StageChange(msgspec.Struct, frozen=True):
+class StageChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tablet goes from a stage to another. `session` is given where the stage has one, `error` on the way back."""
 
     table_id: TableId

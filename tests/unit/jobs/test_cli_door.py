@@ -132,6 +132,17 @@ def test_a_root_that_has_lost_its_log_is_never_told_to_begin_another_one(grown: 
     assert not (grown.root / "log" / "_delta_log").exists()
 
 
+@pytest.mark.parametrize("left", ["snapshots", "batches", "compactions", "damaged", "leases", "receipts"])
+def test_no_cluster_begins_on_what_another_one_has_left(empty: CommandLine, left: str) -> None:
+    place = empty.root / left / "t-1"
+    place.mkdir(parents=True)
+    (place / "something").write_bytes(b"")
+    for words in (["init"], ["init", "--dry-run"]):
+        result = empty.text(*words)
+        assert (result.code, left in result.error_line) == (1, True), result.err
+    assert not (empty.root / "log").exists()
+
+
 @pytest.mark.parametrize("wrong", ["a scheme", "a file", "a file above", "a commit"])
 def test_what_does_not_pass_by_itself_is_not_worth_retrying(grown: CommandLine, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "file").write_text("no directory")

@@ -268,7 +268,7 @@ def test_the_mark_of_a_replica_that_was_prepared_once(monkeypatch: pytest.Monkey
     marks: list[str] = []
     monkeypatch.setattr(side_effects, "_should_exist", lambda *_: True)
     monkeypatch.setattr(side_effects, "tokens_of", lambda *_: (0, 1))
-    monkeypatch.setattr(side_effects, "drop", lambda *_, once: marks.append(once))
+    monkeypatch.setattr(side_effects, "drop", lambda *_, once, since: marks.append(once))
     transition = Transition("t-1", 5, Kind.MIGRATION, Stage.STREAMING, (1, 2), (2, 3), 1, 3, started_epoch=17)
     side_effects.prepare_pending(ClusterMetadata.empty(), transition)
     assert marks == names()["marks of prepared replicas"]

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import itertools
 import pkgutil
+import typing
 
 import msgspec
 import numpy as np
@@ -186,3 +187,25 @@ def test_a_tablet_map_that_cannot_be_read_is_rejected(attachment: bytes) -> None
 def test_a_payload_with_a_field_that_this_version_does_not_know_is_refused() -> None:
     with pytest.raises(UnknownFormat, match="epoch 7"):
         decode_event("SwitchBalancing", '{"on":true,"until":"tomorrow"}', None, epoch=7)
+
+
+def structs_in(annotation: object, found: set[type]) -> set[type]:
+    """All structs that values of a type may hold, however deep."""
+    for argument in typing.get_args(annotation):
+        structs_in(argument, found)
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct) and annotation not in found:
+        found.add(annotation)
+        for field in msgspec.structs.fields(annotation):
+            structs_in(field.type, found)
+    return found
+
+
+def test_nothing_in_an_event_that_this_version_does_not_know_is_passed_over() -> None:
+    """A follower that leaves out what a newer version wrote would have other metadata than the one that wrote it."""
+    held = set().union(*(structs_in(kind, set()) for kind in KINDS.values()))
+    assert {Volume, Keyspace} < held
+    assert [struct.__name__ for struct in held if not struct.__struct_config__.forbid_unknown_fields] == []
+    payload = encode_event(RegisterNode("r", 1, "n1", "h1", "dc", "r1", (Volume(1, "d1", "/d1", 10),))).payload
+    assert '"capacity":10' in payload
+    with pytest.raises(UnknownFormat, match="epoch 9"):
+        decode_event("RegisterNode", payload.replace('"capacity":10', '"capacity":10,"speed":7'), None, epoch=9)
