@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from epochlake.placement.errors import EpochlakeError
+
+if TYPE_CHECKING:
+    from epochlake.metastore.log.entry import Entry
 
 
 class Rejected(EpochlakeError):
@@ -82,7 +88,12 @@ class LogWentBack(HashMismatch):
 
 
 class LogTorn(LogUnreadable):
-    """A commit of the log is not whole: which epochs it held cannot be told."""
+    """A commit of the log is not whole: which epochs it held cannot be told.
+
+    `read_whole` reads entries before it as `EpochLog.read` does, where that is possible.
+    """
+
+    read_whole: Callable[[int, int | None], list[Entry]] | None = None
 
 
 LOG_CONTRADICTS = (LogGap, HashMismatch, LogTorn)

@@ -7,11 +7,11 @@ snapshot that the log vouches for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import msgspec
-from epochlake.metastore.errors import HashMismatch, LogUnreadable, Rejected, StorageUnavailable, UnknownFormat
+from epochlake.metastore.errors import HashMismatch, LogTorn, LogUnreadable, Rejected, StorageUnavailable, UnknownFormat
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -76,8 +76,8 @@ def verify(log: EpochLog, snapshots: Snapshots | None = None) -> VerificationRep
 
     Every entry continues the one before it, has an own request id and state id, and holds an event that was valid on
     the metadata before it; no tablet is in two transitions (INV-TABL-2); the ranges of the ring are on their way to
-    where the strategies want them; every snapshot is byte for byte the one that a replay gives. Raises NotInitialised
-    or StorageUnavailable when there is nothing to look at.
+    where the strategies want them; every snapshot is byte for byte the one that a replay gives. A torn log is looked at
+    up to where it is torn. Raises NotInitialised or StorageUnavailable when there is nothing to look at.
     """
     return _Walk(log, snapshots).report()
 
@@ -86,7 +86,8 @@ class _Walk:
     """One walk along a log. `metadata` is None where it is not known."""
 
     def __init__(self, log: EpochLog, snapshots: Snapshots | None) -> None:
-        self._log = log
+        self._read: Callable[[int, int | None], list[Entry]] = log.read
+        self._torn = False
         self._snapshots = snapshots
         self._stored = set(snapshots.epochs()) if snapshots is not None else set()
         self._position = Position()
@@ -105,7 +106,7 @@ class _Walk:
             if entry.epoch in self._stored:
                 self._stored.remove(entry.epoch)
                 self._compare_snapshot(entry)
-        for epoch in sorted(epoch for epoch in self._stored if epoch > self._position.epoch):
+        for epoch in sorted(epoch for epoch in self._stored if epoch > self._position.epoch and not self._torn):
             self._found(epoch, SNAPSHOT_ASTRAY, f"the log has no epoch {epoch}: it ends at {self._position.epoch}")
         findings = tuple(sorted(dict.fromkeys(self._findings), key=lambda finding: finding.epoch))
         return VerificationReport(self._position.epoch, self._entries, self._events, self._compared, findings)
@@ -116,14 +117,21 @@ class _Walk:
     def _readable(self, after: int, up_to: int | None) -> Iterator[Entry]:
         """The entries after `after` up to `up_to`, around the parts of the log that cannot be read."""
         try:
-            entries = self._log.read(after, up_to)
+            entries = self._read(after, up_to)
+        except LogTorn as torn:
+            # It fails every part of the log, also those that it is not in.
+            self._torn = True
+            first, _ = torn.epochs or (after + 1, None)
+            self._found(first, UNREADABLE, f"{torn}. What comes after it, snapshots too, was not looked at")
+            if torn.read_whole is not None:
+                self._read = torn.read_whole
+                yield from self._readable(after, up_to)
         except LogUnreadable as error:
             first, last = error.epochs or (after + 1, None)
             self._found(first, UNREADABLE, str(error))
             if last is None:
                 return
             self._unreadable.update(range(first, last + 1))
-            # A torn commit fails every part of the log, also those that it is not in.
             if after < first - 1 and (up_to is None or first - 1 < up_to):
                 yield from self._readable(after, first - 1)
             if after < last and (up_to is None or last < up_to):

@@ -16,14 +16,13 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from deltalake import DeltaTable
 from epochlake.metastore import delta_commits, storage, syncing
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.delta import APP_ID, DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
-from epochlake.metastore.log.files import LogFile, files_of, read_entries, write_entries
-from epochlake.metastore.log.holes import Unfillable, adds_in
+from epochlake.metastore.log.files import LogFile, read_entries, write_entries
+from epochlake.metastore.log.holes import Unfillable, adds_in, read_before
 from epochlake.metastore.log.replacing import alone, put_bytes, put_whole
 from epochlake.metastore.rewriting import Mark, NewFile, add_lines
 
@@ -46,7 +45,7 @@ class CutLog:
     def __init__(self, uri: str, hole: Unfillable) -> None:
         self.uri = uri
         self._hole = hole
-        self._entries = _entries_before(uri, hole.version)
+        self._entries = read_before(uri, hole.version)
         self._cut: DeltaLog | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
@@ -173,14 +172,6 @@ def _put_aside(uri: str, version: int) -> None:
 
     while names := after_hole(uri, version):
         storage.within_deadline("put aside commits of", uri, partial(rename, names))
-
-
-def _entries_before(uri: str, version: int) -> list[Entry]:
-    try:
-        files = files_of(DeltaTable(uri, version=version - 1))
-    except (*storage.STORAGE_ERRORS, KeyError) as error:
-        raise LogUnreadable(f"the log at {uri} cannot be read as it was before commit {version}: {error}") from error
-    return read_entries(uri, files)
 
 
 def _log_directory(uri: str) -> str:

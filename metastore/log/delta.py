@@ -29,6 +29,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -47,6 +48,7 @@ from epochlake.metastore.log.compacting import (
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
 from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, write_entries
+from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
 
 APP_ID = "epoch-log"
@@ -107,6 +109,7 @@ def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogTorn:
     error = LogTorn(f"the log at {uri} is torn{where}: {torn}. Run `epochlake log heal`, which says what it does")
     if last is not None:
         error.epochs = (last + 1, last + 1)
+        error.read_whole = partial(read_before, uri, torn.version)
     return error
 
 

@@ -64,15 +64,25 @@ class Filled(NamedTuple):
 
 def before(uri: str, version: int) -> tuple[Entry | None, set[str]]:
     """The last entry before a version, and the paths of the data files that are live there. Raises LogUnreadable."""
-    if version == 0:
-        raise LogUnreadable(f"the first commit of the log at {uri} is torn: restore it from a copy of the log")
-    try:
-        files = files_of(DeltaTable(uri, version=version - 1))
-    except (*storage.STORAGE_ERRORS, KeyError) as error:
-        raise LogUnreadable(f"the log at {uri} cannot be read as it was before commit {version}: {error}") from error
+    files = _files_before(uri, version)
     tail = max((file.last or 0 for file in files), default=0)
     entries = read_entries(uri, [file for file in files if file.last == tail], tail - 1) if tail else []
     return (entries[-1] if entries else None), {file.path for file in files}
+
+
+def read_before(uri: str, version: int, after: int = 0, up_to: int | None = None) -> list[Entry]:
+    """The entries before a version, as `EpochLog.read` gives them. Raises LogUnreadable."""
+    files = [file for file in _files_before(uri, version) if file.may_hold(after, up_to)]
+    return read_entries(uri, files, after, up_to)
+
+
+def _files_before(uri: str, version: int) -> list[LogFile]:
+    if version == 0:
+        raise LogUnreadable(f"the first commit of the log at {uri} is torn: restore it from a copy of the log")
+    try:
+        return files_of(DeltaTable(uri, version=version - 1))
+    except (*storage.STORAGE_ERRORS, KeyError) as error:
+        raise LogUnreadable(f"the log at {uri} cannot be read as it was before commit {version}: {error}") from error
 
 
 def loose(uri: str, known: set[str]) -> Iterator[Stored]:

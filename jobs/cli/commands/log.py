@@ -133,7 +133,10 @@ def verify_(
         typer.Option("--quorums", help="Whether at every epoch each read quorum met each write quorum, on replay."),
     ] = False,
 ) -> None:
-    """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold."""
+    """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold.
+
+    A torn log is verified up to where it is torn, and the finding there says what to do.
+    """
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
     log = DeltaLog(session.places.log)

@@ -171,15 +171,37 @@ def test_status_says_whether_the_log_was_compared_and_its_check_ends_with_4_when
     assert (found.code, "log accept-loss" in found.err) == (4, True)
 
 
-def test_verifying_a_log_whose_last_commit_is_torn_names_it_once(
-    grown: CommandLine, cluster: Cluster, tmp_path: Path
+@pytest.mark.parametrize("version", [-1, -4])
+def test_verifying_a_torn_log_says_up_to_where_it_is_whole_and_what_to_do(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path, version: int
 ) -> None:
-    last = cluster.metadata.epoch
-    max((tmp_path / "root" / "log" / "_delta_log").glob("*.json")).write_bytes(b"")
+    administration.pause_balancing(cluster)
+    administration.take_snapshot(cluster)
+    administration.resume_balancing(cluster)
+    whole = cluster.metadata.epoch + version
+    sorted((tmp_path / "root" / "log" / "_delta_log").glob("*.json"))[version].write_bytes(b"")
+    delta_commits._synced.clear()
     found = grown.json("log", "verify")
     assert found.code == 4
-    assert [(one["code"], one["where"]) for one in found.json["findings"]] == [("unreadable", f"epoch {last}")]
-    assert "log heal" in found.json["findings"][0]["message"]
+    assert (found.json["last_epoch"], found.json["entries"], found.json["events"]) == (whole, whole, whole)
+    [finding] = found.json["findings"]
+    assert (finding["code"], finding["where"]) == ("unreadable", f"epoch {whole + 1}")
+    assert f"torn after epoch {whole}, where epoch {whole + 1} would be" in finding["message"]
+    assert "Run `epochlake log heal`" in finding["message"]
+
+
+def test_verifying_a_torn_log_names_what_does_not_hold_before(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "root" / "log"
+    commits = sorted((log / "_delta_log").glob("*.json"))
+    [path] = [json.loads(line)["add"]["path"] for line in commits[3].read_text().splitlines() if '"add"' in line]
+    (log / path).unlink()
+    commits[-1].unlink()
+    (log / "_delta_log" / f"{len(commits):020}.json").write_bytes(commits[-2].read_bytes())
+    findings = grown.json("log", "verify").json["findings"]
+    assert {one["code"] for one in findings} == {"unreadable"}
+    assert [one["where"] for one in findings] == ["epoch 3", f"epoch {cluster.metadata.epoch}"]
 
 
 Hole = Callable[[], None]
