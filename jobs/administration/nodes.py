@@ -2,14 +2,16 @@
 
 Both only ask: the request is in the log when the function returns, and the coordinator carries it out. The volumes'
 markers are written first. A marker is only believed together with the log: one that names a node which was never
-registered is what a killed try has left, and the next try of the same node takes it over.
+registered is what a killed try has left, and the next try of the same node takes it over. A try whose name somebody
+else was faster to register takes its own markers back.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -23,7 +25,7 @@ from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_v
 from epochlake.metastore import storage
 from epochlake.metastore.commit import Committed
 from epochlake.metastore.configuration import at_home
-from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.events.losses import loss_of
@@ -34,6 +36,8 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
+
+logger = logging.getLogger(__name__)
 
 
 class VolumeSpec(NamedTuple):
@@ -72,6 +76,7 @@ def add_node(
     """
     request_id, options = identified(options)
     specs = measured(volumes)
+    written: dict[str, str] = {}
 
     def plan(metadata: ClusterMetadata) -> RegisterNode:
         require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], besides=(name, replaces))
@@ -94,10 +99,14 @@ def add_node(
         for volume in event.volumes:
             if reuse and not _is_of(volume, event, metadata):
                 clear_left_volume(cluster, metadata, volume.uri)
-            _claim(volume, event, metadata)
+            if _claim(volume, event, metadata):
+                written[volume.uri] = event.host_id
 
     try:
         committed, _ = commit_prepared(cluster, plan, prepare, **options)
+    except Rejected:
+        _take_back(cluster, name, written)
+        raise
     finally:
         _let_markers_follow_the_log(cluster, name)
     return committed
@@ -243,8 +252,11 @@ def _is_of(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bo
     return there is not None and (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id)
 
 
-def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> None:
-    """Make `volume` carry the marker of this registration. Raises WrongCluster when it is somebody else's."""
+def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
+    """Make `volume` carry the marker of this registration; whether there was none before.
+
+    Raises WrongCluster when it is somebody else's.
+    """
     marker = VolumeMarker(
         cluster=metadata.identity.name,
         cluster_id=metadata.identity.cluster_id,
@@ -273,6 +285,26 @@ def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> No
             raise
     if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
         _replace_marker(volume.uri, marker)
+    return there is marker
+
+
+def _take_back(cluster: Cluster, name: str, written: Mapping[str, str]) -> None:
+    """Delete the markers that a rejected registration has written, by the host id in them, so that the places can be
+    used by others.
+
+    Only when the node's name is another host's by now: then no other try of this registration, which would rely on the
+    same markers, can land any more. Best effort: a marker that stays is taken over by the next try of this name.
+    """
+    try:
+        directory = cluster.catch_up().directory
+        node = directory.by_name.get(name)
+        registered = {one.host_id for one in directory.nodes.values()}
+        for uri, host_id in written.items():
+            there = _marker_at(uri)
+            if node is not None and host_id not in registered and there is not None and there.host_id == host_id:
+                storage.delete_file(marker_uri(uri))
+    except EpochlakeError as error:
+        logger.info("the markers of node %s were not taken back: %s", name, error)
 
 
 def _let_markers_follow_the_log(cluster: Cluster, name: str) -> None:

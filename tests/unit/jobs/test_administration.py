@@ -19,7 +19,7 @@ from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.dataplane.volumes import MARKER_FILE, read_marker
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.metastore.coordination.leases import Lease
-from epochlake.metastore.errors import CoordinationUnavailable, Rejected, WrongCluster
+from epochlake.metastore.errors import CommitUnknown, CoordinationUnavailable, Rejected, WrongCluster
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.model import Column, NodeState, RequestState
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, PlacementImpossible
@@ -121,6 +121,55 @@ def test_a_rejected_node_leaves_no_marker_behind(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="epoch-moved"):
         administration.add_node(cluster, "n2", "dc1", "r1", volume(tmp_path / "b"), expect_epoch=1)
     assert not (tmp_path / "b").exists()
+
+
+def overtaken(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[], object], error: EpochlakeError | None = None
+) -> None:
+    """Do `first` between the preparing of the next registration and its commit, which fails with `error` if given."""
+    proper = Cluster.commit
+
+    def commit(cluster: Cluster, *arguments: object, **options: object) -> object:
+        monkeypatch.setattr(Cluster, "commit", proper)
+        first()
+        if error is not None:
+            raise error
+        return proper(cluster, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cluster, "commit", commit)
+
+
+def test_who_loses_a_name_takes_its_own_markers_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = begin(tmp_path)
+    overtaken(monkeypatch, lambda: administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a")))
+    with pytest.raises(Rejected, match="node-exists"):
+        administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "b"))
+    assert list((tmp_path / "b").iterdir()) == []
+    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
+    administration.add_node(cluster, "n2", "dc1", "r1", volume(tmp_path / "b"))
+
+
+def test_a_marker_that_another_try_may_rely_on_or_whose_outcome_is_unknown_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = begin(tmp_path)
+
+    def register(name: str, place: str) -> object:
+        return administration.add_node(cluster, name, "dc1", "r1", volume(tmp_path / place))
+
+    # A second try of the same registration, on the same volume, relies on the marker that the first has written.
+    overtaken(monkeypatch, lambda: register("n1", "a"))
+    with pytest.raises(Rejected, match="node-exists"):
+        register("n1", "a")
+    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
+    overtaken(monkeypatch, lambda: register("n2", "b"), CommitUnknown("r", "nobody knows"))
+    with pytest.raises(CommitUnknown):
+        register("n2", "c")
+    left = read_marker(str(tmp_path / "c"))
+    overtaken(monkeypatch, lambda: None, Rejected("epoch-moved", "look again"))
+    with pytest.raises(Rejected):
+        register("n3", "d")
+    assert (left.node, read_marker(str(tmp_path / "d")).node) == ("n2", "n3")
 
 
 def test_volumes_at_one_place_are_refused_however_it_is_spelt(tmp_path: Path) -> None:
