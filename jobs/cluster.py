@@ -295,8 +295,15 @@ class Cluster:
                 f"the embedded ZooKeeper needs a local root, {self.root.uri} is not: set [zookeeper] connect"
             )
         if self._embedded is None:
-            self._embedded = EmbeddedZooKeeper(Path(local), linger_seconds=settings.embedded_linger_seconds)
+            self._embedded = EmbeddedZooKeeper(
+                Path(local), linger_seconds=settings.embedded_linger_seconds, moved=self._coordination_moved
+            )
         return self._embedded.start()
+
+    def _coordination_moved(self, connect: str) -> None:
+        coordination = self._coordination
+        if coordination is not None:
+            coordination.moved_to(connect)
 
     def _require_root(self, coordination: Coordination, known: str | None) -> None:
         """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently.

@@ -151,6 +151,11 @@ class Coordination:
         stopping.start()
         stopping.join(_CLOSE_SECONDS)
 
+    def moved_to(self, connect: str) -> None:
+        """The servers are at another address from now on (host:port, …): it is used when the connection breaks."""
+        self.connect_string = connect
+        self.client.set_hosts(connect.partition("/")[0])
+
     @property
     def connected(self) -> bool:
         """True while there is a connection; False as soon as kazoo reports it SUSPENDED or LOST."""

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from epochlake.metastore.coordination.embedded_files import (
@@ -32,6 +32,7 @@ from epochlake.metastore.coordination.embedded_files import (
     open_lock,
     read_endpoint,
     try_lock,
+    was_exchanged,
 )
 from epochlake.metastore.coordination.embedded_server import LINGER_SECONDS
 from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
@@ -51,6 +52,9 @@ class EmbeddedZooKeeper:
 
     Several uses in one process are fine; each counts. After the last use of all processes ended, the server goes on
     for `linger_seconds` (as told to the supervisor by the use that started it) and then stops.
+
+    `moved` is told the connect string when the server serves elsewhere than it did: its port was taken by somebody else
+    while it was down, or another copy of the root, which has its own, has come in the place of this one.
     """
 
     def __init__(
@@ -58,11 +62,15 @@ class EmbeddedZooKeeper:
         root: Path | str,
         linger_seconds: float = LINGER_SECONDS,
         start_timeout: float = START_TIMEOUT_SECONDS,
+        moved: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._files = files_of(_local_directory(root))
         self._linger_seconds = linger_seconds
         self._start_timeout = start_timeout
+        self._moved = moved
         self._use: int | None = None
+        self._told: tuple[str, int] | None = None
+        self._using = threading.Lock()
         self._released = threading.Event()
 
     def start(self) -> str:
@@ -75,8 +83,8 @@ class EmbeddedZooKeeper:
         files = self._files
         if self._use is not None:
             # It was started before, and who connects to it tries again: it is one use, with one watch.
-            host, port = self._serving(deadline)
-            return f"{host}:{port}"
+            self._told = self._serving(deadline)
+            return _connect_string(self._told)
         try:
             files.directory.mkdir(exist_ok=True)  # not its parents: a root that is away is not made anew
             use = open_lock(files.users)
@@ -96,7 +104,7 @@ class EmbeddedZooKeeper:
                 raise self._not_started("a supervisor that is about to stop does not end")
             # A supervisor looks every now and then: let it see that somebody came, even if we are gone by then.
             os.utime(use)
-            host, port = self._serving(deadline)
+            self._told = self._serving(deadline)
         except BaseException:
             os.close(use)
             raise
@@ -106,12 +114,13 @@ class EmbeddedZooKeeper:
             target=self._watch, args=(self._released,), name="epochlake-embedded-zookeeper", daemon=True
         )
         watch.start()
-        return f"{host}:{port}"
+        return _connect_string(self._told)
 
     def release(self) -> None:
         """End this use. Never raises; the process's end does the same."""
         self._released.set()
-        use, self._use = self._use, None
+        with self._using:
+            use, self._use = self._use, None
         if use is not None:
             os.close(use)
 
@@ -148,20 +157,42 @@ class EmbeddedZooKeeper:
             os.close(starting)
 
     def _watch(self, released: threading.Event) -> None:
-        """Start a new supervisor if the one there was got killed: those who are connected wait for their server.
+        """Start a new supervisor if the one there was got killed: those who are connected wait for their server. And
+        tell where it is now.
 
         What stands in the way (no memory, a full disk, a root that is away) may pass: it is tried again, less often.
         """
         pause = _WATCH_SECONDS
         while not released.wait(pause):
             try:
+                self._use_what_is_there()
                 if not is_supervised(self._files):
                     self._start_again(released)
+                self._tell_where()
                 pause = _WATCH_SECONDS
             except Exception as error:
                 if pause == _WATCH_SECONDS:
                     logger.warning("could not start the embedded ZooKeeper again, it is tried on: %s", error)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _use_what_is_there(self) -> None:
+        """Be a user of the copy of the root that is there now, when it is another one."""
+        with self._using:
+            if self._use is None or not was_exchanged(self._use, self._files.users):
+                return
+            use = open_lock(self._files.users)
+            if not try_lock(use, fcntl.LOCK_SH):
+                os.close(use)  # its supervisor is about to stop: the next look is after that
+                return
+            os.close(self._use)
+            self._use = use
+
+    def _tell_where(self) -> None:
+        endpoint = read_endpoint(self._files)
+        if endpoint is not None and endpoint != self._told:
+            self._told = endpoint
+            logger.info("the embedded ZooKeeper serves at %s now", _connect_string(endpoint))
+            self._moved(_connect_string(endpoint))
 
     def _start_again(self, released: threading.Event) -> None:
         starting = open_lock(self._files.starting)
@@ -191,6 +222,10 @@ def embedded_zookeeper(root: Path | str, linger_seconds: float = LINGER_SECONDS)
         yield connect
     finally:
         use.release()
+
+
+def _connect_string(endpoint: tuple[str, int]) -> str:
+    return "{}:{}".format(*endpoint)
 
 
 def _local_directory(root: Path | str) -> Path:

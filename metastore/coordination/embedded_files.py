@@ -80,6 +80,17 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def was_exchanged(descriptor: int, path: Path) -> bool:
+    """Whether another file lies at `path` than the one that was opened there: another copy of the directory has come in
+    its place, as a backup does. False where nothing is: the directory may come back.
+    """
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    return not os.path.samestat(there, os.fstat(descriptor))
+
+
 def try_lock(descriptor: int, kind: int) -> bool:
     """Take a lock (`fcntl.LOCK_SH` or `fcntl.LOCK_EX`) if it is free now."""
     try:

@@ -36,6 +36,7 @@ from epochlake.metastore.coordination.embedded_files import (
     lock_within,
     open_lock,
     try_lock,
+    was_exchanged,
     write_endpoint,
 )
 from epochlake.metastore.coordination.zookeeper_jars import ZooKeeperMissing, zookeeper_jars
@@ -159,7 +160,12 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._files.java_process.unlink(missing_ok=True)
+
+    def end_now(self) -> None:
+        """Kill it: what it stores from now on would go to somebody else's files."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def _run(self) -> None:
         files, logged = self._files, _size_of(self._files.log)
@@ -222,8 +228,12 @@ class Server:
 
 
 def supervise(files: EmbeddedFiles, java: str, jars: Path, linger_seconds: float) -> None:
-    """Keep the server up while it is used, and `linger_seconds` longer; then stop it."""
-    users = open_lock(files.users)
+    """Keep the server up while it is used, and `linger_seconds` longer; then stop it.
+
+    When another copy of the root comes in the place of this one, the server ends at once: that copy has one of its own,
+    and nothing of it is touched from here.
+    """
+    users, exchanged = open_lock(files.users), False
     stop_asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stop_asked.append(number))
     server = Server(files, java, jars)
@@ -232,6 +242,11 @@ def supervise(files: EmbeddedFiles, java: str, jars: Path, linger_seconds: float
         idle_since: float | None = None
         last_user = 0
         while not stop_asked:
+            exchanged = was_exchanged(users, files.users)
+            if exchanged:
+                server.end_now()
+                log("another copy of the root has come in the place of this one: the server of this one has ended")
+                return
             server.keep_up()
             if not try_lock(users, fcntl.LOCK_EX):
                 idle_since = None
@@ -246,8 +261,11 @@ def supervise(files: EmbeddedFiles, java: str, jars: Path, linger_seconds: float
                 fcntl.flock(users, fcntl.LOCK_UN)
             time.sleep(_POLL_SECONDS)
     finally:
-        files.endpoint.unlink(missing_ok=True)
+        if not exchanged:
+            files.endpoint.unlink(missing_ok=True)
         server.stop()
+        if not exchanged:
+            files.java_process.unlink(missing_ok=True)
 
 
 def log(message: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from epochlake.metastore.coordination import embedded
 from epochlake.metastore.coordination.client import Coordination
@@ -86,6 +89,16 @@ def java_process(root: Path) -> int | None:
 def supervisor_process(root: Path) -> int:
     """The parent of Java."""
     return int(Path(f"/proc/{java_process(root)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def takes(squatter: socket.socket, port: int) -> bool:
+    """Listen on a port of loopback, which nobody must use now; whether that worked."""
+    try:
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+    except OSError:
+        return False
+    return True
 
 
 def is_up(root: Path) -> bool:
@@ -320,3 +333,64 @@ def test_a_root_that_goes_away_while_the_server_is_started_is_one_clear_error(
     with pytest.raises(CoordinationUnavailable, match="is the root still mounted"), embedded_zookeeper(root, 0):
         pass
     assert not root.exists()
+
+
+def test_a_copy_of_the_root_that_comes_in_its_place_has_a_server_of_its_own_which_live_users_find(root: Path) -> None:
+    root, backup, away = (root / name for name in ("lake", "backup", "away"))
+    root.mkdir()
+    with embedded_zookeeper(root, 0) as connect, Coordination(connect, "/x") as coordination:
+        publish_head(coordination, Head(5, "s", "h"))
+    eventually(lambda: is_gone(root))
+    shutil.copytree(root, backup)
+    use = EmbeddedZooKeeper(root, LINGER, moved=lambda connect: live.moved_to(connect))
+    with Coordination(use.start(), "/x") as live:
+        publish_head(live, Head(6, "s", "h"))
+        of_the_old_one = java_process(root)
+        root.rename(away)
+        backup.rename(root)
+        started = time.monotonic()
+        with embedded_zookeeper(root, LINGER) as connect, Coordination(connect, "/x") as other:
+            assert time.monotonic() - started < 40
+            assert read_head(other) == Head(5, "s", "h")
+            eventually(lambda: not Path(f"/proc/{of_the_old_one}").exists())
+            eventually(lambda: live.connected and live.connect_string == connect)
+            assert live.call("read", lambda client: client.get_async("/x/head"), 60)[0] == msgspec.json.encode(
+                Head(5, "s", "h")
+            )
+            time.sleep(4 * LINGER)
+            assert is_up(root)  # the supervisor of the old copy took nothing away when it ended
+        time.sleep(4 * LINGER)
+        assert is_up(root)  # who was there before is a user of the copy
+        use.release()
+        eventually(lambda: is_gone(root), 30)
+    assert java_process(away) in (None, of_the_old_one)
+
+
+def test_a_root_that_is_away_for_a_moment_and_comes_back_keeps_its_server(root: Path) -> None:
+    root, away = root / "lake", root / "away"
+    root.mkdir()
+    with embedded_zookeeper(root, LINGER) as connect, Coordination(connect, "/x") as coordination:
+        java = java_process(root)
+        root.rename(away)
+        time.sleep(1)
+        away.rename(root)
+        publish_head(coordination, Head(5, "s", "h"), 60)
+        with embedded_zookeeper(root, LINGER) as again:
+            assert again == connect
+        assert java_process(root) == java
+    eventually(lambda: is_gone(root))
+
+
+def test_live_users_are_told_when_the_port_was_taken_while_the_server_was_down(root: Path) -> None:
+    use = EmbeddedZooKeeper(root, LINGER, moved=lambda connect: live.moved_to(connect))
+    connect = use.start()
+    with Coordination(connect, "/x") as live, socket.socket() as squatter:
+        port = int(connect.rpartition(":")[2])
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for process in (supervisor_process(root), java_process(root)):
+            os.kill(process, signal.SIGKILL)
+        eventually(lambda: takes(squatter, port))
+        eventually(lambda: live.connect_string != connect, 120)
+        publish_head(live, Head(5, "s", "h"), 60)
+        assert read_head(live, 60) == Head(5, "s", "h")
+    use.release()
