@@ -139,14 +139,12 @@ def test_what_was_stored_is_there_at_the_next_start_on_the_same_port(root: Path)
 
 
 def test_a_user_that_comes_while_the_server_lingers_finds_it_running(root: Path) -> None:
-    with embedded_zookeeper(root, 1.0):
+    with embedded_zookeeper(root, 5.0):
         java = java_process(root)
     for _ in range(3):
-        time.sleep(0.6)
-        started = time.monotonic()
-        with embedded_zookeeper(root, 1.0):
+        time.sleep(2)  # longer together than it lingers
+        with embedded_zookeeper(root, 5.0):
             assert java_process(root) == java
-        assert time.monotonic() - started < 0.5
 
 
 def test_users_that_come_while_the_server_stops_get_one_that_serves(root: Path) -> None:
