@@ -27,6 +27,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import deadlines, syncing
 from epochlake.metastore.configuration import StorageSettings
+from epochlake.metastore.dead_ends import dead_end
 from epochlake.metastore.errors import StorageUnavailable
 from pyarrow import fs
 
@@ -167,6 +168,11 @@ def delta_uri(uri: str) -> str:
 def require_fit_for_tables(uri: str) -> None:
     """Raise StorageMisconfigured for a local path that names another directory when it is read as a URI."""
     path = local_path(uri)
+    if path is not None and "://" in uri and (host := urlsplit(uri).netloc):
+        raise StorageMisconfigured(
+            f"{uri} names a machine, {host!r}, and files are read here: write file:///{host}{path} for an absolute "
+            f"path, or leave file:// out for a relative one"
+        )
     if path is not None and _READ_OTHERWISE.search(path):
         raise StorageMisconfigured(
             f"no table can be at {path!r}: choose a directory without `%` before two hexadecimal digits, without "
@@ -375,7 +381,13 @@ def create_directory(uri: str, *, parents: bool = False) -> None:
             filesystem_.create_dir(path, recursive=parents)
         elif parents:
             created = _missing_above(path)
-            os.makedirs(path, exist_ok=True)
+            try:
+                os.makedirs(path, exist_ok=True)
+            except (FileExistsError, FileNotFoundError) as error:
+                why = dead_end(path)
+                if why is None:
+                    raise
+                raise StorageMisconfigured(f"cannot create the directory {uri}: {why}") from error
             syncing.sync(directories=[os.path.dirname(one) for one in (*created, path)])
         elif not os.path.isdir(path):
             with suppress(FileExistsError):

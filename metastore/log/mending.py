@@ -83,14 +83,19 @@ def _lines(files: Sequence[LogFile]) -> list[delta_commits.Action]:
 
 
 def _checkpoints(uri: str) -> list[Mending]:
-    if storage.local_path(uri) is None:
+    if not _has_commits(uri):
         return []
     damaged = delta_commits.damaged_checkpoints(uri)
     return [Mending(-1, "damaged, or of a checkpoint that is not there", checkpoints=tuple(damaged))] if damaged else []
 
 
 def _torn(uri: str) -> list[delta_commits.TornCommit]:
-    return [] if storage.local_path(uri) is None else delta_commits.torn_commits(uri)
+    return delta_commits.torn_commits(uri) if _has_commits(uri) else []
+
+
+def _has_commits(uri: str) -> bool:
+    """Whether there is a log to be mended; who opens the cluster says what it means that there is none."""
+    return storage.local_path(uri) is not None and storage.exists(storage.join(uri, delta_commits.LOG))
 
 
 def _plan(uri: str) -> list[tuple[Mending, list[LogFile]]]:

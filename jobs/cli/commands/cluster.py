@@ -14,12 +14,12 @@ from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
 from epochlake.jobs.cluster import DEFAULT_NAME, PRODUCT_VERSION, initialise, require_new
-from epochlake.metastore.errors import NotInitialised
+from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Initialise
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 
 def register(app: typer.Typer) -> None:
@@ -72,14 +72,22 @@ def status(
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="End with 4 when a table cannot be had at the level of `[pipeline] consistency`."),
+        typer.Option(
+            "--check",
+            help="End with 4 when a table cannot be had at the level of `[pipeline] consistency`, or the log is torn.",
+        ),
     ] = False,
 ) -> None:
     """Show the cluster: its health, nodes, open requests and what blocks them, tablets on their way, coordinator."""
     session = of(context)
     if check and (at is not None or metadata_only):
         raise InvalidRequest("--check asks the volumes what can be had now: leave out --at and --metadata-only")
-    document = status_of(session.cluster, at=at, ask_volumes=not metadata_only)
+    try:
+        document = status_of(session.cluster, at=at, ask_volumes=not metadata_only)
+    except LogUnreadable as error:
+        if not check or isinstance(error, UnknownFormat):
+            raise
+        raise InvariantViolated(f"nothing can be had: {error}") from error
     session.show(document, status_text)
     if check:
         require_health(document)

@@ -172,6 +172,51 @@ def test_a_root_that_is_a_file_is_one_clear_error(empty: CommandLine) -> None:
         assert str(empty.root) in result.error_line
 
 
+def test_a_root_where_no_directory_can_ever_be_made_is_not_worth_retrying(empty: CommandLine, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    said = {
+        str(link): f"{link} is a symbolic link to {tmp_path / 'nowhere'}, which is not there",
+        str(link / "below"): f"{link} is a symbolic link",
+        "/proc/nope": "the file system of /proc lets nobody make directories there",
+        "file://rel/lake": "names a machine, 'rel'",
+    }
+    for root, words in said.items():
+        result = empty.text("--root", root, "init")
+        assert (result.code, words in result.error_line) == (1, True), result.err
+        assert empty.text("--root", root, "status").code == 1
+    (tmp_path / "nowhere").mkdir()
+    assert empty.text("--root", str(link), "init").code == 0
+
+
+def test_a_volume_where_no_directory_can_ever_be_made_is_not_worth_retrying(grown: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place in ("link", "/proc/nope", "file://rel/disk"):
+        assert grown.text(*ADD, f"{tmp_path / place if place == 'link' else place},1GB").code in (1, 2)
+
+
+def test_checking_a_cluster_whose_log_is_damaged_ends_with_4(grown: CommandLine) -> None:
+    newest = max((grown.root / "log" / "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    assert grown.text("status").code == 1
+    for words in (["status", "--check"], ["status", "--check", "--output", "json"]):
+        result = grown.text(*words)
+        assert (result.code, "torn after epoch" in result.err, "log heal" in result.err) == (4, True, True)
+    assert grown.text("log", "heal").code == 0
+    assert grown.text("status", "--check").code == 0
+
+
+def test_a_log_that_has_gone_is_no_more_worth_retrying_for_healing_than_for_others(
+    grown: CommandLine, tmp_path: Path
+) -> None:
+    looked = (["status"], ["log", "heal"], ["log", "heal", "--dry-run"], ["log", "accept-loss"])
+    for number, gone in enumerate((grown.root / "log" / "_delta_log", grown.root / "log", grown.root)):
+        gone.rename(tmp_path / f"away{number}")
+        results = [grown.text(*words) for words in looked]
+        assert {result.code for result in results} == {1}, results
+        assert len({result.error_line for result in results}) == 1
+
+
 def test_a_root_of_another_cluster_is_refused(grown: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPOCHLAKE__CLUSTER__NAME", "mine")
     before = grown.log()
