@@ -111,6 +111,7 @@ class Committer:
         self._announced: Position | None = None
         self._offers: list[_Offer] = []
         self._told_epoch = 0
+        self._obstacle = ""
 
     @property
     def told_epoch(self) -> int:
@@ -195,7 +196,7 @@ class Committer:
                     self._leading = True
                 gave_up = not leads and submission.outcome is None and self._wait_for_leader(submission)
             if gave_up:
-                self._conclude([submission], timed_out)
+                self._conclude([submission], self._timed_out)
             if leads:
                 try:
                     self._lead(submission)
@@ -246,11 +247,13 @@ class Committer:
             )
         except CoordinationUnavailable as error:
             logger.debug("the commit lock cannot be asked for: %s", error)
-            acquired = False
+            acquired, self._obstacle = False, str(error)
             time.sleep(max(0.0, min(RETRY_SECONDS, mine.deadline - time.monotonic())))
         except BaseException:
             self._queue.release()
             raise
+        else:
+            self._obstacle = ""
         finally:
             self._take_answers()
             self._end_offers()
@@ -346,13 +349,16 @@ class Committer:
                 for submission in offer:
                     submission.in_line = True
 
+    def _timed_out(self, submission: Submission) -> CommitTimeout:
+        return timed_out(submission, self._obstacle)
+
     def _settle_overdue(self) -> None:
         """The lock was not had: give those whose time is over their outcome."""
         with self._turn:
             overdue = [s for s in self._waiting if s.deadline <= time.monotonic()]
             for submission in overdue:
                 self._waiting.remove(submission)
-        self._conclude(overdue, timed_out)
+        self._conclude(overdue, self._timed_out)
 
     def _conclude(self, submissions: Iterable[Submission], failure: Callable[[Submission], BaseException]) -> None:
         """Give submissions that are not waiting any more their outcome: what the log says of them, else `failure`.
@@ -428,7 +434,7 @@ class Committer:
         while True:
             now = time.monotonic()
             overdue = [submission for submission in batch if submission.deadline <= now]
-            self._conclude(overdue, timed_out if trouble is None else _nothing_committed(trouble))
+            self._conclude(overdue, self._timed_out if trouble is None else _nothing_committed(trouble))
             batch = [submission for submission in batch if submission.outcome is None]
             if now >= deadline or not batch:
                 return

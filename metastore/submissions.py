@@ -129,10 +129,12 @@ def _described(event: str, payload: str) -> str:
     return f"{event} {payload}" if len(payload) <= LONGEST_DESCRIPTION else f"{event} {payload[:LONGEST_DESCRIPTION]}…"
 
 
-def timed_out(submission: Submission) -> CommitTimeout:
+def timed_out(submission: Submission, obstacle: str = "") -> CommitTimeout:
+    """The lock was not had; `obstacle` is what ZooKeeper, or who starts it, said last."""
+    said = f": {obstacle.rstrip('. ')}." if obstacle else ". Is ZooKeeper up?"
     return CommitTimeout(
-        f"the commit lock was not had in the time given; nothing was proposed for request {submission.request_id}. "
-        "Is ZooKeeper up? Try again, or give more time"
+        f"the commit lock was not had in the time given; nothing was proposed for request {submission.request_id}"
+        f"{said} Try again, or give more time"
     )
 
 

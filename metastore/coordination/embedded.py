@@ -35,6 +35,7 @@ from epochlake.metastore.coordination.embedded_files import (
     was_exchanged,
 )
 from epochlake.metastore.coordination.embedded_server import LINGER_SECONDS
+from epochlake.metastore.coordination.room import full_disk
 from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import require_java
@@ -94,6 +95,8 @@ class EmbeddedZooKeeper:
                 f"mounted, and retry"
             ) from error
         except OSError as error:
+            if (full := full_disk(files.directory.parent)) is not None:
+                raise self._not_started(full) from error
             raise StorageUnavailable(
                 f"could not start the embedded ZooKeeper in {files.directory}: {error.strerror}. "
                 f"Make the directory writable, or name an ensemble in `zookeeper.connect`"
@@ -204,10 +207,7 @@ class EmbeddedZooKeeper:
             os.close(starting)
 
     def _not_started(self, reason: str) -> CoordinationUnavailable:
-        return CoordinationUnavailable(
-            f"could not start the embedded ZooKeeper in {self._files.directory}: {reason}. "
-            f"Its log is {self._files.log}; an ensemble can be named in `zookeeper.connect` instead."
-        )
+        return _not_started(self._files, reason)
 
 
 @contextlib.contextmanager
@@ -272,19 +272,23 @@ def _start_supervisor(files: EmbeddedFiles, linger_seconds: float) -> None:
             timeout=START_TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CoordinationUnavailable(
-            f"could not start the supervisor of the embedded ZooKeeper in {files.directory}: {error}."
-        ) from error
+        raise _not_started(files, f"its supervisor cannot be started: {error}") from error
     if started.returncode != 0:
         told = started.stderr.strip().splitlines()
-        raise CoordinationUnavailable(
-            f"could not start the supervisor of the embedded ZooKeeper in {files.directory}: "
-            f"{told[-1] if told else f'it ended with {started.returncode}'}."
-        )
+        raise _not_started(files, f"its supervisor {told[-1] if told else f'ended with {started.returncode}'}")
+
+
+def _not_started(files: EmbeddedFiles, reason: str) -> CoordinationUnavailable:
+    """The error, which names a full disk whatever the `reason` was: nobody can write down that there is no room."""
+    reason = full_disk(files.directory.parent) or reason.rstrip(". \n")
+    return CoordinationUnavailable(
+        f"could not start the embedded ZooKeeper in {files.directory}: {reason}. Its log is {files.log}; an ensemble "
+        f"can be named in `zookeeper.connect` instead"
+    )
 
 
 def _reason(files: EmbeddedFiles) -> str:
-    try:
-        return files.failure.read_text().strip()
-    except OSError:
-        return "its supervisor ended"
+    with contextlib.suppress(OSError):
+        if said := files.failure.read_text().strip():
+            return said
+    return "its supervisor ended"

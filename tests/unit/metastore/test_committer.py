@@ -104,14 +104,18 @@ class NoLock(LocalQueue):
 
 class NoZooKeeper(LocalQueue):
     def acquire(self, timeout: float, *_: object) -> bool:
-        raise CoordinationUnavailable("nobody answers")
+        raise CoordinationUnavailable("nobody answers.")
 
 
-@pytest.mark.parametrize("queue", [NoLock(), NoZooKeeper()])
-def test_without_the_lock_a_commit_times_out_in_its_time_and_nothing_is_logged(queue: LocalQueue) -> None:
+@pytest.mark.parametrize(
+    ("queue", "said"), [(NoLock(), r"\. Is ZooKeeper up\? Try"), (NoZooKeeper(), r": nobody answers\. Try")]
+)
+def test_without_the_lock_a_commit_times_out_in_its_time_says_why_and_nothing_is_logged(
+    queue: LocalQueue, said: str
+) -> None:
     log = begun()
     started = time.monotonic()
-    with pytest.raises(CommitTimeout):
+    with pytest.raises(CommitTimeout, match=said):
         Committer(Follower(log), queue, author="a").commit(OFF, timeout=0.3)
     assert 0.3 <= time.monotonic() - started < 1.5
     assert len(log.shared.entries) == 1
