@@ -33,6 +33,7 @@ from epochlake.metastore.metadata.model import (
 )
 from epochlake.metastore.metadata.rings import Rings, Running
 from epochlake.placement.decoding import decodable
+from epochlake.placement.errors import words_of
 from epochlake.placement.ring.codec import decode_state
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.tablet_map import TabletMap
@@ -150,7 +151,7 @@ def decode_snapshot(data: bytes) -> tuple[ClusterMetadata, Position]:
             raise UnknownFormat(f"the snapshot is written in format {rest.format}, this version knows formats {known}")
         rings = Rings() if rest.format == 1 else _rings(rest.rings, pa.ipc.open_stream(source).read_all())
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise UnknownFormat(f"the snapshot cannot be read: {error}") from error
+        raise UnknownFormat(f"the snapshot cannot be read: {words_of(error)}") from error
     maps = {}
     replicas = table["replicas"].combine_chunks()
     offsets = values_of(replicas.offsets)

@@ -29,6 +29,7 @@ from epochlake.metastore import deadlines, syncing
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.dead_ends import dead_end
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.errors import words_of
 from pyarrow import fs
 
 CHUNK = 8 << 20
@@ -205,7 +206,7 @@ def unavailable(asked: str, uri: str, error: BaseException) -> StorageUnavailabl
     """
     if isinstance(error, StorageUnavailable):
         return error
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = words_of(error)
     kind, advice, number = _kind_of(error, text)
     # Where the system has a word for it, what a library makes of it says nothing more.
     return kind(f"cannot {asked} {uri}: {advice} ({text if number is None else os.strerror(number)})")

@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
 from epochlake.metastore.metadata.rings import ring_state, settles
 from epochlake.metastore.snapshots import Snapshots, is_proved
+from epochlake.placement.errors import words_of
 
 UNREADABLE = "unreadable"
 GAP = "gap"
@@ -122,7 +123,7 @@ class _Walk:
             # It fails every part of the log, also those that it is not in.
             self._torn = True
             first, _ = torn.epochs or (after + 1, None)
-            self._found(first, UNREADABLE, f"{torn}. What comes after it, snapshots too, was not looked at")
+            self._found(first, UNREADABLE, f"{words_of(torn)}. What comes after it, snapshots too, was not looked at")
             if torn.read_whole is not None:
                 self._read = torn.read_whole
                 yield from self._readable(after, up_to)
@@ -234,7 +235,7 @@ class _Walk:
         try:
             stored, position = self._snapshots.read(epoch)
         except (UnknownFormat, StorageUnavailable) as error:
-            self._found(epoch, SNAPSHOT_DAMAGED, f"{self._snapshots.path(epoch)}: {error}")
+            self._found(epoch, SNAPSHOT_DAMAGED, f"{self._snapshots.path(epoch)}: {words_of(error)}")
             return
         if self._metadata is None or self._metadata.epoch != epoch:
             if is_proved(entry, stored, position):

@@ -7,6 +7,11 @@ A message says what was asked, what stands in the way, and what to do. `exit_cod
 from __future__ import annotations
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says, to be a part of a sentence: one line without a full stop of its own."""
+    return " ".join(str(error).split()).rstrip(" .") or type(error).__name__
+
+
 class EpochlakeError(Exception):
     """Root of all errors of Epochlake."""
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from epochlake.jobs.dataplane.files import DataFile
 from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.errors import words_of
 from epochlake.placement.tokens import TOKEN
 
 COMPRESSION = "zstd"
@@ -211,7 +212,7 @@ def _require_rows(file: DataFile, uri: str, footer: bytes) -> None:
         # A footer is read with offsets from the file's start: it is enough to have the magic there.
         rows = pq.read_metadata(io.BytesIO(_MAGIC + footer)).num_rows
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedBytes(uri, f"it has no readable footer: {error}") from error
+        raise DamagedBytes(uri, f"it has no readable footer: {words_of(error)}") from error
     if rows != file.rows:
         raise DamagedBytes(uri, f"it has {rows} rows of {file.rows}, so another file lies under its name")
 

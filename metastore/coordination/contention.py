@@ -21,6 +21,7 @@ from typing import Any
 
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.placement.errors import words_of
 from kazoo.exceptions import (
     CancelledError,
     KazooException,
@@ -99,7 +100,7 @@ class Contention:
             coordination.remove_later(directory, lock.prefix)
             raise CoordinationUnavailable(
                 f"could not queue up at {directory} in ZooKeeper at {coordination.connect_string}: "
-                f"{type(error).__name__} {error}. Try again when the server is up."
+                f"{words_of(error)}. Try again when the server is up."
             ) from error
         except BaseException:
             # Somebody has interrupted the wait, in a notebook for instance, and the process lives on.

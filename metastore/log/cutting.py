@@ -25,6 +25,7 @@ from epochlake.metastore.log.files import LogFile, read_entries, write_entries
 from epochlake.metastore.log.holes import Unfillable, adds_in, read_before
 from epochlake.metastore.log.replacing import alone, put_bytes, put_whole
 from epochlake.metastore.rewriting import Mark, NewFile, add_lines
+from epochlake.placement.errors import words_of
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\Z")
@@ -88,7 +89,9 @@ class CutLog:
             if new is not None:
                 with suppress(StorageUnavailable):
                     storage.delete_file(f"{self.uri}/{new.path}")
-            failed = AppendFailed(f"epoch {first} was not written: {error}. Run `epochlake log accept-loss` again")
+            failed = AppendFailed(
+                f"epoch {first} was not written: {words_of(error)}. Run `epochlake log accept-loss` again"
+            )
             failed.exit_code = error.exit_code
             raise failed from error
         self._cut = DeltaLog(self.uri)

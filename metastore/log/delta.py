@@ -50,6 +50,7 @@ from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, Appe
 from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, write_entries
 from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
+from epochlake.placement.errors import words_of
 
 APP_ID = "epoch-log"
 
@@ -254,7 +255,9 @@ class DeltaLog:
         try:
             rows = read_columns(self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"])
         except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
-            raise LogUnreadable(f"the request ids of the log at {self.uri} cannot be read: {error}") from error
+            raise LogUnreadable(
+                f"the request ids of the log at {self.uri} cannot be read: {words_of(error)}"
+            ) from error
         pairs = zip(rows["request_id"].to_pylist(), rows["epoch"].to_pylist(), strict=True)
         return {request_id: epoch for request_id, epoch in pairs if epoch <= up_to}
 
@@ -338,7 +341,7 @@ class DeltaLog:
         try:
             return files_of(table)
         except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
-            raise LogUnreadable(f"the files of the log at {self.uri} cannot be told: {error}") from error
+            raise LogUnreadable(f"the files of the log at {self.uri} cannot be told: {words_of(error)}") from error
 
     def _refresh(self) -> DeltaTable:
         # A handle that was not used for a while may be behind what clean-up has kept: that one is opened anew.

@@ -18,6 +18,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.arrays import array_of
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
+from epochlake.placement.errors import words_of
 
 SCHEMA = pa.schema(
     [
@@ -165,7 +166,7 @@ def from_arrow(rows: pa.Table) -> list[Entry]:
 
 def _unreadable(uri: str, file: LogFile, cause: Exception) -> LogUnreadable:
     error = LogUnreadable(
-        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {cause}. "
+        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {words_of(cause)}. "
         "Restore the file from a copy of the log"
     )
     if file.first is not None and file.last is not None:

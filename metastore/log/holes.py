@@ -19,6 +19,7 @@ from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
 from epochlake.metastore.log.files import SCHEMA, LogFile, distinct, files_of, from_arrow, read_columns, read_entries
+from epochlake.placement.errors import words_of
 
 
 class Unfillable(LogUnreadable):
@@ -82,7 +83,9 @@ def _files_before(uri: str, version: int) -> list[LogFile]:
     try:
         return files_of(DeltaTable(uri, version=version - 1))
     except (*storage.STORAGE_ERRORS, KeyError) as error:
-        raise LogUnreadable(f"the log at {uri} cannot be read as it was before commit {version}: {error}") from error
+        raise LogUnreadable(
+            f"the log at {uri} cannot be read as it was before commit {version}: {words_of(error)}"
+        ) from error
 
 
 def loose(uri: str, known: set[str]) -> Iterator[Stored]:
@@ -151,7 +154,9 @@ def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Fi
         entries = distinct(sorted((entry for _, entry in later), key=lambda entry: entry.epoch))
     except (LogUnreadable, storage.MissingFile) as error:
         _require_answer(error.__cause__)
-        raise Unfillable(uri, first, epoch, highest, f"what comes after it cannot be read ({error})") from error
+        raise Unfillable(
+            uri, first, epoch, highest, f"what comes after it cannot be read ({words_of(error)})"
+        ) from error
     if not entries:
         raise Unfillable(uri, first, epoch, highest, "no entry comes after it that would prove it")
     of_version = {entry.epoch: version for version, entry in reversed(later)}
@@ -194,7 +199,7 @@ def adds_in(uri: str, commit: str) -> list[LogFile]:
         adds = [line["add"] for text in data.splitlines() if text.strip() and "add" in (line := json.loads(text))]
         return [_log_file(add) for add in adds]
     except (ValueError, KeyError, TypeError) as error:
-        raise LogUnreadable(f"the commit {commit} of the log at {uri} cannot be read: {error}") from error
+        raise LogUnreadable(f"the commit {commit} of the log at {uri} cannot be read: {words_of(error)}") from error
 
 
 def _log_file(add: dict[str, object]) -> LogFile:

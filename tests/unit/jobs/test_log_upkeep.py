@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from epochlake.jobs.cluster import Cluster
 
 from tests.support.command_line import CommandLine
+
+
+def test_no_line_ends_with_blanks_and_no_message_of_a_library_ends_a_sentence_twice(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [*_, newest] = sorted((tmp_path / "root" / "log").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+    data = bytearray(newest.read_bytes())
+    data[4:24] = bytes(20)
+    newest.unlink()
+    newest.write_bytes(data)
+    for width in ("80", "10000"):
+        monkeypatch.setenv("COLUMNS", width)
+        for words in (["log", "verify"], ["status", "--at", "3"], ["log", "heal", "--dry-run"]):
+            told = grown.text(*words)
+            assert not [line for line in (told.out + told.err).splitlines() if line != line.rstrip()], words
+            assert not re.search(r"[.:] ?\.(\s|$)", f"{told.out} {told.err}"), told
+    assert "Restore the file" in grown.json("log", "verify").json["findings"][0]["message"]
 
 
 def test_a_log_that_is_stored_twice_is_told_healed_on_request_and_works_all_the_time(
