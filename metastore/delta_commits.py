@@ -21,7 +21,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -175,17 +175,18 @@ def torn_commits(table: str) -> list[TornCommit]:
     return storage.within_deadline("look at the log of", table, look)
 
 
-def damaged_checkpoints(table: str) -> list[str]:
-    """The names, in the log's directory at a local URI, of the checkpoints that cannot be read and of the pointer to a
-    checkpoint that is not there: without them the table can be read, from its commits or an older checkpoint. Empty
-    when nothing is damaged, and when commits are missing that only a damaged checkpoint stood for.
+def damaged_checkpoints(table: str, known: Container[str] = ()) -> list[str]:
+    """The names, in the log's directory at a local URI, of the checkpoints that cannot be read, or are `known` to be
+    damaged, and of the pointer to a checkpoint that is not there: without them the table can be read, from its commits
+    or an older checkpoint. Empty when nothing is damaged, and when commits are missing that only a damaged checkpoint
+    stood for.
     """
     directory = storage.local_path(storage.join(table, LOG))
     assert directory is not None, f"{table} is on no file system"
 
     def look() -> list[str]:
         names = [name for name in os.listdir(directory) if _CHECKPOINT.match(name)]
-        damaged = [name for name in names if not _is_parquet(f"{directory}/{name}")]
+        damaged = [name for name in names if name in known or not _is_parquet(f"{directory}/{name}")]
         whole = max((int(name[:20]) for name in names if name not in damaged), default=-1)
         commits = {int(match[1]) for name in os.listdir(directory) if (match := _COMMIT.match(name))}
         if not commits or not commits.issuperset(range(whole + 1, max(commits) + 1)):
@@ -255,15 +256,20 @@ def commits_after(table: str, after: int) -> list[list[Action]] | None:
     commits: list[list[Action]] = []
     while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
         try:
-            data = storage.read_bytes(commit_uri(table, version))
+            commits.append(read_commit(table, version))
         except storage.MissingFile:
             return None
-        _require_whole(table, version, data)
-        commits.append([json.loads(line) for line in data.splitlines() if line.strip()])
     if _are_there_later(table, after + len(commits) + 1):
         return None
     sync_replicated_commits(table, after + len(commits))
     return commits
+
+
+def read_commit(table: str, version: int) -> list[Action]:
+    """What a commit has done. Raises MissingFile, StorageUnavailable, TornCommit."""
+    data = storage.read_bytes(commit_uri(table, version))
+    _require_whole(table, version, data)
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def _are_there_later(table: str, missing: int) -> bool:

@@ -29,6 +29,7 @@ from epochlake.placement.errors import words_of
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\Z")
+_DIGEST = re.compile(r"\.(\d{20})\.checkpoint\.parquet\.sha256\Z")
 _POINTER = "_last_checkpoint"
 _ASIDE = re.compile(r"\.(\d{20})\.json\.lost-\d+\Z")
 
@@ -154,7 +155,7 @@ def after_hole(uri: str, version: int) -> list[str]:
         for name in sorted(os.listdir(directory)):
             if (match := _COMMIT.match(name)) and int(match[1]) > version:
                 commits.append(name)
-            elif (match := _CHECKPOINT.match(name)) and int(match[1]) >= version:
+            elif (match := _CHECKPOINT.match(name) or _DIGEST.match(name)) and int(match[1]) >= version:
                 others.append(name)
         if (delta_commits.pointed_at(directory) or -1) >= version:
             others.append(_POINTER)

@@ -36,6 +36,8 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
+from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
+from epochlake.metastore.log.checkpoints import seal
 from epochlake.metastore.log.compacting import (
     Rewriting,
     StoredTwice,
@@ -213,7 +215,12 @@ class DeltaLog:
         # The handle stays behind: it is moved on when there is something to read, as that lists the log.
         self._table, self._read_at, self._seen = table, read_at + 1, self._commit_file(read_at + 1)
         self._last, self._last_at = entries[-1], read_at + 1
+        self._seal_checkpoint(read_at + 1)
         self._small_files += 1
+
+    def _seal_checkpoint(self, version: int) -> None:
+        if (version + 1) % int(PROPERTIES["delta.checkpointInterval"]) == 0:
+            seal(self.uri, version)
 
     def version(self) -> int | None:
         return self._read_at
@@ -326,6 +333,7 @@ class DeltaLog:
                 added = None  # as in `append`
             if added is None:
                 return False
+            self._seal_checkpoint(read_at + 1)
             if self._has_moved_on(read_at) and added.isdisjoint(file.path for file in self._files(self._open())):
                 # Written where clean-up had deleted another version (see `_require_at_the_tail`).
                 storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
@@ -399,11 +407,15 @@ class DeltaLog:
             delta_commits.require_whole(self.uri)
         except delta_commits.TornCommit as torn:
             raise torn_log(self.uri, torn) from torn
-        if storage.local_path(self.uri) is not None and (damaged := delta_commits.damaged_checkpoints(self.uri)):
+        if storage.local_path(self.uri) is None:
+            return
+        if damaged := delta_commits.damaged_checkpoints(self.uri):
             raise LogUnreadable(
                 f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, or of a "
                 f"checkpoint that is not there. Its commits are whole: run `epochlake log heal`"
             )
+        if checkpoints := damaged_checkpoints(self.uri):
+            raise LogUnreadable(f"the log at {self.uri} cannot be opened: {'; '.join(map(str, checkpoints))}")
 
     def _has_lost_its_versions(self) -> bool:
         """Whether the directory of the log holds data files; asked when it is no table."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogUnreadable
+from epochlake.metastore.log.checkpoints import spare_files
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.files import LogFile
 from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose
@@ -85,7 +86,7 @@ def _lines(files: Sequence[LogFile]) -> list[delta_commits.Action]:
 def _checkpoints(uri: str) -> list[Mending]:
     if not _has_commits(uri):
         return []
-    damaged = delta_commits.damaged_checkpoints(uri)
+    damaged = spare_files(uri)
     return [Mending(-1, "damaged, or of a checkpoint that is not there", checkpoints=tuple(damaged))] if damaged else []
 
 

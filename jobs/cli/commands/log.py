@@ -34,6 +34,7 @@ from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_re
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
 from epochlake.metastore.history import diff as diff_of
+from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
@@ -42,7 +43,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
 from epochlake.metastore.quorums import verify_quorums
 from epochlake.metastore.snapshots import Snapshots
-from epochlake.metastore.verification import BEHIND, DUPLICATE, NOT_COMPARED, Finding
+from epochlake.metastore.verification import BEHIND, CHECKPOINT_DAMAGED, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
@@ -135,7 +136,8 @@ def verify_(
 ) -> None:
     """Verify the whole log: its hash chain, every event, every snapshot. Exit code 4 when something does not hold.
 
-    A torn log is verified up to where it is torn, and the finding there says what to do.
+    A torn log is verified up to where it is torn, and the finding there says what to do. So does one about a checkpoint
+    of the log's table that is not what was written.
     """
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
@@ -146,7 +148,8 @@ def verify_(
     disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
     look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
     others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
-    document = _verified(report, replicas, others, look.unasked, quorums=quorums and report.holds)
+    checkpoints = [str(one) for one in damaged_checkpoints(session.places.log)]
+    document = _verified(report, replicas, others, look.unasked, checkpoints, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
         raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
@@ -170,7 +173,8 @@ def heal(
 
     A torn commit at the end, as after a power cut, names its entries again when they lie whole beside it; one that held
     none becomes empty. One in the middle, torn or missing, names again what leads by its hashes from the entry before
-    it to the entry after it. No entry is lost or changed: copies that are the same become one. Refused where that is
+    it to the entry after it. A damaged checkpoint of the log's table is put aside where the commits that it stands for
+    are whole. No entry is lost or changed: copies that are the same become one. Refused where that is
     not certain, and where two entries of one epoch differ.
     """
     session = of(context)
@@ -295,10 +299,12 @@ def _verified(
     replicas: ReplicaReport | None,
     others: Sequence[Finding],
     unasked: Sequence[str],
+    checkpoints: Sequence[str],
     *,
     quorums: bool,
 ) -> Verified:
     findings = [FindingRow(f"epoch {f.epoch}", f.code, f.message) for f in (*report.findings, *others)]
+    findings += [FindingRow("log", CHECKPOINT_DAMAGED, message) for message in checkpoints]
     notices = [FindingRow("log", NOT_COMPARED, message) for message in unasked]
     if replicas is not None:
         findings += [_finding(f) for f in replicas.violations]

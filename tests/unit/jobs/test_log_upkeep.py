@@ -7,9 +7,29 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 
 from tests.support.command_line import CommandLine
+
+
+def test_a_bit_that_flipped_in_a_checkpoint_of_the_log_is_told_and_the_checkpoint_put_aside(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    for _ in range(25):
+        administration.pause_balancing(cluster)
+        administration.resume_balancing(cluster)
+    [checkpoint, *_] = (tmp_path / "root" / "log" / "_delta_log").glob("*.checkpoint.parquet")
+    data = bytearray(checkpoint.read_bytes())
+    data[len(data) // 2] ^= 1
+    checkpoint.unlink()
+    checkpoint.write_bytes(data)
+    found = grown.json("log", "verify")
+    # By where the bit is the log cannot be read as well.
+    [said] = [one["message"] for one in found.json["findings"] if one["code"] == "checkpoint-damaged"]
+    assert (found.code, checkpoint.name in said, "run `epochlake log heal`" in said) == (4, True, True)
+    assert "put aside" in grown.done("log", "heal")["mended"][0]
+    assert grown.done("log", "verify")["last_epoch"] == cluster.metadata.epoch
 
 
 def test_no_line_ends_with_blanks_and_no_message_of_a_library_ends_a_sentence_twice(

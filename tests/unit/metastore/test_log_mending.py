@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
+from epochlake.metastore.log.checkpoints import damaged, seal
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict
@@ -299,6 +303,120 @@ def test_a_log_whose_newest_checkpoint_is_damaged_is_read_from_its_commits_once_
     assert "put aside" in str(mend(uri)[0])
     assert DeltaLog(uri).read(0) == entries
     assert mend(uri) == []
+
+
+def checkpoint_of(uri: str) -> Path:
+    [found] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    return found
+
+
+def replaced(path: Path, data: bytes) -> None:
+    path.unlink()
+    path.write_bytes(data)
+
+
+def test_a_bit_that_flips_in_a_checkpoint_is_found_wherever_it_is(uri: str) -> None:
+    entries = chain(52)
+    appended(uri, entries)
+    assert damaged(uri) == []
+    checkpoint = checkpoint_of(uri)
+    whole = checkpoint.read_bytes()
+    for at in range(7, len(whole), len(whole) // 40):
+        replaced(checkpoint, _flipped(whole, at))
+        [found] = damaged(uri)
+        assert (found.name, found.spare) == (checkpoint.name, True)
+    assert "put aside" in str(mend(uri)[0])
+    assert (damaged(uri), DeltaLog(uri).read(0)) == ([], entries)
+
+
+def _with(changed: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+    """A checkpoint that a bit flip has made say something else: it can be read, and nothing is wrong with its pages."""
+
+    def change(data: bytes) -> bytes:
+        table = pq.read_table(pa.BufferReader(data))
+        rows = table.to_pylist()
+        for row in rows:
+            changed(row)
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), sink)
+        return bytes(sink.getvalue())
+
+    return change
+
+
+def _another_size(row: dict[str, Any]) -> None:
+    if row["add"] and '"epoch": 7}' in row["add"]["stats"]:
+        row["add"]["size"] += 1
+
+
+def _other_statistics(row: dict[str, Any]) -> None:
+    if row["add"]:
+        row["add"]["stats"] = row["add"]["stats"].replace('"epoch": 7}', '"epoch": 5}')
+
+
+def _without_a_file(row: dict[str, Any]) -> None:
+    if row["add"] and '"epoch": 7}' in row["add"]["stats"]:
+        row["add"] = None
+
+
+def _another_transaction(row: dict[str, Any]) -> None:
+    if row["txn"]:
+        row["txn"]["version"] = 3
+
+
+def _another_protocol(row: dict[str, Any]) -> None:
+    if row["protocol"]:
+        row["protocol"]["minWriterVersion"] = 7
+
+
+def _another_setting(row: dict[str, Any]) -> None:
+    if row["metaData"]:
+        row["metaData"]["configuration"] = [("delta.appendOnly", "false")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [_another_size, _other_statistics, _without_a_file, _another_transaction, _another_protocol, _another_setting],
+)
+def test_a_checkpoint_without_a_digest_is_compared_with_the_commits(
+    uri: str, changed: Callable[[dict[str, Any]], None]
+) -> None:
+    entries = chain(52)
+    appended(uri, entries)
+    checkpoint = checkpoint_of(uri)
+    [digest] = Path(uri, "_delta_log").glob(".*.sha256")
+    digest.unlink()
+    replaced(checkpoint, _with(lambda row: None)(checkpoint.read_bytes()))
+    assert damaged(uri) == [], "nothing that it says was changed"
+    replaced(checkpoint, _with(changed)(checkpoint.read_bytes()))
+    assert [(one.name, one.spare) for one in damaged(uri)] == [(checkpoint.name, True)]
+    mend(uri)
+    assert DeltaLog(uri).read(0) == entries
+
+
+def test_a_damaged_checkpoint_whose_commits_are_gone_is_named_and_stays(uri: str) -> None:
+    entries = chain(52)
+    appended(uri, entries)
+    checkpoint = checkpoint_of(uri)
+    for version in range(40):
+        commit_file(uri, version).unlink()
+    assert damaged(uri) == []
+    whole = checkpoint.read_bytes()
+    replaced(checkpoint, _flipped(whole, len(whole) // 3))
+    [found] = damaged(uri)
+    assert (found.spare, "restore it from a copy" in str(found)) == (False, True)
+    assert mend(uri) == []
+    replaced(checkpoint, whole[:100])
+    with pytest.raises(LogUnreadable, match=f"{checkpoint.name}.*restore it from a copy"):
+        DeltaLog(uri).read(0)
+
+
+def test_the_digest_of_a_checkpoint_that_has_gone_goes_with_the_next_one(uri: str) -> None:
+    appended(uri, chain(52))
+    checkpoint_of(uri).unlink()
+    Path(uri, "_delta_log", "_last_checkpoint").unlink()
+    seal(uri, 99)
+    assert list(Path(uri, "_delta_log").glob(".*.sha256")) == []
 
 
 def test_a_damaged_checkpoint_that_alone_stands_for_commits_stays(uri: str) -> None:
