@@ -48,7 +48,7 @@ format: venv ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-types: venv links ## Check types, across the three packages
+types: venv links ## Check types, across all packages
 	@$(BIN)/mypy
 
 mutants: java venv ## Break the code in each of the ways that the tests must notice, and see that they do
@@ -85,9 +85,11 @@ python:
 	  exit 1; }
 
 java: python links
-	@PYTHONPATH=build/types $(PYTHON) -m epochlake.metastore.preflight >/dev/null
+# -P: the folder `epochlake` that lies here would be found before the links, and does not lead to the others.
+	@PYTHONPATH=build/types $(PYTHON) -P -m epochlake.metastore.preflight >/dev/null
 
 # The package's name as folders: for mypy, and for what must run before the package is installed.
 links:
 	@mkdir -p $(LINKS)
 	@for folder in placement metastore jobs; do ln -sfn ../../../$$folder $(LINKS)/$$folder; done
+	@for file in __init__.py py.typed; do ln -sfn ../../../epochlake/$$file $(LINKS)/$$file; done

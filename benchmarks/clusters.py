@@ -6,7 +6,7 @@ from pathlib import Path
 
 from epochlake.jobs.administration.nodes import add_node
 from epochlake.jobs.administration.schema import create_keyspace
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.metastore import configuration
 
@@ -18,7 +18,7 @@ def three_nodes(directory: Path) -> Cluster:
         {"EPOCHLAKE__ROOT": str(directory / "root"), "EPOCHLAKE__COORDINATOR__BACKOFF_SECONDS": "0.05"},
         directory,
     )
-    initialise(settings)
+    init_cluster(settings)
     cluster = Cluster(settings)
     for number in (1, 2, 3):
         place = str(directory / f"node-{number}")

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
 from epochlake.metastore import syncing
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.lock import CommitLock
@@ -110,7 +110,7 @@ def far_away() -> list[Result]:
     """A commit when ZooKeeper takes 100 ms to answer: it waits for the two requests of the lock, and for no other."""
     with _cluster() as cluster, far(cluster.coordination().connect_string, ROUND_TRIP_SECONDS) as address:
         settings = msgspec.structs.replace(cluster.configuration.zookeeper, connect=address)
-        with Cluster.open(msgspec.structs.replace(cluster.configuration, zookeeper=settings)) as distant:
+        with open_cluster(msgspec.structs.replace(cluster.configuration, zookeeper=settings)) as distant:
             _commit(distant)
             taken = statistics.median(seconds(partial(_commit, distant)) for _ in range(FAR_COMMITS))
     return [
@@ -159,8 +159,8 @@ def _throughput(processes: int, threads: int, commits: int, target: Target) -> R
 def _cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory() as directory:
         configuration = Configuration(root=f"{directory}/root")
-        initialise(configuration, "benchmark")
-        with Cluster.open(configuration) as cluster:
+        init_cluster(configuration, "benchmark")
+        with open_cluster(configuration) as cluster:
             cluster.coordination()
             yield cluster
         # The embedded server outlives its last user for a little while, in this directory.

@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 
-from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.metadata.events import CreateKeyspace, DropKeyspace
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind
@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.model import Keyspace, PlacementKind
 def main(root: str, threads: int, commits: int) -> int:
     """Exit code 1 when any commit has failed."""
     failures: list[BaseException] = []
-    with Cluster.open(Configuration(root=root)) as cluster:
+    with open_cluster(Configuration(root=root)) as cluster:
         cluster.coordination()
         workers = [
             threading.Thread(target=_commit, args=(cluster, f"k{uuid.uuid4().hex}", commits, failures))

@@ -37,6 +37,7 @@ from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.watcher import Watcher
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.version import PRODUCT_VERSION
 
 if TYPE_CHECKING:
     from epochlake.jobs.pipeline.pipeline import Pipeline
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PRODUCT_VERSION = "0.1.0"
 DEFAULT_NAME = "epochlake"
 
 
@@ -71,13 +71,21 @@ def author() -> str:
     return f"{user}@{socket.gethostname()}:{os.getpid()}"
 
 
-def initialise(
-    configuration: Configuration, name: str | None = None, *, reason: str = "", request_id: str | None = None
+def init_cluster(
+    conf: str | Path | Configuration | None = None,
+    name: str | None = None,
+    *,
+    reason: str = "",
+    request_id: str | None = None,
 ) -> Committed:
-    """Begin a cluster at the configuration's root. Of two that try at once one is `Rejected` (already-initialised).
+    """Begin a cluster at the root of a configuration, or of a file; None: as `configuration.load` finds it.
 
-    An `init` that was killed half-way can be run again; with the same `request_id` also one that was not.
+    `name` goes before the name in the configuration. Of two programs that begin at once, one is Rejected
+    (already-initialised). A call that was killed half-way can be made again; with the same `request_id`, also a call
+    that was not. Raises Rejected, ConfigurationError, CommitTimeout, CommitUnknown, StorageUnavailable, and
+    LogUnreadable where the root has files of a cluster that has lost its log.
     """
+    configuration = _configuration(conf)
     storage.use_settings(configuration.storage)
     root = Root(configuration.root)
     require_new(root)
@@ -129,8 +137,22 @@ def _holds_files(place: str) -> bool:
         return False
 
 
+def open_cluster(conf: str | Path | Configuration | None = None) -> Cluster:
+    """Open the cluster of a configuration, or of a file; None: as `configuration.load` finds it.
+
+    Use it in a `with`. Only the log is read: ZooKeeper and Spark start when something needs them. Raises
+    NotInitialised where there is no cluster, WrongCluster where there is another one than the configuration names,
+    ConfigurationError, StorageUnavailable, and LogUnreadable.
+    """
+    return Cluster(_configuration(conf))
+
+
+def _configuration(conf: str | Path | Configuration | None) -> Configuration:
+    return conf if isinstance(conf, Configuration) else configurations.load(conf)
+
+
 class Cluster:
-    """An open cluster. Safe for use by several threads; close it, or use it in a `with`.
+    """An open cluster: see `open_cluster`. Safe for use by several threads; close it, or use it in a `with`.
 
     `metadata` is the newest metadata known here; `catch_up()` asks the log.
     """
@@ -172,18 +194,15 @@ class Cluster:
             )
         self.follower.add_listener(SnapshotWriter(self.snapshots))
 
-    @classmethod
-    def open(cls, conf: str | Path | Configuration | None = None) -> Self:
-        """Open the cluster that a configuration (or a file, see `configuration.load`) names."""
-        return cls(conf if isinstance(conf, Configuration) else configurations.load(conf))
-
     @property
     def metadata(self) -> ClusterMetadata:
+        """The newest metadata known here; its `epoch` is at least that of each commit made through this cluster."""
         if self.follower.metadata.epoch < self._committer.told_epoch:
             return self.follower.catch_up()
         return self.follower.metadata
 
     def catch_up(self) -> ClusterMetadata:
+        """Read the log to its end; the newest metadata. Raises StorageUnavailable, LogUnreadable."""
         return self.follower.catch_up()
 
     def commit(
@@ -207,7 +226,11 @@ class Cluster:
         )
 
     def pipeline(self, name: str, spark: SparkSession, *, datacenter: str | None = None) -> Pipeline:
-        """A run of a Spark job at the gate of this cluster; use it in a `with`, while the cluster is open."""
+        """A run of a Spark job at the gate of this cluster; use it in a `with`, while the cluster is open.
+
+        `name` is shown to operators. LOCAL_QUORUM counts in `datacenter`, and reads prefer its replicas. Raises
+        InvalidRequest when the cluster was closed.
+        """
         from epochlake.jobs.pipeline.pipeline import Pipeline  # only here: most commands start no Spark
 
         self.require_open()
@@ -263,6 +286,7 @@ class Cluster:
             )
 
     def close(self) -> None:
+        """Stop what follows the log, and leave ZooKeeper. Closing twice does no harm."""
         with self._watching:
             watcher, self._watcher = self._watcher, None
         if watcher is not None:

@@ -161,50 +161,62 @@ class MetadataFrames:
 
     @property
     def epoch(self) -> int:
+        """The epoch that the frames show."""
         return self.metadata.epoch
 
     @property
     def nodes(self) -> DataFrame:
+        """A row for each node, those that left included."""
         return nodes(self._spark, self.metadata)
 
     @property
     def volumes(self) -> DataFrame:
+        """A row for each volume; capacities are bytes."""
         return volumes(self._spark, self.metadata)
 
     @property
     def keyspaces(self) -> DataFrame:
+        """A row for each keyspace."""
         return keyspaces(self._spark, self.metadata)
 
     @property
     def tables(self) -> DataFrame:
+        """A row for each table."""
         return table_definitions(self._spark, self.metadata)
 
     @property
     def tablets(self) -> DataFrame:
+        """A row for each tablet of each table."""
         return tablets(self._spark, self.metadata)
 
     @property
     def transitions(self) -> DataFrame:
+        """A row for each tablet in transition."""
         return transitions(self._spark, self.metadata)
 
     @property
     def ring_ranges(self) -> DataFrame:
+        """A row for each range of each ring keyspace."""
         return ring_ranges(self._spark, self.metadata)
 
     @property
     def operations(self) -> DataFrame:
+        """A row for each operation in flight on the ring."""
         return operations(self._spark, self.metadata)
 
     @property
     def read_placements(self) -> DataFrame:
+        """A row for each replica that serves reads of a tablet or ring range."""
         return read_placements(self._spark, self.metadata)
 
     @property
     def write_placements(self) -> DataFrame:
+        """A row for each replica that must get the writes of a tablet or ring range."""
         return write_placements(self._spark, self.metadata)
 
     @property
     def requests(self) -> DataFrame:
+        """A row for each topology request."""
         return requests(self._spark, self.metadata)
 
     @property

@@ -14,16 +14,10 @@ from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
-from epochlake.jobs import administration
+import epochlake
 from epochlake.jobs.administration.past import log_of
-from epochlake.jobs.cluster import Cluster, initialise
-from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.repair import repair
-from epochlake.jobs.spark_session import session
 from epochlake.jobs.tablet_sizes import tablet_sizes
 from epochlake.jobs.verification import verify_replicas
-from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.dataframes import MetadataFrames
 from epochlake.metastore.quorums import verify_quorums
 from epochlake.metastore.verification import verify
 from epochlake.placement.balancing.dataframes import balance
@@ -35,7 +29,7 @@ from pyspark.sql import functions as F
 
 # %%
 session_that_was_there = SparkSession.getActiveSession()
-spark = session_that_was_there or session("epochlake-tour")
+spark = session_that_was_there or epochlake.session("epochlake-tour")
 
 # %% [markdown]
 # ## A small cluster
@@ -46,9 +40,9 @@ spark = session_that_was_there or session("epochlake-tour")
 # %%
 directory = tempfile.TemporaryDirectory(prefix="epochlake-tour-", ignore_cleanup_errors=True)
 home = Path(directory.name)
-configuration = Configuration(root=str(home / "root"))
-initialise(configuration, "tour", reason="to look around")
-cluster = Cluster(configuration)
+configuration = epochlake.Configuration(root=str(home / "root"))
+epochlake.init_cluster(configuration, "tour", reason="to look around")
+cluster = epochlake.open_cluster(configuration)
 
 # %% [markdown]
 # A node is a place where replicas are stored; here it has one volume, a directory of 1 GB. Adding one is a request in
@@ -57,12 +51,12 @@ cluster = Cluster(configuration)
 
 # %%
 def add_node(name: str, rack: str, reason: str) -> None:
-    administration.add_node(cluster, name, "dc1", rack, [("d1", str(home / name), 10**9)], reason=reason)
+    epochlake.add_node(cluster, name, "dc1", rack, [("d1", str(home / name), 10**9)], reason=reason)
 
 
 for name, rack in {"n1": "r1", "n2": "r2", "n3": "r3"}.items():
     add_node(name, rack, "the first nodes")
-report = Coordinator(cluster).run(until_idle=True)
+report = epochlake.Coordinator(cluster).run(until_idle=True)
 assert report.idle
 assert report.requests_finished == 3
 
@@ -71,9 +65,9 @@ assert report.requests_finished == 3
 # replicas of four tablets are three directories on three nodes.
 
 # %%
-administration.create_keyspace(cluster, "shop", {"dc1": 3})
+epochlake.create_keyspace(cluster, "shop", {"dc1": 3})
 columns = [("id", "bigint", False), ("note", "string", True)]
-administration.create_table(cluster, "shop.orders", columns, ["id"], tablets=4, reason="a table to watch")
+epochlake.create_table(cluster, "shop.orders", columns, ["id"], tablets=4, reason="a table to watch")
 before_changes = cluster.catch_up().epoch
 
 # %% [markdown]
@@ -104,7 +98,7 @@ assert (written.rows, written.tablets, read) == (ROWS, 4, ROWS)
 add_node("n4", "r1", "more room")
 writes = [written]
 with ThreadPoolExecutor(1) as background:
-    joining = background.submit(Coordinator(cluster).run, until_idle=True)
+    joining = background.submit(epochlake.Coordinator(cluster).run, until_idle=True)
     while not joining.done() or len(writes) < 3:
         with cluster.pipeline("tour-load", spark) as pipeline:
             writes.append(pipeline.write(orders(len(writes)), "shop.orders"))
@@ -120,8 +114,8 @@ print("tablets moved:", joining.result().tablets_moved, " writes were judged at 
 # %%
 with cluster.pipeline("tour-late", spark) as pipeline:
     planned_at = pipeline.epoch
-    administration.decommission(cluster, "n1", reason="old disks")
-    assert Coordinator(cluster).run(until_idle=True).idle
+    epochlake.decommission(cluster, "n1", reason="old disks")
+    assert epochlake.Coordinator(cluster).run(until_idle=True).idle
     late = pipeline.write(orders(len(writes)), "shop.orders")
     writes.append(late)
 n1_left = cluster.catch_up().epoch
@@ -144,7 +138,7 @@ assert tuple(found) == (len(writes) * ROWS, len(writes) * ROWS, len(writes) * RO
 # did it and why.
 
 # %%
-frames = MetadataFrames(spark, cluster)
+frames = epochlake.MetadataFrames(spark, cluster)
 frames.history.select("epoch", "event", "summary", "reason", "committed_at").show(100, truncate=60)
 
 # %% [markdown]
@@ -212,9 +206,9 @@ assert during.read_placements.where("node = 'n4'").isEmpty()
 # Balancing is paused and an empty node joins, so there is something to plan.
 
 # %%
-administration.pause_balancing(cluster, reason="to look at the plan first")
+epochlake.pause_balancing(cluster, reason="to look at the plan first")
 add_node("n5", "r2", "even more room")
-assert Coordinator(cluster).run(until_idle=True).tablets_moved == 0
+assert epochlake.Coordinator(cluster).run(until_idle=True).tablets_moved == 0
 paused = frames.now()
 
 # %% [markdown]
@@ -223,7 +217,7 @@ paused = frames.now()
 
 
 # %%
-def plan_of(at: MetadataFrames) -> DataFrame:
+def plan_of(at: epochlake.MetadataFrames) -> DataFrame:
     normal = F.col("state") == "normal"
     sizes = tablet_sizes(spark, at.metadata)
     return balance(at.nodes.where(normal), at.volumes.where(normal), at.tablets, sizes)
@@ -239,8 +233,8 @@ assert cluster.catch_up().epoch == paused.epoch
 # When balancing goes on, the coordinator plans for itself and moves them. Then there is nothing left to plan.
 
 # %%
-administration.resume_balancing(cluster)
-assert Coordinator(cluster).run(until_idle=True).tablets_moved > 0
+epochlake.resume_balancing(cluster)
+assert epochlake.Coordinator(cluster).run(until_idle=True).tablets_moved > 0
 assert not frames.read_placements.where("node = 'n5'").isEmpty()
 assert plan_of(frames.now()).where("kind = 'migration'").isEmpty()
 
@@ -262,7 +256,7 @@ print(f"{report.entries} entries are chained, {report.events} events were applie
 # are right all the same, and repair copies what is missing, file by file.
 
 # %%
-repaired = repair(cluster, "shop.orders")
+repaired = epochlake.repair(cluster, "shop.orders")
 print(f"{repaired.ranges} tablets were compared, replicas differed in {repaired.differing}")
 assert repaired.complete
 

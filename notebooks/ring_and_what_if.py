@@ -13,15 +13,9 @@ import tempfile
 from functools import reduce
 from pathlib import Path
 
-from epochlake.jobs import administration
+import epochlake
 from epochlake.jobs.administration.past import cluster_at, log_of
 from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
-from epochlake.jobs.cluster import Cluster, initialise
-from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.spark_session import session
-from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.dataframes import MetadataFrames
-from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.metastore.quorums import quorums_of, verify_quorums
 from epochlake.placement.ring.dataframes import read_placements
 from epochlake.placement.ring.nodetool import from_ring
@@ -35,7 +29,7 @@ from pyspark.sql import functions as F
 
 # %%
 session_that_was_there = SparkSession.getActiveSession()
-spark = session_that_was_there or session("epochlake-tour")
+spark = session_that_was_there or epochlake.session("epochlake-tour")
 
 # %% [markdown]
 # ## A keyspace on the ring
@@ -46,27 +40,27 @@ spark = session_that_was_there or session("epochlake-tour")
 # %%
 directory = tempfile.TemporaryDirectory(prefix="epochlake-tour-", ignore_cleanup_errors=True)
 home = Path(directory.name)
-configuration = Configuration(root=str(home / "root"))
-initialise(configuration, "tour", reason="to look at a ring")
-cluster = Cluster(configuration)
+configuration = epochlake.Configuration(root=str(home / "root"))
+epochlake.init_cluster(configuration, "tour", reason="to look at a ring")
+cluster = epochlake.open_cluster(configuration)
 
 
 def add_node(name: str, rack: str) -> None:
-    administration.add_node(cluster, name, "dc1", rack, [("d1", str(home / name), 10**9)], count=2)
+    epochlake.add_node(cluster, name, "dc1", rack, [("d1", str(home / name), 10**9)], count=2)
 
 
 for name, rack in {"n1": "r1", "n2": "r2", "n3": "r3"}.items():
     add_node(name, rack)
-assert Coordinator(cluster).run(until_idle=True).idle
+assert epochlake.Coordinator(cluster).run(until_idle=True).idle
 
 # %% [markdown]
 # The keyspace says that it is on the ring, and how many replicas each row has in each datacenter. A table in it has
 # no tablets.
 
 # %%
-administration.create_keyspace(cluster, "shop", {"dc1": 3}, placement=PlacementKind.RING)
+epochlake.create_keyspace(cluster, "shop", {"dc1": 3}, placement=epochlake.PlacementKind.RING)
 columns = [("id", "bigint", False), ("note", "string", True)]
-administration.create_table(cluster, "shop.orders", columns, ["id"])
+epochlake.create_table(cluster, "shop.orders", columns, ["id"])
 before = cluster.catch_up().epoch
 
 # %% [markdown]
@@ -74,7 +68,7 @@ before = cluster.catch_up().epoch
 # three racks and three replicas, every range has one in each rack.
 
 # %%
-frames = MetadataFrames(spark, cluster)
+frames = epochlake.MetadataFrames(spark, cluster)
 frames.at(before).ring_ranges.select("range", "token_start", "token_end", "reads", "writes").show()
 racks = frames.at(before).read_placements.groupBy("tablet").agg(F.countDistinct("rack").alias("racks"))
 assert racks.where("racks != 3").isEmpty()
@@ -97,7 +91,7 @@ assert written.rows == ROWS
 
 # %%
 add_node("n4", "r1")
-assert Coordinator(cluster).run(until_idle=True).idle
+assert epochlake.Coordinator(cluster).run(until_idle=True).idle
 joined = cluster.catch_up().epoch
 
 # %% [markdown]

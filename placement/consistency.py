@@ -22,6 +22,13 @@ def spelt_alike(text: str) -> str:
 
 
 class ConsistencyLevel(StrEnum):
+    """How many replicas of each tablet or range must answer a read, or acknowledge a write; spelt in any case.
+
+    ONE, TWO, ALL: so many, or all. QUORUM: more than half. LOCAL_QUORUM: more than half in the datacenter of the
+    pipeline. EACH_QUORUM: more than half in each datacenter. A write is counted in the old and in the new replicas of
+    what moves.
+    """
+
     ONE = "ONE"
     TWO = "TWO"
     QUORUM = "QUORUM"

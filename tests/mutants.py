@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FOLDERS = ("placement", "metastore", "jobs", "tests", "benchmarks", "docs", "conf", "notebooks")
+PACKAGES = ("placement", "metastore", "jobs")
+FOLDERS = ("epochlake", *PACKAGES, "tests", "benchmarks", "docs", "conf", "notebooks")
 FILES = ("pyproject.toml", "setup.cfg", "README.md", "Makefile")
 LONGEST_SECONDS = 900
 
@@ -210,7 +211,7 @@ def _try(mutant: Mutant) -> str:
         _copy_to(copy)
         (copy / mutant.path).write_text(mutated(mutant) or "", encoding="utf-8")
         # Found before what is installed, also by the processes that tests start.
-        environment = {**os.environ, "PYTHONPATH": str(copy / "names"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
         try:
             code = subprocess.run(
@@ -234,10 +235,9 @@ def _copy_to(copy: Path) -> None:
         shutil.copytree(REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in FILES:
         shutil.copy2(REPOSITORY / file, copy / file)
-    names = copy / "names" / "epochlake"
-    names.mkdir(parents=True)
-    for folder in ("placement", "metastore", "jobs"):
-        (names / folder).symlink_to(copy / folder)
+    # pytest finds the folder `epochlake` in the copy first, so that folder has to lead to the others.
+    for package in PACKAGES:
+        (copy / "epochlake" / package).symlink_to(copy / package)
 
 
 if __name__ == "__main__":

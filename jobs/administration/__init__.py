@@ -1,4 +1,8 @@
-"""What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs."""
+"""What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs.
+
+Each takes `Options` beside its own arguments, and may raise what a commit raises: Rejected, CommitTimeout,
+CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docstrings name what comes in addition.
+"""
 
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, alter_table, set_maintenance

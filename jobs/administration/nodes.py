@@ -68,11 +68,12 @@ def add_node(
 ) -> Committed:
     """Prepare the volumes of a new node and register it; the coordinator lets it join.
 
+    `volumes` are (name, place, capacity): the place is a directory or URI, the capacity is in bytes, None is all of
+    the file system. `add_node(cluster, "n4", "dc1", "r1", [("d1", "/data/d1", None)])` is a node with one of them.
     On the ring it gets `tokens`, or `count` of them that even out ownership; without either the coordinator allocates
     as many as are configured, or those of the node that it `replaces`: a lost one of the same rack, whose replicas are
     rebuilt on the new one. With `reuse` volumes of nodes that have left are cleared first. The markers are written
-    before the commit. Raises Rejected, InvalidRequest, WrongCluster (a
-    volume is somebody else's), StorageUnavailable.
+    before the commit. Raises Rejected, InvalidRequest, WrongCluster (a volume is somebody else's), StorageUnavailable.
     """
     request_id, options = identified(options)
     specs = measured(volumes)
@@ -127,7 +128,7 @@ def replace_node(
     """Register a node in the place of `lost`, whose storage is gone; what it held is rebuilt on the new one.
 
     It takes over the tokens of `lost` unless others are given, or asked for by `count`. `force`: also where rows are
-    lost, because other storage that had them is lost as well.
+    lost, because other storage that had them is lost as well. `volumes` and errors are those of `add_node`.
     """
     node = cluster.catch_up().node(lost)
     return add_node(

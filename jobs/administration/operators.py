@@ -50,7 +50,10 @@ def alter_node(
     tags: Sequence[str] | None = None,
     **options: Unpack[Options],
 ) -> Committed:
-    """Give a node another weight (a factor on the capacity of its volumes) or other tags, all of them; None: stays."""
+    """Give a node another weight (a factor on the capacity of its volumes) or other tags, all of them; None: stays.
+
+    Raises Rejected for an unknown node, InvalidRequest for a weight that is not finite.
+    """
     return cluster.commit(lambda metadata: plan_alter_node(metadata, name, weight, tags), **options)
 
 

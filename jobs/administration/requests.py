@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def decommission(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is alive hands over its tablets and ranges and leaves.
 
-    `force`: also where keyspaces on the ring would keep fewer replicas than their replication asks for.
+    `force`: also where keyspaces on the ring would keep fewer replicas than their replication asks for. Raises Rejected
+    for an unknown node, or where another open request is in the way.
     """
     request_id, options = identified(options)
     why = options.get("reason", "")
@@ -47,7 +48,8 @@ def decommission(cluster: Cluster, name: str, *, force: bool = False, **options:
 def remove_node(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is gone is taken out; what it held is rebuilt on other nodes.
 
-    `force`: also where it held the only replica of a range, whose rows are lost then.
+    `force`: also where it held the only replica of a range, whose rows are lost then. Raises Rejected for an unknown
+    node, or where rows would be lost.
     """
     request_id, options = identified(options)
     why = options.get("reason", "")

@@ -74,14 +74,16 @@ def create_keyspace(
 ) -> Committed:
     """Create a keyspace, placed by tablets or on the ring, with so many replicas in each datacenter.
 
-    On the ring `replication` may be `{"replication_factor": n}`, which is SimpleStrategy: whatever the datacenter.
+    `create_keyspace(cluster, "air", {"dc1": 3, "dc2": 2})` has five replicas of each row. On the ring `replication` may
+    be `{"replication_factor": n}`, which is SimpleStrategy: whatever the datacenter. Raises Rejected (keyspace-exists
+    among others), InvalidRequest for a strategy that does not fit the replication.
     """
     return cluster.commit(plan_create_keyspace(name, replication, placement, strategy), **options)
 
 
 @in_words
 def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
-    """Drop a keyspace without tables."""
+    """Drop a keyspace without tables. Raises Rejected for an unknown keyspace, and for one that has tables."""
     return cluster.commit(plan_drop_keyspace(name), **options)
 
 
@@ -132,7 +134,10 @@ def create_table(
 
 @in_words
 def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Committed:
-    """Drop a table from the metadata; its replica tables stay on their volumes."""
+    """Drop a table from the metadata; its replica tables stay on their volumes until vacuum deletes their files.
+
+    Raises Rejected for an unknown table.
+    """
     return cluster.commit(lambda metadata: plan_drop_table(metadata, full_name), **options)
 
 

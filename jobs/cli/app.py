@@ -22,7 +22,7 @@ from epochlake.jobs.cli.commands import (
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
-from epochlake.jobs.cluster import PRODUCT_VERSION
+from epochlake.placement.version import PRODUCT_VERSION
 
 app = typer.Typer(
     name="epochlake",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.cluster import Cluster
+from epochlake import Cluster, EpochlakeError
 from epochlake.jobs.dataplane.pieces import missing
 from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.demo import flights
@@ -29,7 +29,6 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, VolumeId
-from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 Findings = list[str]

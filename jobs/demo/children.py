@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from epochlake.placement.errors import EpochlakeError
+from epochlake import EpochlakeError
 
 SHOWN_LINES = 15
 OTHERS = ("EPOCHLAKE__", "EPOCHLAKE_CONF", "SPARK_REMOTE", "SPARK_CONNECT", "PYSPARK_SUBMIT_ARGS")

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 import msgspec
+from epochlake import EpochlakeError, InvalidRequest
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
@@ -32,7 +33,7 @@ from epochlake.jobs.spark_session import delta_jars
 from epochlake.metastore import history
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.preflight import require_java
-from epochlake.placement.errors import EpochlakeError, InvalidRequest, InvariantViolated
+from epochlake.placement.errors import InvariantViolated
 from rich.console import Console
 from rich.text import Text
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from epochlake import EpochlakeError
 from epochlake.metastore.metadata.model import Column
-from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
     import pandas as pd

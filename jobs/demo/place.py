@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from epochlake import Configuration, EpochlakeError, InvalidRequest, StorageUnavailable
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.embedded_files import files_of, is_supervised
-from epochlake.metastore.errors import StorageUnavailable
-from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 MARKER = "epochlake-demo.json"
 CONFIGURATION = "epochlake.toml"

@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake import Cluster, EpochlakeError, add_node, create_keyspace, create_table, init_cluster, open_cluster
 from epochlake.jobs.demo import checksum, children, flights
 from epochlake.jobs.demo.children import Child, ChildFailed
 from epochlake.jobs.demo.orders import WRITER, Answer, Command
@@ -25,7 +24,6 @@ from epochlake.jobs.verification import verify_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.decoding import decodable
-from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,8 +213,8 @@ def raised(place: Place, source: pd.DataFrame, months: int, progress: Progress) 
     with ExitStack() as leaving:
         leaving.callback(place.wait_for_server_to_end)
         progress.say("a cluster of three nodes in three racks")
-        initialise(configuration, reason="epochlake demo")
-        cluster = leaving.enter_context(Cluster(configuration))
+        init_cluster(configuration, reason="epochlake demo")
+        cluster = leaving.enter_context(open_cluster(configuration))
         cluster.coordination()
 
         def start(name: str, arguments: Sequence[str]) -> Child:
@@ -233,10 +231,10 @@ def raised(place: Place, source: pd.DataFrame, months: int, progress: Progress) 
         leaving.callback(stage.stop_orders)
         for node, rack in FIRST_NODES.items():
             volumes = [("d1", str(place.volume_of(node)), CAPACITY)]
-            administration.add_node(cluster, node, DATACENTER, rack, volumes, reason="the first nodes")
+            add_node(cluster, node, DATACENTER, rack, volumes, reason="the first nodes")
         stage.wait("that the first nodes join", lambda now: settled(now, FIRST_NODES), END_SECONDS)
-        administration.create_keyspace(cluster, flights.KEYSPACE, {DATACENTER: REPLICATION})
-        administration.create_table(
+        create_keyspace(cluster, flights.KEYSPACE, {DATACENTER: REPLICATION})
+        create_table(
             cluster, flights.TABLE, flights.COLUMNS, flights.PRIMARY_KEY, tablets=TABLETS, reason="the flights of 2013"
         )
         progress.say("starting Spark for the pipeline")

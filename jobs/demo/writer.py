@@ -15,15 +15,12 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-from epochlake.jobs.cluster import Cluster
+from epochlake import EpochlakeError, Pipeline, open_cluster, session
 from epochlake.jobs.demo import checksum, flights
 from epochlake.jobs.demo.orders import Answer, Command
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.spark_session import session
 from epochlake.metastore.configuration import load
 from epochlake.metastore.diagnostics import start_logging
 from epochlake.placement.decoding import decodable
-from epochlake.placement.errors import EpochlakeError
 from pyspark.errors import PySparkException
 
 if TYPE_CHECKING:
@@ -49,7 +46,7 @@ def main(argv: list[str]) -> int:
         spark = session("epochlake-demo", master="local[2]", extra=SPARK)
         source = flights.source(int(months), int(rows))
         try:
-            with Cluster(configuration) as cluster, Pipeline(cluster, PIPELINE, spark) as pipeline:
+            with open_cluster(configuration) as cluster, cluster.pipeline(PIPELINE, spark) as pipeline:
                 _warm_up(spark)
                 _say(answers, Answer(time.time(), time.time(), pipeline.epoch))
                 for line in sys.stdin.buffer:

@@ -55,6 +55,8 @@ class RequestState(StrEnum):
 
 
 class PlacementKind(StrEnum):
+    """What places the tables of a keyspace: tablets, which the coordinator balances, or the ring of tokens."""
+
     TABLETS = "tablets"
     RING = "ring"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import announcing
 from epochlake.jobs.announcing import live_leases, stored_leases
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.jobs.pipeline.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, ZooKeeperSettings
 from epochlake.metastore.errors import CoordinationUnavailable
@@ -24,7 +24,7 @@ def test_a_lease_goes_to_the_root_while_zookeeper_is_away_and_back(
     configuration = Configuration(
         root=str(tmp_path / "root"), zookeeper=ZooKeeperSettings(connect=server.connect_string, path="/announcing")
     )
-    initialise(configuration)
+    init_cluster(configuration)
 
     def is_at_the_root() -> bool:
         return [lease.name for lease in stored_leases(cluster.root.leases)] == ["load"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.head import Head, read_head
 from epochlake.metastore.coordination.lock import CommitLock
@@ -60,7 +60,7 @@ def configured(root: Path, connect: str) -> Configuration:
 
 def begin(configuration: Configuration) -> Configuration:
     """A cluster with one node and the keyspace `taken`."""
-    initialise(configuration)
+    init_cluster(configuration)
     with Cluster(configuration) as cluster:
         cluster.commit(lambda metadata: register(metadata, "n1"))
         cluster.commit(StartRequest("join-n1"))
@@ -298,6 +298,6 @@ def test_of_two_that_initialise_at_once_one_wins_and_one_is_rejected(tmp_path: P
 def test_an_initialisation_that_was_killed_half_way_can_be_run_again(tmp_path: Path) -> None:
     configuration = Configuration(root=str(tmp_path / "root"))
     create_log_table(f"{configuration.root}/log")
-    assert initialise(configuration).epoch == 1
+    assert init_cluster(configuration).epoch == 1
     with pytest.raises(Rejected, match="already-initialised"):
-        initialise(msgspec.structs.replace(configuration))
+        init_cluster(msgspec.structs.replace(configuration))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.leases import Lease, announce, live_leases
@@ -38,7 +38,7 @@ def configured(root: Path, connect: str, poll_seconds: float = 600) -> Configura
         zookeeper=ZooKeeperSettings(connect=connect, session_timeout_seconds=2.0),
         log=LogSettings(commit_timeout_seconds=60, poll_seconds=poll_seconds),
     )
-    initialise(configuration)
+    init_cluster(configuration)
     return configuration
 
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.metastore import configuration
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.follower import Follower
@@ -20,7 +20,7 @@ def settings(tmp_path: Path) -> Configuration:
     made = configuration.load(
         None, {"EPOCHLAKE__ROOT": str(tmp_path / "root"), "EPOCHLAKE__LOG__POLL_SECONDS": "60"}, tmp_path
     )
-    initialise(made)
+    init_cluster(made)
     return made
 
 

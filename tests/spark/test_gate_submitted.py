@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.jobs.spark_session import submit_options
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.metadata.model import NodeState
@@ -65,7 +65,7 @@ def test_the_submit_of_the_readme_coordinates_a_cluster_whose_zookeeper_has_neve
     words = shlex.split(readme.partition("`spark-submit ")[2].partition("…`")[0])
     assert words[-1] == "jobs/run_coordinator.py"
     configuration = Configuration(root=str(tmp_path / "lake"))
-    initialise(configuration)
+    init_cluster(configuration)
     with pytest.MonkeyPatch.context() as patched:
         without_zookeeper(patched)
         with Cluster(configuration) as cluster:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from epochlake import Configuration, open_cluster
 from epochlake.jobs.administration.status import node_statuses
-from epochlake.jobs.cluster import Cluster
-from epochlake.metastore.configuration import Configuration
 
-from tests.support.pages import REPOSITORY, agrees, perform
+from tests.support.pages import REPOSITORY, agrees, perform, steps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGES = ["README.md", "docs/ring.md", "docs/tablets.md", "docs/upkeep.md"]
+PAGES = ["README.md", "docs/api.md", "docs/ring.md", "docs/tablets.md", "docs/upkeep.md"]
 
 
 @pytest.fixture
@@ -30,16 +29,14 @@ def lake() -> Iterator[Path]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_done_as_it_is_written(page: str, spark: SparkSession, lake: Path) -> None:
-    done = 0
+    assert len(list(steps(REPOSITORY / page))) > 5
     for command, code, printed in perform(REPOSITORY / page, spark, lake):
-        done += 1
         where = f"{page}:{command.line}: {command.typed}"
         # A command fails only where the page shows why.
         assert (code != 0) == ("rejected" in command.printed), f"{where} ends with {code}\n{printed}"
         assert not command.printed or agrees(printed, command.printed), f"{where} prints\n{printed}"
-    assert done > 5
     if page == "README.md":
-        with Cluster.open(Configuration(root=str(lake / ".epochlake"))) as cluster:
+        with open_cluster(Configuration(root=str(lake / ".epochlake"))) as cluster:
             held = {node.name: (node.state, node.tablets) for node in node_statuses(cluster.metadata)}
         assert held["n1"] == ("left", 0)
         assert [held[name] for name in ("n2", "n3", "n4")] == [("normal", 16)] * 3

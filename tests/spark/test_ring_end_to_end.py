@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.jobs.cluster import Cluster, init_cluster
 from epochlake.jobs.repair import repair
 from epochlake.jobs.verification import owned_exactly, verify_replicas
 from epochlake.metastore import configuration as configurations
@@ -60,7 +60,7 @@ def test_every_acknowledged_row_is_read_while_ring_and_tablets_move_under_pipeli
     conf = tmp_path / "epochlake.toml"
     conf.write_text(SETTINGS.format(root=json.dumps(str(tmp_path / "root"))))
     configuration = configurations.load(conf, {})
-    initialise(configuration)
+    init_cluster(configuration)
     with Cluster(configuration) as cluster:
         cluster.coordination()  # this process keeps the embedded ZooKeeper alive
         workload = Workload(cluster, spark, TABLES, APPEND_ONLY, seed)

@@ -85,7 +85,7 @@ def begin(root: Path, name: str = "", configuration: Configuration | None = None
     configuration = msgspec.structs.replace(
         configuration or Configuration(), root=str(root / "root"), cluster=ClusterSettings(name)
     )
-    clusters.initialise(configuration)
+    clusters.init_cluster(configuration)
     return Cluster(configuration)
 
 

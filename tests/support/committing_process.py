@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.cluster import Cluster, Root, initialise
+from epochlake.jobs.cluster import Cluster, Root, init_cluster
 from epochlake.metastore.commit import Committed, Committer
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.client import Coordination
@@ -197,7 +197,7 @@ def _initialise(task: Task, report: _Report) -> None:
         request_id = f"{task.name}-{number}"
         report.write(Line(request_id))
         configuration = msgspec.structs.replace(task.configuration, root=root)
-        report.write(_outcome(request_id, lambda c=configuration: initialise(c, task.name)))
+        report.write(_outcome(request_id, lambda c=configuration: init_cluster(c, task.name)))
 
 
 def _outcome(request_id: str, commit: Callable[[], Committed]) -> Line:

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import epochlake
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PUBLIC = "epochlake"
+"""The folder of the public names, above the others."""
 PACKAGES = ("placement", "metastore", "jobs")
-MAY_IMPORT = {"placement": {"placement"}, "metastore": {"metastore", "placement"}, "jobs": set(PACKAGES)}
+ALL_CODE = (PUBLIC, *PACKAGES)
+MAY_IMPORT = {
+    "placement": {"placement"},
+    "metastore": {"metastore", "placement"},
+    "jobs": set(PACKAGES),
+    PUBLIC: set(PACKAGES),
+}
+SHOWS_THE_API = "jobs/demo"
+"""What in `jobs` takes public names from `epochlake`, as the notebooks do."""
+HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BELOW_THE_API = {
+    "epochlake.jobs.administration.past": {"cluster_at", "log_of"},
+    "epochlake.jobs.administration.what_if": {"parse_keyspace", "with_keyspaces", "with_operations"},
+    "epochlake.jobs.tablet_sizes": {"tablet_sizes"},
+    "epochlake.jobs.verification": {"verify_replicas"},
+    "epochlake.metastore.quorums": {"quorums_of", "verify_quorums"},
+    "epochlake.metastore.verification": {"verify"},
+    "epochlake.placement.balancing.dataframes": {"balance"},
+    "epochlake.placement.ring.dataframes": {"read_placements"},
+    "epochlake.placement.ring.nodetool": {"from_ring"},
+    "epochlake.placement.ring.simulate": {"simulate"},
+    "epochlake.placement.ring.strategies": {"replication_of"},
+}
+"""What the notebooks look at and programs do not need: plans, what-if, proofs. Nothing may be added but for that."""
 STARTS_SESSIONS = ROOT / "jobs" / "spark_session.py"
 LONGEST = 700
 
@@ -30,6 +58,7 @@ def tree_of(path: Path) -> ast.Module:
 
 def dotted_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == PUBLIC else parts
     return ".".join(("epochlake", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
@@ -64,15 +93,68 @@ def forbidden_imports(path: Path, forbidden: set[str]) -> set[str]:
     return {name for name in all_imports(path) if name.split(".")[0] in forbidden}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_go_one_way_from_jobs_over_metastore_to_placement(package: str) -> None:
+def folder_of(imported_name: str) -> str:
+    """The folder that an imported name of Epochlake is in; a name right below `epochlake` is a public one."""
+    _, _, below = imported_name.partition(".")
+    return below.split(".")[0] if below.split(".")[0] in PACKAGES else PUBLIC
+
+
+@pytest.mark.parametrize("package", ALL_CODE)
+def test_imports_go_one_way_from_public_names_over_jobs_and_metastore_to_placement(package: str) -> None:
     wrong = [
         f"{named(path)} imports {name}"
         for path in modules(package)
         for name in sorted(all_imports(path))
-        if name.startswith("epochlake.") and name.split(".")[1] not in MAY_IMPORT[package]
+        if name.split(".")[0] == "epochlake" and folder_of(name) not in MAY_IMPORT[package]
+        if not (named(path).startswith(SHOWS_THE_API) and folder_of(name) == PUBLIC)
     ]
     assert not wrong
+
+
+def test_what_shows_the_api_takes_public_names_from_it() -> None:
+    wrong = [
+        f"{named(path)}:{node.lineno} imports {alias.name} from {node.module}"
+        for path in modules(SHOWS_THE_API, "notebooks")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if node.module in (HOMES.get(alias.name), "epochlake.jobs.administration")
+    ]
+    assert not wrong
+
+
+def test_notebooks_import_nothing_below_the_api_but_what_only_they_look_at() -> None:
+    below: dict[str, set[str]] = {}
+    for path in modules("notebooks"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                assert not [alias.name for alias in node.names if alias.name.startswith("epochlake.")], named(path)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("epochlake."):
+                below.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
+    assert below == BELOW_THE_API
+
+
+def test_pages_use_public_names_only() -> None:
+    wrong = [
+        f"{named(page)}:{number} {line.strip()}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        for used in names_used(line)
+        if used not in epochlake.__all__
+    ]
+    assert not wrong
+    assert names_used("    from epochlake.jobs import cluster") == ["epochlake.jobs"]
+    assert names_used("    from epochlake import a, b") == ["a", "b"]
+    assert names_used("    with epochlake.open(1) as a, epochlake.session(2) as b:") == ["open", "session"]
+
+
+def names_used(line: str) -> list[str]:
+    """The names of `epochlake` that a line of Python on a page imports or calls; a module is named as it stands."""
+    if (found := re.match(r"    (?:from|import) +(epochlake\.[\w.]+)", line)) is not None:
+        return [found[1]]
+    if (found := re.match(r"    from epochlake import (.+)", line)) is not None:
+        return [name.strip() for name in found[1].split(",")]
+    return re.findall(r"\bepochlake\.(\w+)[(.]", line) if line.startswith("    ") else []
 
 
 def test_the_three_folders_are_imported_by_the_package_name_only() -> None:
@@ -86,9 +168,14 @@ def test_the_three_folders_are_imported_by_the_package_name_only() -> None:
 
 
 def test_no_module_imports_itself_over_others() -> None:
-    names = {dotted_name(path): path for path in modules(*PACKAGES)}
+    names = {dotted_name(path): path for path in modules(*ALL_CODE)}
+    public = {f"epochlake.{name}": home for name, home in HOMES.items()}
     edges = {
-        name: {other for other in imported(run_at_import(tree_of(path).body)) if other in names and other != name}
+        name: {
+            other
+            for found in imported(run_at_import(tree_of(path).body))
+            if (other := public.get(found, found)) in names and other != name
+        }
         for name, path in names.items()
     }
     # Take away what imports nothing that is left; what remains is on a cycle or leads to one.
@@ -101,7 +188,7 @@ def test_only_the_module_that_starts_sessions_reaches_below_dataframes() -> None
     below = {"_jvm", "_jsparkSession", "sparkContext", "rdd", "SparkContext"}
     wrong = [
         f"{named(path)}:{node.lineno} {name}"
-        for path in modules(*PACKAGES, "benchmarks", "notebooks")
+        for path in modules(*ALL_CODE, "benchmarks", "notebooks")
         if path != STARTS_SESSIONS
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute | ast.Name)
@@ -113,7 +200,7 @@ def test_only_the_module_that_starts_sessions_reaches_below_dataframes() -> None
 def test_no_module_is_longer_than_a_missed_seam() -> None:
     lengths = {
         named(path): len(path.read_text(encoding="utf-8").splitlines())
-        for path in modules(*PACKAGES, "tests", "benchmarks", "notebooks")
+        for path in modules(*ALL_CODE, "tests", "benchmarks", "notebooks")
     }
     assert not {name: length for name, length in lengths.items() if length > LONGEST}
 
@@ -145,14 +232,14 @@ def test_names_say_what_a_thing_is() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    assert not [named(path) for path in modules(*PACKAGES) if not ast.get_docstring(tree_of(path))]
+    assert not [named(path) for path in modules(*ALL_CODE) if not ast.get_docstring(tree_of(path))]
 
 
 def test_every_folder_with_modules_is_in_the_package() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     listed = set(setup["options"]["packages"].split())
-    assert listed == {dotted_name(path.parent / "__init__.py") for path in modules(*PACKAGES)}
+    assert listed == {dotted_name(path.parent / "__init__.py") for path in modules(*ALL_CODE)}
 
 
 def test_unit_tests_start_neither_a_jvm_nor_zookeeper() -> None:

@@ -13,13 +13,14 @@ from epochlake.jobs.cli.changing import changed, planned
 from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
-from epochlake.jobs.cluster import DEFAULT_NAME, PRODUCT_VERSION, initialise, require_new
+from epochlake.jobs.cluster import DEFAULT_NAME, init_cluster, require_new
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Initialise
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
+from epochlake.placement.version import PRODUCT_VERSION
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +59,7 @@ def init(
         return
     request_id = request_id or next_state_id("")
     with committing(request_id, session.epoch_of):
-        committed = initialise(configuration, name, reason=reason, request_id=request_id)
+        committed = init_cluster(configuration, name, reason=reason, request_id=request_id)
     root = session.cluster.root.uri
     details = {"root": root, "cluster_id": session.cluster.metadata.identity.cluster_id}
     session.show(changed(session, committed, details), changes_text.changed)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration import add_node
 from epochlake.jobs.cli.commands import cluster
-from epochlake.jobs.cluster import initialise
+from epochlake.jobs.cluster import init_cluster
 from epochlake.metastore.commit import Committed
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import Rejected
@@ -268,7 +268,7 @@ def test_of_two_inits_at_once_one_begins_the_cluster_and_the_other_is_rejected(e
 
     def attempt() -> None:
         try:
-            outcomes.append(initialise(Configuration(root=str(empty.root))))
+            outcomes.append(init_cluster(Configuration(root=str(empty.root))))
         except BaseException as error:
             outcomes.append(error)
 

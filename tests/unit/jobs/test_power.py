@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.cluster import initialise
+from epochlake.jobs.cluster import init_cluster
 from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
 from epochlake.jobs.dataplane.copying import file_copy
 from epochlake.jobs.dataplane.encoding import StagingPlan, encode_rows
@@ -205,7 +205,7 @@ def test_merged_files_and_what_they_replace_survive_a_power_cut(disk: Disk, tmp_
 
 def test_decisions_markers_and_tables_survive_a_power_cut(disk: Disk, tmp_path: Path) -> None:
     configuration = Configuration(root=f"{disk.root}/deep/root")
-    initialise(configuration, "power")
+    init_cluster(configuration, "power")
 
     def is_there(root: Path) -> None:
         assert len(DeltaLog(f"{root}/deep/root/log").read(0)) == 1

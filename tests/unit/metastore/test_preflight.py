@@ -71,8 +71,8 @@ def test_a_java_home_without_java_is_named_and_not_passed_over(tmp_path: Path) -
 def test_the_check_runs_before_anything_is_installed(tmp_path: Path) -> None:
     repository = Path(__file__).parents[3]
     (tmp_path / "epochlake").mkdir()
-    for folder in ("placement", "metastore"):
-        (tmp_path / "epochlake" / folder).symlink_to(repository / folder)
+    for linked in ("placement", "metastore", "epochlake/__init__.py"):
+        (tmp_path / "epochlake" / Path(linked).name).symlink_to(repository / linked)
     nothing_installed = {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path), "HOME": os.environ.get("HOME", "/")}
     ended = subprocess.run(
         [sys.executable, "-S", "-m", "epochlake.metastore.preflight"],

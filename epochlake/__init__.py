@@ -1,0 +1,156 @@
+"""Epochlake: transactional cluster metadata and data placement for Spark and Delta Lake.
+
+The names in `__all__` are the public API. docs/api.md groups them and says what they promise. All other names are
+internal and may change in every release.
+
+    import epochlake
+
+    with epochlake.open_cluster() as cluster, cluster.pipeline("nightly-load", spark) as pipeline:
+        pipeline.write(rows, "air.flights", consistency="QUORUM")
+        flights = pipeline.read("air.flights", consistency="QUORUM")
+
+Nothing lives here: each name is imported from its home when it is first used. So `import epochlake` is cheap, and
+imports neither Spark nor Arrow nor ZooKeeper's client. An error that is raised on the way is an `EpochlakeError`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from epochlake.placement.version import PRODUCT_VERSION as __version__
+
+# Read by type checkers and editors, and by tests: `_HOMES` says the same to Python.
+if TYPE_CHECKING:
+    from epochlake.jobs.administration import (
+        add_node,
+        alter_node,
+        create_keyspace,
+        create_table,
+        decommission,
+        drop_keyspace,
+        drop_table,
+        pause_balancing,
+        remove_node,
+        replace_node,
+        resume_balancing,
+    )
+    from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
+    from epochlake.jobs.compaction import compact
+    from epochlake.jobs.coordinator.coordinator import Coordinator
+    from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.pipeline.pipeline import Pipeline
+    from epochlake.jobs.repair import repair
+    from epochlake.jobs.spark_session import session
+    from epochlake.metastore.configuration import Configuration
+    from epochlake.metastore.dataframes import MetadataFrames
+    from epochlake.metastore.errors import (
+        CommitTimeout,
+        CommitUnknown,
+        CoordinationUnavailable,
+        NotInitialised,
+        Rejected,
+        StorageUnavailable,
+    )
+    from epochlake.metastore.metadata.model import PlacementKind
+    from epochlake.placement.consistency import ConsistencyLevel
+    from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+__all__ = [
+    "Cluster",
+    "CommitTimeout",
+    "CommitUnknown",
+    "Configuration",
+    "ConsistencyLevel",
+    "ConsistencyNotReached",
+    "CoordinationUnavailable",
+    "Coordinator",
+    "EpochlakeError",
+    "InvalidRequest",
+    "MetadataFrames",
+    "NotInitialised",
+    "Pipeline",
+    "PlacementKind",
+    "ReadDisturbed",
+    "Rejected",
+    "RowsUnreadable",
+    "StorageUnavailable",
+    "__version__",
+    "add_node",
+    "alter_node",
+    "compact",
+    "create_keyspace",
+    "create_table",
+    "decommission",
+    "drop_keyspace",
+    "drop_table",
+    "init_cluster",
+    "open_cluster",
+    "pause_balancing",
+    "remove_node",
+    "repair",
+    "replace_node",
+    "resume_balancing",
+    "session",
+]
+
+_HOMES = {
+    "Cluster": "jobs.cluster",
+    "CommitTimeout": "metastore.errors",
+    "CommitUnknown": "metastore.errors",
+    "Configuration": "metastore.configuration",
+    "ConsistencyLevel": "placement.consistency",
+    "ConsistencyNotReached": "jobs.pipeline.errors",
+    "CoordinationUnavailable": "metastore.errors",
+    "Coordinator": "jobs.coordinator.coordinator",
+    "EpochlakeError": "placement.errors",
+    "InvalidRequest": "placement.errors",
+    "MetadataFrames": "metastore.dataframes",
+    "NotInitialised": "metastore.errors",
+    "Pipeline": "jobs.pipeline.pipeline",
+    "PlacementKind": "metastore.metadata.model",
+    "ReadDisturbed": "jobs.pipeline.errors",
+    "Rejected": "metastore.errors",
+    "RowsUnreadable": "jobs.pipeline.errors",
+    "StorageUnavailable": "metastore.errors",
+    "add_node": "jobs.administration",
+    "alter_node": "jobs.administration",
+    "compact": "jobs.compaction",
+    "create_keyspace": "jobs.administration",
+    "create_table": "jobs.administration",
+    "decommission": "jobs.administration",
+    "drop_keyspace": "jobs.administration",
+    "drop_table": "jobs.administration",
+    "init_cluster": "jobs.cluster",
+    "open_cluster": "jobs.cluster",
+    "pause_balancing": "jobs.administration",
+    "remove_node": "jobs.administration",
+    "repair": "jobs.repair",
+    "replace_node": "jobs.administration",
+    "resume_balancing": "jobs.administration",
+    "session": "jobs.spark_session",
+}
+
+_DEPRECATED: dict[str, tuple[str, str]] = {}
+"""An old name, with its new name and the release that drops the old one."""
+
+# Hidden from type checkers: they would accept every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in _DEPRECATED:
+            successor, release = _DEPRECATED[name]
+            message = f"epochlake.{name} is now epochlake.{successor}; release {release} drops the old name"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[__name__], successor)
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
