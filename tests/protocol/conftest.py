@@ -50,14 +50,15 @@ def ensemble(_ensemble_of_the_module: Ensemble) -> Iterator[Ensemble]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Opener]:
     """Open sessions that all have the same fresh base path; they are closed at the end of the test.
 
-    To the shared server, or to the one that `to` names.
+    To the shared server, or to the one that `to` names. They outlast a machine on which every process waits for seconds,
+    unless a test says otherwise.
     """
     opened: list[Coordination] = []
     base = f"/test/{uuid4().hex}"
 
     def open_session(to: str | None = None, **options: float) -> Coordination:
         string = request.getfixturevalue("zookeeper") if to is None else to
-        coordination = Coordination(string, base, **options)
+        coordination = Coordination(string, base, **{"session_timeout": 30.0, "connect_timeout": 120.0} | options)
         opened.append(coordination)
         return coordination
 
