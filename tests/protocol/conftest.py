@@ -50,8 +50,8 @@ def ensemble(_ensemble_of_the_module: Ensemble) -> Iterator[Ensemble]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Opener]:
     """Open sessions that all have the same fresh base path; they are closed at the end of the test.
 
-    To the shared server, or to the one that `to` names. Unless a test says otherwise they outlast a machine on which every
-    process waits for seconds.
+    To the shared server, or to the one that `to` names. Unless a test says otherwise they outlast a machine on which
+    every process waits for seconds.
     """
     opened: list[Coordination] = []
     base = f"/test/{uuid4().hex}"
