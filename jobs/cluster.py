@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -147,6 +148,19 @@ def open_cluster(conf: str | Path | Configuration | None = None) -> Cluster:
     return Cluster(_configuration(conf))
 
 
+def initialise(
+    configuration: Configuration, name: str | None = None, *, reason: str = "", request_id: str | None = None
+) -> Committed:
+    """`init_cluster`, by the name that it had before the public API. Goes with release 0.3."""
+    _warn_of("initialise", "init_cluster")
+    return init_cluster(configuration, name, reason=reason, request_id=request_id)
+
+
+def _warn_of(old: str, new: str) -> None:
+    message = f"epochlake.jobs.cluster.{old} is now epochlake.{new}; release 0.3 drops the old name"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
 def _configuration(conf: str | Path | Configuration | None) -> Configuration:
     return conf if isinstance(conf, Configuration) else configurations.load(conf)
 
@@ -193,6 +207,12 @@ class Cluster:
                 f"{expected!r}: correct root or [cluster] name"
             )
         self.follower.add_listener(SnapshotWriter(self.snapshots))
+
+    @classmethod
+    def open(cls, conf: str | Path | Configuration | None = None) -> Self:
+        """`open_cluster`, by the name that it had before the public API. Goes with release 0.3."""
+        _warn_of("Cluster.open", "open_cluster")
+        return cls(_configuration(conf))
 
     @property
     def metadata(self) -> ClusterMetadata:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import epochlake
 import pytest
+from epochlake.jobs.cluster import Cluster, initialise
+from epochlake.metastore.configuration import Configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "epochlake" / "__init__.py"
@@ -99,3 +101,11 @@ def test_no_public_name_is_deprecated_and_still_taught() -> None:
 def test_the_page_lists_each_public_name_once() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(epochlake.__all__)
+
+
+def test_the_names_of_before_the_api_do_the_same_and_warn(tmp_path: Path) -> None:
+    configuration = Configuration(root=str(tmp_path / "root"))
+    with pytest.warns(DeprecationWarning, match=r"epochlake\.init_cluster"):
+        assert initialise(configuration, "lake").epoch == 1
+    with pytest.warns(DeprecationWarning, match=r"epochlake\.open_cluster"), Cluster.open(configuration) as cluster:
+        assert cluster.metadata.identity.name == "lake"
