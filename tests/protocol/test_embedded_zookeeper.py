@@ -227,10 +227,11 @@ def test_several_uses_in_one_process_count_each(root: Path) -> None:
 
 
 def test_a_use_that_is_started_again_counts_once(root: Path) -> None:
-    use = EmbeddedZooKeeper(root, 0)
+    use, before = EmbeddedZooKeeper(root, 0), set(threading.enumerate())
     assert use.start() == use.start()
-    assert [thread.name for thread in threading.enumerate()].count("epochlake-embedded-zookeeper") == 1
+    watching = [thread.name for thread in set(threading.enumerate()) - before]
     use.release()
+    assert watching.count("epochlake-embedded-zookeeper") == 1
     eventually(lambda: is_gone(root))
 
 

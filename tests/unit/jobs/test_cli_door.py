@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -24,8 +25,9 @@ NODE = ["--datacenter", "dc1", "--rack", "r1", "--volume"]
 def test_the_version_is_the_one_of_the_package(empty: CommandLine) -> None:
     package = configparser.ConfigParser()
     package.read(REPOSITORY / "setup.cfg")
+    assert package["metadata"]["version"] == "attr: epochlake.placement.version.PRODUCT_VERSION"
     result = empty.text("--version")
-    assert (result.code, result.out) == (0, f"epochlake {package['metadata']['version']}\n")
+    assert (result.code, result.out) == (0, f"epochlake {importlib.metadata.version('epochlake')}\n")
 
 
 @pytest.mark.parametrize(

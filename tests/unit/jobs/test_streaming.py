@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -258,8 +259,7 @@ def test_a_copy_of_every_kind_that_fails_is_told_by_the_name_that_it_would_have(
 
 def test_all_copies_of_a_copier_share_its_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(streaming.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(streaming.time, "sleep", slept.append)
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=slept.append))
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     files = [store(source) for _ in range(4)]
     copier = ThreadCopier(bytes_per_second=files[0].size * 2)
