@@ -340,11 +340,11 @@ class Cluster:
             )
         if self._embedded is None:
             self._embedded = EmbeddedZooKeeper(
-                Path(local), linger_seconds=settings.embedded_linger_seconds, moved=self._coordination_moved
+                Path(local), linger_seconds=settings.embedded_linger_seconds, serves_at=self._coordination_is_at
             )
         return self._embedded.start()
 
-    def _coordination_moved(self, connect: str) -> None:
+    def _coordination_is_at(self, connect: str) -> None:
         coordination = self._coordination
         if coordination is not None:
             coordination.moved_to(connect)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from epochlake.metastore.commit_queue import CommitQueue
+from epochlake.metastore.commit_queue import CommitQueue, Meanwhile
 from epochlake.metastore.errors import (
     LOG_CONTRADICTS,
     CommitTimeout,
@@ -243,7 +243,8 @@ class Committer:
         self._led_last = False
         try:
             acquired = self._queue.acquire(
-                max(0.0, mine.deadline - time.monotonic()), CONTENDED_SECONDS, lambda: self._offer_in_line(mine)
+                max(0.0, mine.deadline - time.monotonic()),
+                Meanwhile(CONTENDED_SECONDS, lambda: self._offer_in_line(mine)),
             )
         except CoordinationUnavailable as error:
             logger.debug("the commit lock cannot be asked for: %s", error)

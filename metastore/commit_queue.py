@@ -6,9 +6,16 @@ Nothing in it decides whether an epoch is committed: the append does. It keeps c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from epochlake.metastore.log.entry import Position
+
+
+class Meanwhile(NamedTuple):
+    """What is done once, by the thread that waits, when others have been waited for for `after` seconds."""
+
+    after: float
+    do: Callable[[], None]
 
 
 class CommitQueue(Protocol):
@@ -17,10 +24,9 @@ class CommitQueue(Protocol):
     A ticket, whatever its type, stands for proposals that were offered to whoever holds the lock.
     """
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         """Wait for the lock. False after `timeout`, and as soon as there are `answers` of others.
 
-        `meanwhile` is called once, by this thread, when others have been waited for for `after` seconds.
         Raises CoordinationUnavailable when there is nobody to ask.
         """
         ...

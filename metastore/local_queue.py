@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.log.entry import Position
 
 
@@ -17,7 +18,7 @@ class LocalQueue:
         self._lock = threading.Lock()
         self._holder: int | None = None
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         started = time.monotonic()
         acquired = self._lock.acquire(timeout=timeout)
         self._waited = time.monotonic() - started

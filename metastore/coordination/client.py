@@ -152,7 +152,10 @@ class Coordination:
         stopping.join(_CLOSE_SECONDS)
 
     def moved_to(self, connect: str) -> None:
-        """The servers are at another address from now on (host:port, …): it is used when the connection breaks."""
+        """The servers are at this address (host:port, …) from now on: it is used when the connection breaks."""
+        if connect == self.connect_string:
+            return
+        logger.info("ZooKeeper serves at %s now, and not at %s", connect, self.connect_string)
         self.connect_string = connect
         self.client.set_hosts(connect.partition("/")[0])
 

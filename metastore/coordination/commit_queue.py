@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination, Value
 from epochlake.metastore.coordination.head import HEAD, Head, decode_head, position_of_head, publish_head_soon
 from epochlake.metastore.coordination.lock import CommitLock
@@ -60,7 +61,7 @@ class ZooKeeperQueue:
         self._has_offered = False
         self._news = threading.Event()
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         started = time.monotonic()
         if self._lock is None:
             self._coordination = self._connect(min(CONNECT_TIMEOUT_SECONDS, max(timeout, SHORTEST_CONNECT_SECONDS)))
@@ -80,7 +81,7 @@ class ZooKeeperQueue:
         self._asked = self._ask()
         left = max(0.0, timeout - (time.monotonic() - started))
         try:
-            return self._lock.acquire(left, lambda: bool(answers), after, meanwhile)
+            return self._lock.acquire(left, lambda: bool(answers), meanwhile)
         finally:
             self._has_offered = False  # what was offered in the line was waited for there
 

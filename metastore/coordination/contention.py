@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.placement.errors import words_of
@@ -60,16 +61,11 @@ class Contention:
             attempt.cancel()
 
     def acquire(
-        self,
-        timeout: float,
-        unless: Callable[[], bool] = lambda: False,
-        after: float = 0.0,
-        meanwhile: Callable[[], None] | None = None,
+        self, timeout: float, unless: Callable[[], bool] = lambda: False, meanwhile: Meanwhile | None = None
     ) -> bool:
         """Wait in the queue for at most `timeout` seconds. Are we first now?
 
-        `meanwhile` is called once, by this thread, when those before us have been waited for for `after` seconds. Who
-        calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
+        Who calls `interrupt` makes `unless` true before: then there is no need to be first any more. False: we are not
         first, and no contender of ours is left (at the latest as soon as ZooKeeper answers again).
         `CoordinationUnavailable`: the time passed without an answer from ZooKeeper; outages that are shorter than
         the timeout are waited out.
@@ -80,7 +76,7 @@ class Contention:
         directory = coordination.ensure(self._name, requests.seconds_left())
         lock = Lock(requests, directory, self._identifier)
         lock.assured_path = True
-        lock.wake_event = waiting = _EventUntil(deadline, after, meanwhile)
+        lock.wake_event = waiting = _EventUntil(deadline, meanwhile)
         self._attempt = lock
         try:
             if unless():
@@ -94,7 +90,7 @@ class Contention:
             # Somebody has deleted the directory: it is there again for the next attempt.
             coordination.forget(directory)
             if time.monotonic() < deadline:
-                return self.acquire(deadline - time.monotonic(), unless, after, meanwhile)
+                return self.acquire(deadline - time.monotonic(), unless, meanwhile)
             raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper. Try again.") from error
         except KazooException as error:
             coordination.remove_later(directory, lock.prefix)
@@ -190,25 +186,21 @@ class _BoundedRequests:
 
 
 class _EventUntil(threading.Event):
-    """An event whose waits end at one deadline, however often it is waited for.
+    """An event whose waits end at one deadline, however often it is waited for; `meanwhile` is for all of them."""
 
-    `meanwhile` is called once, when its waits have taken `after` seconds together.
-    """
-
-    def __init__(self, deadline: float, after: float, meanwhile: Callable[[], None] | None) -> None:
+    def __init__(self, deadline: float, meanwhile: Meanwhile | None) -> None:
         super().__init__()
         self._deadline = deadline
-        self._after = after
         self._meanwhile = meanwhile
         self.seconds = 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
-        first = max(0.0, self._after - self.seconds)
-        if self._meanwhile is not None and first < self._deadline - time.monotonic():
+        meanwhile = self._meanwhile
+        if meanwhile is not None and (first := meanwhile.after - self.seconds) < self._deadline - time.monotonic():
             if self._wait(first):
                 return True
-            meanwhile, self._meanwhile = self._meanwhile, None
-            meanwhile()
+            self._meanwhile = None
+            meanwhile.do()
         return self._wait(self._deadline - time.monotonic())
 
     def _wait(self, timeout: float) -> bool:

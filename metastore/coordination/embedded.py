@@ -54,8 +54,8 @@ class EmbeddedZooKeeper:
     Several uses in one process are fine; each counts. After the last use of all processes ended, the server goes on
     for `linger_seconds` (as told to the supervisor by the use that started it) and then stops.
 
-    `moved` is told the connect string when the server serves elsewhere than it did: its port was taken by somebody else
-    while it was down, or another copy of the root, which has its own, has come in the place of this one.
+    `serves_at` is told the connect string again and again. It changes when the port was taken by somebody else while
+    the server was down, or another copy of the root, which has its own, has come in the place of this one.
     """
 
     def __init__(
@@ -63,14 +63,13 @@ class EmbeddedZooKeeper:
         root: Path | str,
         linger_seconds: float = LINGER_SECONDS,
         start_timeout: float = START_TIMEOUT_SECONDS,
-        moved: Callable[[str], None] = lambda _: None,
+        serves_at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._files = files_of(_local_directory(root))
         self._linger_seconds = linger_seconds
         self._start_timeout = start_timeout
-        self._moved = moved
+        self._serves_at = serves_at
         self._use: int | None = None
-        self._told: tuple[str, int] | None = None
         self._using = threading.Lock()
         self._released = threading.Event()
 
@@ -84,8 +83,7 @@ class EmbeddedZooKeeper:
         files = self._files
         if self._use is not None:
             # It was started before, and who connects to it tries again: it is one use, with one watch.
-            self._told = self._serving(deadline)
-            return _connect_string(self._told)
+            return _connect_string(self._serving(deadline))
         try:
             files.directory.mkdir(exist_ok=True)  # not its parents: a root that is away is not made anew
             use = open_lock(files.users)
@@ -107,7 +105,7 @@ class EmbeddedZooKeeper:
                 raise self._not_started("a supervisor that is about to stop does not end")
             # A supervisor looks every now and then: let it see that somebody came, even if we are gone by then.
             os.utime(use)
-            self._told = self._serving(deadline)
+            endpoint = self._serving(deadline)
         except BaseException:
             os.close(use)
             raise
@@ -117,7 +115,7 @@ class EmbeddedZooKeeper:
             target=self._watch, args=(self._released,), name="epochlake-embedded-zookeeper", daemon=True
         )
         watch.start()
-        return _connect_string(self._told)
+        return _connect_string(endpoint)
 
     def release(self) -> None:
         """End this use. Never raises; the process's end does the same."""
@@ -192,10 +190,8 @@ class EmbeddedZooKeeper:
 
     def _tell_where(self) -> None:
         endpoint = read_endpoint(self._files)
-        if endpoint is not None and endpoint != self._told:
-            self._told = endpoint
-            logger.info("the embedded ZooKeeper serves at %s now", _connect_string(endpoint))
-            self._moved(_connect_string(endpoint))
+        if endpoint is not None:
+            self._serves_at(_connect_string(endpoint))
 
     def _start_again(self, released: threading.Event) -> None:
         starting = open_lock(self._files.starting)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.contention import Contention
 
@@ -39,19 +40,14 @@ class CommitLock:
         self._contention.interrupt()
 
     def acquire(
-        self,
-        timeout: float,
-        unless: Callable[[], bool] = lambda: False,
-        after: float = 0.0,
-        meanwhile: Callable[[], None] | None = None,
+        self, timeout: float, unless: Callable[[], bool] = lambda: False, meanwhile: Meanwhile | None = None
     ) -> bool:
         """Wait for the lock for at most `timeout` seconds; False when others had it all that time.
 
-        `unless`: what makes the lock needless, see `interrupt`. `meanwhile` is called once when others have been waited
-        for for `after` seconds. After False, and after `CoordinationUnavailable`
+        `unless`: what makes the lock needless, see `interrupt`. After False, and after `CoordinationUnavailable`
         (ZooKeeper did not answer in that time), no contender of ours stays in the queue.
         """
-        return self._contention.acquire(timeout, unless, after, meanwhile)
+        return self._contention.acquire(timeout, unless, meanwhile)
 
     def release(self) -> None:
         """Give the lock back; does nothing if it was not acquired. Never raises."""

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.coordination import commit_queue
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
@@ -668,7 +669,7 @@ def test_who_waits_in_line_can_offer_there_and_is_answered_there(connect: Opener
 
     with standing_in_line(connect, 2):
         started = time.monotonic()
-        assert queue.acquire(60, 0.02, offer) is False
+        assert queue.acquire(60, Meanwhile(0.02, offer)) is False
         assert time.monotonic() - started < 30
     assert queue.answers() == {offered[0]: {"mine": 7}}
     assert len(offered) == 1
@@ -677,12 +678,12 @@ def test_who_waits_in_line_can_offer_there_and_is_answered_there(connect: Opener
 def test_what_is_done_while_others_are_waited_for_is_done_once_and_only_after_the_time(connect: Opener) -> None:
     queue, called = ZooKeeperQueue(lambda _: session), []
     session = connect()
-    assert queue.acquire(30, 0.0, lambda: called.append("nobody is waited for"))
+    assert queue.acquire(30, Meanwhile(0.0, lambda: called.append("nobody is waited for")))
     queue.release()
     with standing_in_line(connect, 3):
-        assert not queue.acquire(0.2, 60.0, lambda: called.append("too early"))
+        assert not queue.acquire(0.2, Meanwhile(60.0, lambda: called.append("too early")))
         assert called == []
-        assert not queue.acquire(0.5, 0.1, lambda: called.append("once"))
+        assert not queue.acquire(0.5, Meanwhile(0.1, lambda: called.append("once")))
     assert called == ["once"]
     assert queue.acquire(30)
     queue.release()

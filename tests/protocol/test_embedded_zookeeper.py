@@ -341,7 +341,7 @@ def test_a_copy_of_the_root_that_comes_in_its_place_has_a_server_of_its_own_whic
         publish_head(coordination, Head(5, "s", "h"))
     eventually(lambda: is_gone(root))
     shutil.copytree(root, backup)
-    use = EmbeddedZooKeeper(root, LINGER, moved=lambda connect: live.moved_to(connect))
+    use = EmbeddedZooKeeper(root, LINGER, serves_at=lambda connect: live.moved_to(connect))
     with Coordination(use.start(), "/x") as live:
         publish_head(live, Head(6, "s", "h"))
         of_the_old_one = java_process(root)
@@ -381,7 +381,7 @@ def test_a_root_that_is_away_for_a_moment_and_comes_back_keeps_its_server(root: 
 
 
 def test_live_users_are_told_when_the_port_was_taken_while_the_server_was_down(root: Path) -> None:
-    use = EmbeddedZooKeeper(root, LINGER, moved=lambda connect: live.moved_to(connect))
+    use = EmbeddedZooKeeper(root, LINGER, serves_at=lambda connect: live.moved_to(connect))
     connect = use.start()
     with Coordination(connect, "/x") as live, socket.socket() as squatter:
         port = int(connect.rpartition(":")[2])

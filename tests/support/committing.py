@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, Rejected
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.log.entry import Entry, Position, verify_next
@@ -86,7 +87,7 @@ class SteppedQueue:
         self.published: list[Position] = []
         self._tickets = 0
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         self._steps.step("acquire")
         time.sleep(0 if self._lock[0] else min(timeout, 0.001))
         return self._lock.pop(0) if len(self._lock) > 1 else self._lock[0]
@@ -192,7 +193,7 @@ class BusyPlace:
         self._claimed: list[tuple[BusyPlace, int]] = []
         self.told: dict[int, dict[str, int]] = {}
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         line = self._line
         if line.chance(0.05):
             time.sleep(min(0.002, timeout))

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from epochlake.jobs.cluster import Cluster, Root, init_cluster
 from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
@@ -140,9 +141,9 @@ class _Queue(ZooKeeperQueue):
         super().__init__(connect)
         self._at = at
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         self._at(BEFORE_LOCK)
-        return super().acquire(timeout, after, meanwhile)
+        return super().acquire(timeout, meanwhile)
 
     def claim(self) -> list[bytes]:
         claimed = super().claim()

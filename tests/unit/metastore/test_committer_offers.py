@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from epochlake.metastore import commit
 from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.commit_queue import Meanwhile
 from epochlake.metastore.errors import (
     CommitUnknown,
 )
@@ -58,10 +59,10 @@ class Watched(LocalQueue):
         self._last = 0.0
         self.calls: list[str] = []
 
-    def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
+    def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         self._last = next(self._waits, 0.0)
-        if meanwhile is not None and self._last > after:
-            meanwhile()
+        if meanwhile is not None and self._last > meanwhile.after:
+            meanwhile.do()
         self.calls.append("acquire")
         return super().acquire(timeout)
 
@@ -210,8 +211,8 @@ def test_who_was_served_by_another_one_offers_first_the_next_time() -> None:
     class Answering(Watched):
         answered = 0
 
-        def acquire(self, timeout: float, after: float = 0.0, meanwhile: Callable[[], None] | None = None) -> bool:
-            super().acquire(timeout, after, meanwhile)
+        def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
+            super().acquire(timeout, meanwhile)
             self.release()
             return False
 
