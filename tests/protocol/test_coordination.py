@@ -593,6 +593,13 @@ def standing_in_line(connect: Opener, count: int) -> Iterator[None]:
             other.add_done_callback(lambda _, lock=lock: lock.release())
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has made an offer waits for its answer longer than any test."""
+    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
+
+
 def in_a_crowd(connect: Opener, session: Coordination) -> ZooKeeperQueue:
     """A queue that has lined up once behind many others."""
     queue = ZooKeeperQueue(lambda _: session)
@@ -601,11 +608,8 @@ def in_a_crowd(connect: Opener, session: Coordination) -> ZooKeeperQueue:
     return queue
 
 
-def test_who_has_made_an_offer_in_a_crowd_is_answered_without_a_place_in_the_line(
-    connect: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
+@pytest.mark.usefixtures("patient")
+def test_who_has_made_an_offer_in_a_crowd_is_answered_without_a_place_in_the_line(connect: Opener) -> None:
     session, leader = connect(), Proposals(connect())
     queue = in_a_crowd(connect, session)
     ticket = queue.offer(b"events")
@@ -628,11 +632,8 @@ def test_who_is_not_answered_in_a_crowd_lines_up_and_leads(connect: Opener) -> N
     queue.release()
 
 
-def test_patience_is_for_one_acquisition_and_not_for_those_after_it(
-    connect: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
+@pytest.mark.usefixtures("patient")
+def test_patience_is_for_one_acquisition_and_not_for_those_after_it(connect: Opener) -> None:
     session, leader = connect(), Proposals(connect())
     queue = in_a_crowd(connect, session)
     queue.offer(b"events")
@@ -646,11 +647,8 @@ def test_patience_is_for_one_acquisition_and_not_for_those_after_it(
     queue.release()
 
 
-def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(
-    connect: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
+@pytest.mark.usefixtures("patient")
+def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(connect: Opener) -> None:
     queue = in_a_crowd(connect, connect())
     started = time.monotonic()
     assert queue.acquire(60)

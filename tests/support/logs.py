@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.events import Event, Initialise, SwitchBalanci
 
 INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
 START = Position()
+OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
 
 
 def toggle(metadata: ClusterMetadata) -> SwitchBalancing:
@@ -128,3 +129,15 @@ class ScriptedLog:
 def committer(log: EpochLog, **options: int) -> Committer:
     """A committer of its own on `log`, with nobody else in line."""
     return Committer(Follower(log), LocalQueue(), author="test", **options)
+
+
+def begun(entries: int = 1) -> InMemoryLog:
+    """A log in memory that has the first entries of a cluster."""
+    log = InMemoryLog()
+    put(log, chain(entries))
+    return log
+
+
+def all_of(log: InMemoryLog) -> list[tuple[int, str]]:
+    """Epoch and request id of each entry."""
+    return [(entry.epoch, entry.request_id) for entry in log.shared.entries]

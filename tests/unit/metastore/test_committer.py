@@ -46,19 +46,19 @@ from tests.support.committing import (
     assert_true_to,
     outcome_of,
 )
-from tests.support.logs import INITIALISE, ScriptedLog, StartingAt, chain, chain_to_snapshot, committer, put, toggle
-
-OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
-
-
-def begun(entries: int = 1) -> InMemoryLog:
-    log = InMemoryLog()
-    put(log, chain(entries))
-    return log
-
-
-def all_of(log: InMemoryLog) -> list[tuple[int, str]]:
-    return [(entry.epoch, entry.request_id) for entry in log.shared.entries]
+from tests.support.logs import (
+    INITIALISE,
+    OFF,
+    ON,
+    ScriptedLog,
+    StartingAt,
+    all_of,
+    begun,
+    chain_to_snapshot,
+    committer,
+    put,
+    toggle,
+)
 
 
 def raising(error: Exception) -> Callable:

@@ -17,7 +17,6 @@ from epochlake.metastore.errors import (
 )
 from epochlake.metastore.follower import Follower
 from epochlake.metastore.local_queue import LocalQueue
-from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.events import (
     PauseChanges,
     SwitchBalancing,
@@ -31,19 +30,7 @@ from tests.support.committing import (
     assert_sound,
     outcome_of,
 )
-from tests.support.logs import ScriptedLog, chain, put, toggle
-
-OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
-
-
-def begun(entries: int = 1) -> InMemoryLog:
-    log = InMemoryLog()
-    put(log, chain(entries))
-    return log
-
-
-def all_of(log: InMemoryLog) -> list[tuple[int, str]]:
-    return [(entry.epoch, entry.request_id) for entry in log.shared.entries]
+from tests.support.logs import OFF, ON, ScriptedLog, all_of, begun, toggle
 
 
 def toggle_event(commits: Committer) -> SwitchBalancing:

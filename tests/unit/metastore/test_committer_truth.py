@@ -33,15 +33,19 @@ from epochlake.metastore.metadata.events import (
 from epochlake.metastore.submissions import Submission, encode_proposals
 
 from tests.support.committing import Claimer, SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
-from tests.support.logs import INITIALISE, ScriptedLog, StartingAt, chain, chain_to_snapshot, committer, put, toggle
+from tests.support.logs import (
+    INITIALISE,
+    ScriptedLog,
+    StartingAt,
+    begun,
+    chain,
+    chain_to_snapshot,
+    committer,
+    put,
+    toggle,
+)
 
 OFF = SwitchBalancing(on=False)
-
-
-def begun(entries: int = 1) -> InMemoryLog:
-    log = InMemoryLog()
-    put(log, chain(entries))
-    return log
 
 
 def raising(error: Exception) -> Callable:
