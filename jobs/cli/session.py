@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from epochlake.jobs.cli.text.parts import without_trailing_blanks
 from epochlake.jobs.cluster import Cluster, Root
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
@@ -23,7 +24,6 @@ from epochlake.metastore.diagnostics import start_logging
 from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog
 from rich.console import Console, RenderableType
-from rich.segment import Segment, Segments
 
 D = TypeVar("D")
 
@@ -90,7 +90,7 @@ class Session:
             return
         rendered = text(document)
         for part in rendered if isinstance(rendered, list) else [rendered]:
-            self.console.print(_without_trailing_blanks(self.console, part), end="")
+            self.console.print(without_trailing_blanks(self.console, part), end="")
 
     def warn(self, message: str) -> None:
         """A line on stderr for what is wrong but does not end the command."""
@@ -98,19 +98,6 @@ class Session:
 
     def close(self) -> None:
         self._open.close()
-
-
-def _without_trailing_blanks(console: Console, part: RenderableType) -> Segments:
-    """What is printed, without the blanks that fill the last column, or stay where a line was wrapped."""
-    shown: list[Segment] = []
-    for line in console.render_lines(part, pad=False):
-        kept = list(line)
-        while kept and not kept[-1].control and not (text := kept[-1].text.rstrip(" ")):
-            kept.pop()
-        if kept and not kept[-1].control:
-            kept[-1] = Segment(text, kept[-1].style)
-        shown += [*kept, Segment.line()]
-    return Segments(shown)
 
 
 def _console() -> Console:

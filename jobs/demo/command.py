@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import msgspec
 from epochlake import EpochlakeError, InvalidRequest
+from epochlake.jobs.cli.text.parts import without_trailing_blanks
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
@@ -84,7 +85,7 @@ def run(argv: Sequence[str] | None = None, *, before_checks: Callable[[Stage], N
         except EpochlakeError as error:
             _tell_failure(options, errors, str(error))
             return error.exit_code
-    _show(document, options)
+    show(document, options)
     return outcome(document.checks)
 
 
@@ -192,13 +193,17 @@ def _throughput(story: Story, read_back: ReadBack, epochs: int) -> Throughput:
     )
 
 
-def _show(document: Report, options: Options) -> None:
+def show(document: Report, options: Options) -> None:
+    """Print a report: as JSON, or for people."""
     if options.output == "json":
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode(), flush=True)
         return
     console = Console(highlight=False)
     for part in as_text(document):
-        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
+        if isinstance(part, Text) and part.no_wrap is True:
+            console.print(part, soft_wrap=True)
+        else:
+            console.print(without_trailing_blanks(console, part), end="")
 
 
 def _tell_failure(options: Options, errors: Console, message: str) -> None:

@@ -23,7 +23,8 @@ from epochlake.jobs.dataplane.outcomes import Acknowledged
 from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, examine
-from epochlake.jobs.demo.command import gathered, outcome, run
+from epochlake.jobs.demo.command import Options, gathered, outcome, run, show
+from epochlake.jobs.demo.report import Report
 from epochlake.jobs.demo.stage import Stage
 from epochlake.jobs.pipeline.replicas import address_of
 from epochlake.placement.tokens import tablet_label, tokens_of_label
@@ -82,6 +83,18 @@ def test_the_timeline_has_every_epoch_once_and_shows_tablets_moving_beside_batch
     assert all(any(f"tablets to {node}" in what for what in said) for node in ("n4", "n5", "n6"))
     # That each node's tablets moved during a write, and not only beside one, is a check of the demo itself.
     assert any("tablets to" in " ".join(s["cluster"]) for s in stretches if s["batch"] is not None)
+
+
+def test_what_it_prints_fits_a_terminal_and_has_no_line_that_ends_with_blanks(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = Options(shown.root, ROWS, MONTHS, keep=False, output="text")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        show(msgspec.convert(shown.document, Report), options)
+    printed = out.getvalue()
+    assert "All 13 checks hold" in printed
+    assert [line for line in printed.splitlines() if line != line.rstrip()] == []
 
 
 def test_a_demo_that_holds_leaves_nothing_behind(shown: Shown) -> None:

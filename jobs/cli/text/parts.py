@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +22,19 @@ COLOURS = {
     "joining": "cyan",
 }
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def without_trailing_blanks(console: Console, part: RenderableType) -> Segments:
+    """What is printed, without the blanks that fill the last column, or stay where a line was wrapped."""
+    shown: list[Segment] = []
+    for line in console.render_lines(part, pad=False):
+        kept = list(line)
+        while kept and not kept[-1].control and not (text := kept[-1].text.rstrip(" ")):
+            kept.pop()
+        if kept and not kept[-1].control:
+            kept[-1] = Segment(text, kept[-1].style)
+        shown += [*kept, Segment.line()]
+    return Segments(shown)
 
 
 def table(*columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) -> Table:
