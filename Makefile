@@ -13,7 +13,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove mutants golden simulate bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -52,6 +52,9 @@ types: venv links ## Check types, across all packages
 
 mutants: java venv ## Break the code in each of the ways that the tests must notice, and see that they do
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+under-load: java venv ## Run what depends on timing ten times under a load of 30 (ARGS="--times 2 --load 8 -k watcher")
+	@$(BIN)/python -m tests.under_load $(ARGS)
 
 golden: venv ## Write the golden files of formats that have none yet; it never changes one that is there
 	@$(BIN)/python -m tests.support.golden

@@ -15,6 +15,8 @@ from epochlake.metastore.errors import CoordinationUnavailable
 
 from tests.support.zookeeper import Ensemble
 
+pytestmark = pytest.mark.timing
+
 
 def test_a_lease_goes_to_the_root_while_zookeeper_is_away_and_back(
     server: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

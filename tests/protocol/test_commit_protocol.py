@@ -143,6 +143,7 @@ def test_a_process_that_is_killed_has_committed_or_not_and_the_others_go_on(
     assert_goes_on(configuration)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_is_paused_until_its_session_has_expired_tells_the_truth_when_it_goes_on(
     configuration: Configuration, start: Starter, point: str
@@ -225,6 +226,7 @@ def eventually_begun(process: Process, requests: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.timing
 def test_without_zookeeper_commits_wait_and_time_out_and_reading_goes_on(tmp_path: Path, server: Ensemble) -> None:
     configuration = begin(configured(tmp_path / "root", server.connect_string))
     with Cluster(configuration) as connected, Cluster(configuration) as late:
@@ -255,6 +257,7 @@ def test_without_zookeeper_commits_wait_and_time_out_and_reading_goes_on(tmp_pat
         assert "nobody" not in {entry.request_id for entry in entries_of(configuration)}
 
 
+@pytest.mark.timing
 def test_a_commit_that_is_interrupted_while_it_waits_is_not_committed_and_blocks_nobody(
     configuration: Configuration,
 ) -> None:

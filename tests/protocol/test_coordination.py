@@ -27,6 +27,8 @@ from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailab
 
 from tests.support.zookeeper import Ensemble, expire_session
 
+pytestmark = pytest.mark.timing
+
 Opener = Callable[..., Coordination]
 
 LEASE = Lease("nightly", "p-1", 7, ("air.flights",), 1_700_000_000_000, "here", 4711)

@@ -22,6 +22,8 @@ from epochlake.metastore.watcher import Watcher
 
 from tests.support.zookeeper import Ensemble
 
+pytestmark = pytest.mark.timing
+
 OFF, ON = SwitchBalancing(on=False), SwitchBalancing(on=True)
 
 

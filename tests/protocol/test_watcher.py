@@ -14,6 +14,8 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.watcher import Watcher
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Configuration:
