@@ -327,8 +327,8 @@ def end_to_end(name: str, folder: Path) -> None:
     The schema of the files is read from their footers here; Spark would run a job to find it out.
     """
     from epochlake.jobs.spark_session import session
-    from epochlake.placement.balancing.dataframes import balance
-    from epochlake.placement.frames import schema_of
+    from epochlake.placement.dataframes.balancing import balance
+    from epochlake.placement.dataframes.frames import schema_of
     from pyspark.sql import functions as F
 
     start = time.perf_counter()

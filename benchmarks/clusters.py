@@ -6,9 +6,10 @@ from pathlib import Path
 
 from epochlake.jobs.administration.nodes import add_node
 from epochlake.jobs.administration.schema import create_keyspace
-from epochlake.jobs.cluster import Cluster, init_cluster
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.metastore import configuration
+from epochlake.metastore.metastore import init_cluster
 
 
 def three_nodes(directory: Path) -> Cluster:

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
+from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import syncing
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.lock import CommitLock
@@ -25,6 +25,7 @@ from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
+from epochlake.metastore.metastore import init_cluster
 
 from benchmarks.far_server import far
 from benchmarks.harness import Result, Target, at_least, interleaved, ratio_at_most, seconds

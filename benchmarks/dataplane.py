@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from epochlake.jobs.administration.schema import create_table
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.fences import open_session
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.reading import plan_read
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
-from epochlake.jobs.dataplane.schema import spark_ddl
-from epochlake.jobs.dataplane.streaming import ThreadCopier, plan_streaming
 from epochlake.jobs.demo import flights
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.fences import open_session
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.reading import plan_read
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
+from epochlake.jobs.replicas.schema import spark_ddl
+from epochlake.jobs.replicas.streaming import ThreadCopier, plan_streaming
 from epochlake.jobs.spark_session import session
 from epochlake.metastore import syncing
 from epochlake.metastore.metadata.model import Column

@@ -27,7 +27,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import Column, Keyspace, PlacementKind, Table, TabletKey, Volume
-from epochlake.placement.transitions import FORWARD, SESSION_STAGES, Kind, Stage
+from epochlake.placement.tablets.transitions import FORWARD, SESSION_STAGES, Kind, Stage
 
 REPLICAS = 3
 RACKS = 5

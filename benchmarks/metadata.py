@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from epochlake.metastore import tables
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.history import diff, verify
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.history import diff, verify
+from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import TakeSnapshot
 from epochlake.metastore.metadata.model import TabletKey
-from epochlake.metastore.snapshots import Snapshots
+from epochlake.metastore.tables import metadata as tables
 
 from benchmarks.harness import Result, at_most, medians, seconds
 from benchmarks.histories import Recorder, large_cluster, migration, record_small_events

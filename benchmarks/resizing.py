@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.replica import ReplicaAddress
-from epochlake.jobs.dataplane.streaming import Pace
-from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.jobs.segregation import Segregation, segregate_replica
+from epochlake.jobs.coordinator.effects.pre_split import Segregation, segregate_replica
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.streaming import Pace
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave
-from epochlake.placement.ring.simulation.histories import simulate_quorums
-from epochlake.placement.ring.simulation.placements import CONFIGURATIONS, simulate_placements
 from epochlake.placement.ring.state import MemberState, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, chosen_before, natural_replicas, replication_of
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from epochlake.placement.simulation.histories import simulate_quorums
+from epochlake.placement.simulation.placements import CONFIGURATIONS, simulate_placements
 
 from benchmarks.harness import Result, at_least, at_most, medians, seconds
 
@@ -150,7 +150,7 @@ def _with_cores(cores: int) -> float:
 def through_spark(cores: int) -> float:
     """Seconds, median, in which Spark computes all rows; who owns which token is in the session already."""
     from epochlake.jobs.spark_session import session
-    from epochlake.placement.ring.dataframes import read_placements
+    from epochlake.placement.dataframes.ring import read_placements
 
     spark = session("ring-benchmark", master=f"local[{cores}]")
     ids = np.arange(SPARK_NODES, dtype=np.int32)

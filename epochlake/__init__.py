@@ -37,15 +37,14 @@ if TYPE_CHECKING:
         replace_node,
         resume_balancing,
     )
-    from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
-    from epochlake.jobs.compaction import compact
+    from epochlake.jobs.cluster import Cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
-    from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
-    from epochlake.jobs.pipeline.pipeline import Pipeline
-    from epochlake.jobs.repair import repair
+    from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.spark_session import session
+    from epochlake.jobs.upkeep.compaction import compact
+    from epochlake.jobs.upkeep.repair import repair
     from epochlake.metastore.configuration import Configuration
-    from epochlake.metastore.dataframes import MetadataFrames
     from epochlake.metastore.errors import (
         CommitTimeout,
         CommitUnknown,
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
         StorageUnavailable,
     )
     from epochlake.metastore.metadata.model import PlacementKind
+    from epochlake.metastore.metastore import init_cluster
+    from epochlake.metastore.tables.dataframes import MetadataFrames
     from epochlake.placement.consistency import ConsistencyLevel
     from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -102,32 +103,32 @@ _HOMES = {
     "CommitUnknown": "metastore.errors",
     "Configuration": "metastore.configuration",
     "ConsistencyLevel": "placement.consistency",
-    "ConsistencyNotReached": "jobs.pipeline.errors",
+    "ConsistencyNotReached": "jobs.gate.errors",
     "CoordinationUnavailable": "metastore.errors",
     "Coordinator": "jobs.coordinator.coordinator",
     "EpochlakeError": "placement.errors",
     "InvalidRequest": "placement.errors",
-    "MetadataFrames": "metastore.dataframes",
+    "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
-    "Pipeline": "jobs.pipeline.pipeline",
+    "Pipeline": "jobs.gate.pipeline",
     "PlacementKind": "metastore.metadata.model",
-    "ReadDisturbed": "jobs.pipeline.errors",
+    "ReadDisturbed": "jobs.gate.errors",
     "Rejected": "metastore.errors",
-    "RowsUnreadable": "jobs.pipeline.errors",
+    "RowsUnreadable": "jobs.gate.errors",
     "StorageUnavailable": "metastore.errors",
     "add_node": "jobs.administration",
     "alter_node": "jobs.administration",
-    "compact": "jobs.compaction",
+    "compact": "jobs.upkeep.compaction",
     "create_keyspace": "jobs.administration",
     "create_table": "jobs.administration",
     "decommission": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
-    "init_cluster": "jobs.cluster",
+    "init_cluster": "metastore.metastore",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
     "remove_node": "jobs.administration",
-    "repair": "jobs.repair",
+    "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",
     "resume_balancing": "jobs.administration",
     "session": "jobs.spark_session",

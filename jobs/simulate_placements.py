@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.simulation_runs import Outcome, add_options, outcomes, report
-from epochlake.placement.ring.simulation.placements import CONFIGURATIONS, Configuration, simulate_placements
+from epochlake.placement.simulation.placements import CONFIGURATIONS, Configuration, simulate_placements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

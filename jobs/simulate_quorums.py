@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.simulation_runs import Outcome, add_options, outcomes, report
-from epochlake.placement.ring.simulation.histories import STEPS, simulate_quorums
+from epochlake.placement.simulation.histories import STEPS, simulate_quorums
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -221,6 +221,11 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
+def given(conf: str | Path | Configuration | None) -> Configuration:
+    """A configuration as it is given, or the one in a file; None: as `load` finds it. Raises ConfigurationError."""
+    return conf if isinstance(conf, Configuration) else load(conf)
+
+
 def load(
     path: str | Path | None = None,
     environ: Mapping[str, str] | None = None,

@@ -15,12 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import epochlake
-from epochlake.jobs.administration.past import log_of
-from epochlake.jobs.tablet_sizes import tablet_sizes
-from epochlake.jobs.verification import verify_replicas
-from epochlake.metastore.quorums import verify_quorums
-from epochlake.metastore.verification import verify
-from epochlake.placement.balancing.dataframes import balance
+from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.jobs.views.tablet_sizes import tablet_sizes
+from epochlake.metastore.following.quorums import verify_quorums
+from epochlake.metastore.following.verification import verify
+from epochlake.placement.dataframes.balancing import balance
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -245,10 +244,10 @@ assert plan_of(frames.now()).where("kind = 'migration'").isEmpty()
 # read quorum met each write quorum.
 
 # %%
-report = verify(log_of(cluster), cluster.snapshots)
+report = verify(cluster.log(), cluster.snapshots)
 assert report.holds, report.findings
 assert report.entries == report.events == cluster.catch_up().epoch
-assert verify_quorums(log_of(cluster)) == ()
+assert verify_quorums(cluster.log()) == ()
 print(f"{report.entries} entries are chained, {report.events} events were applied")
 
 # %% [markdown]

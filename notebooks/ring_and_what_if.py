@@ -14,13 +14,12 @@ from functools import reduce
 from pathlib import Path
 
 import epochlake
-from epochlake.jobs.administration.past import cluster_at, log_of
-from epochlake.jobs.administration.what_if import parse_keyspace, with_keyspaces, with_operations
-from epochlake.metastore.quorums import quorums_of, verify_quorums
-from epochlake.placement.ring.dataframes import read_placements
-from epochlake.placement.ring.nodetool import from_ring
-from epochlake.placement.ring.simulate import simulate
+from epochlake.jobs.views.what_if import parse_keyspace, with_keyspaces, with_operations
+from epochlake.metastore.following.quorums import quorums_of, verify_quorums
+from epochlake.placement.dataframes.ring import read_placements
 from epochlake.placement.ring.strategies import replication_of
+from epochlake.placement.what_if.nodetool import from_ring
+from epochlake.placement.what_if.simulate import simulate
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -149,14 +148,14 @@ assert frames.at(finish).write_placements.where("write_set != 'old'").isEmpty()
 # by going through the whole log, quorum by quorum.
 
 # %%
-assert verify_quorums(log_of(cluster)) == ()
+assert verify_quorums(cluster.log()) == ()
 
 # %% [markdown]
 # The same check shows what the steps are for. Had the ring gone from before the join to after it in one step, a
 # reader of the one view and a writer of the other could have missed each other.
 
 # %%
-at_once = quorums_of([cluster_at(cluster, before), cluster_at(cluster, joined)])
+at_once = quorums_of([cluster.at(before), cluster.at(joined)])
 print(at_once[0].message)
 assert at_once
 

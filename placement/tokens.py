@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Interval = tuple[int, int]
+"""First and last token, both included."""
+
 MIN_TOKEN = -(2**63)
 MAX_TOKEN = 2**63 - 1
 TOKEN_BITS = 64

@@ -39,7 +39,7 @@ COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metasto
 MUTANTS = (
     Mutant(
         "claims before the log is read",
-        "metastore/commit.py",
+        "metastore/committing/committer.py",
         "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
         "        early = self._claim()\n        self._claim = lambda: early\n"
         "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "claimed proposals tried again after a conflict",
-        "metastore/commit.py",
+        "metastore/committing/committer.py",
         "        claims = self._claim() if looked else []\n",
         "        self._held = [*getattr(self, '_held', []), *(self._claim() if looked else [])]\n"
         "        claims = self._held\n",
@@ -62,42 +62,42 @@ MUTANTS = (
     ),
     Mutant(
         "a failure is told of what somebody may still append",
-        "metastore/commit.py",
+        "metastore/committing/committer.py",
         "                    self._follower.log.fence()\n                    self._follower.catch_up()\n",
         "                    self._follower.catch_up()\n",
         COMMITTER,
     ),
     Mutant(
         "a rejection is told while its grounds are not committed",
-        "metastore/commit.py",
+        "metastore/committing/committer.py",
         "        elif prepared.fails_what_others_may_append():\n",
         "        elif False:\n",
         COMMITTER,
     ),
     Mutant(
         "a log behind what was announced is appended to",
-        "metastore/commit.py",
+        "metastore/committing/committer.py",
         "        self._follower.require_reached(self._announced)\n",
         "",
         ("tests/unit/metastore/test_log_went_back.py",),
     ),
     Mutant(
         "a log of which only the number is known again is followed",
-        "metastore/follower.py",
+        "metastore/following/follower.py",
         "            if not found or position_of(found[0]) != known:\n",
         "            if not found or found[0].epoch != known.epoch:\n",
         ("tests/unit/metastore/test_follower.py", "tests/unit/metastore/test_log_went_back.py"),
     ),
     Mutant(
         "a snapshot is believed on its own word",
-        "metastore/snapshots.py",
+        "metastore/following/snapshots.py",
         "    return isinstance(event, TakeSnapshot) and event.proves(metadata)\n",
         "    return isinstance(event, TakeSnapshot)\n",
         ("tests/unit/metastore/test_snapshots.py",),
     ),
     Mutant(
         "a request id is done already, whatever it is for",
-        "metastore/submissions.py",
+        "metastore/committing/submissions.py",
         "    if submission.named and submission.is_for_another_change(entry):\n",
         "    if False:\n",
         COMMITTER,
@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "a write of before the fence lands",
-        "jobs/dataplane/commits.py",
+        "jobs/replicas/commits.py",
         "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n"
         "        if snapshot.fence > epoch:\n",
         "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n"
@@ -127,21 +127,21 @@ MUTANTS = (
     ),
     Mutant(
         "streaming lands after its session was closed",
-        "jobs/dataplane/commits.py",
+        "jobs/replicas/commits.py",
         "        if session is not None and session not in snapshot.sessions:\n",
         "        if False:\n",
         ("tests/unit/jobs/test_replica_fences.py",),
     ),
     Mutant(
         "a replica is prepared again and again",
-        "jobs/dataplane/commits.py",
+        "jobs/replicas/commits.py",
         "        if mark is not None and mark.seen_in(snapshot):\n",
         "        if False:\n",
         ("tests/unit/jobs/test_preparing.py",),
     ),
     Mutant(
         "what was prepared in epochs that were lost counts",
-        "jobs/dataplane/commits.py",
+        "jobs/replicas/commits.py",
         "    mark = None if once is None else _Applied(once, incarnation)\n",
         "    mark = None if once is None else _Applied(once, 1)\n",
         ("tests/unit/jobs/test_preparing.py",),
@@ -155,28 +155,28 @@ MUTANTS = (
     ),
     Mutant(
         "a restored replica is read",
-        "jobs/dataplane/commits.py",
+        "jobs/replicas/commits.py",
         "        if older_copy:\n",
         "        if False:\n",
         ("tests/unit/jobs/test_restored_storage.py",),
     ),
     Mutant(
         "a file is cut without a look at its digest",
-        "jobs/dataplane/cutting.py",
+        "jobs/replicas/cutting.py",
         "    if require_sealed(file, source_uri) is not None:\n        require_intact(file, source_uri)\n",
         "",
         ("tests/unit/jobs/test_cutting.py", "tests/unit/jobs/test_late_workers.py", "tests/unit/jobs/test_repair.py"),
     ),
     Mutant(
         "storage that was declared lost is opened",
-        "jobs/pipeline/replicas.py",
+        "jobs/replicas/opening.py",
         "        lost=metadata.directory.why_lost(volume),\n",
         '        lost="",\n',
         ("tests/unit/jobs/test_lost_storage.py",),
     ),
     Mutant(
         "a pipeline reads without lineage",
-        "jobs/pipeline/verified_reading.py",
+        "jobs/gate/verified_reading.py",
         "        lineage = cluster.ledger.lineage(table.table_id, _files(asked))\n",
         "        lineage = NO_LINEAGE\n",
         ("tests/unit/jobs/test_damaged_reads.py", "tests/spark/test_compaction_spark.py"),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
-from epochlake.metastore.commit import Committed, Planner
+from epochlake.metastore.committing.committer import Committed, Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata

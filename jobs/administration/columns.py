@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from epochlake.jobs.dataplane.schema import delta_type
+from epochlake.jobs.replicas.schema import delta_type
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 

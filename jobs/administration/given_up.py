@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.administration.past import log_of
-from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable, DropTable
 from epochlake.metastore.metadata.model import (
@@ -98,7 +97,7 @@ def _history(cluster: Cluster) -> tuple[dict[TableId, Table], dict[TableId, int]
     tables: dict[TableId, Table] = {}
     dropped: dict[TableId, int] = {}
     times: dict[int, int] = {}
-    for entry in log_of(cluster).read(0):
+    for entry in cluster.log().read(0):
         times[entry.epoch] = entry.committed_at // 1000
         if entry.event == CreateTable.kind():
             event = entry.decode()

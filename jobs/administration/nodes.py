@@ -21,9 +21,9 @@ from epochlake.jobs.administration.changes import Options, commit_prepared, iden
 from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
 from epochlake.jobs.administration.reusing import asides, clear_left_volume
 from epochlake.jobs.administration.tokens import allocated
-from epochlake.jobs.dataplane.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
+from epochlake.jobs.replicas.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import at_home
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 from epochlake.jobs.administration.changes import Options, in_words
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterNode, AlterTable, SetMaintenance
 from epochlake.metastore.metadata.model import TabletOptions

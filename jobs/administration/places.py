@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata

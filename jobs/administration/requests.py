@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from epochlake.jobs.administration.changes import Options, identified, in_words
 from epochlake.jobs.administration.schema import strategy_of
 from epochlake.jobs.administration.tokens import allocated
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (

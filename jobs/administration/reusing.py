@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.given_up import address_at, left_at_ms, names, tables_ever
-from epochlake.jobs.announcing import live_leases
-from epochlake.jobs.dataplane.clearing import clear
-from epochlake.jobs.dataplane.volumes import MARKER_FILE, VolumeMarker, marker_uri, read_marker
+from epochlake.jobs.replicas.volumes import MARKER_FILE, VolumeMarker, marker_uri, read_marker
+from epochlake.jobs.upkeep.clearing import clear
 from epochlake.metastore import storage
+from epochlake.metastore.announcing import live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, Volume

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 import numpy as np
 from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words, preview
-from epochlake.jobs.administration.reachability import THREADS, Probed, probe
-from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
-from epochlake.jobs.dataplane.schema import check_columns
+from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
+from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
+from epochlake.jobs.replicas.schema import check_columns
 from epochlake.jobs.workers import Workers
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -34,10 +34,10 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     VolumeId,
 )
-from epochlake.placement.allocation import VolumeTable, allocate_tablets
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION
-from epochlake.placement.tablet_map import NO_REPLICA
+from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets
+from epochlake.placement.tablets.tablet_map import NO_REPLICA
 from epochlake.placement.tokens import tablet_bits
 from numpy.typing import NDArray
 

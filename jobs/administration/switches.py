@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from epochlake.jobs.administration.changes import Options, in_words
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.events import PauseChanges, ResumeChanges, SwitchBalancing, TakeSnapshot
 
 if TYPE_CHECKING:

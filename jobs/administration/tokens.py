@@ -6,9 +6,9 @@ after the other do not ask for the same tokens.
 
 from __future__ import annotations
 
-from epochlake.jobs.coordinator.ring_planning import main_replication
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind
+from epochlake.metastore.planning.ring import main_replication
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.allocation import allocate_tokens
 from epochlake.placement.ring.state import MemberState, RingNode, RingState

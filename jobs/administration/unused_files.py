@@ -1,7 +1,7 @@
 """Deleting what no pipeline can need any more, on every replica table that can be reached.
 
 Live leases say what a pipeline may still read. Most are in ZooKeeper: without it nothing is deleted. Processes that are
-cut off from it keep theirs at the root (`jobs/announcing.py`). As a process that was paused has none for a moment,
+cut off from it keep theirs at the root (`metastore/announcing.py`). As a process that was paused has none for a moment,
 nothing young is deleted either.
 """
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up
-from epochlake.jobs.administration.reachability import THREADS
-from epochlake.jobs.announcing import forget_expired, live_leases
-from epochlake.jobs.dataplane.clearing import Cleared, clear, counted
-from epochlake.jobs.dataplane.replica import ReplicaAddress
-from epochlake.jobs.dataplane.vacuum import Vacuumed, unused_files, vacuum
-from epochlake.jobs.dataplane.volumes import require_volume
+from epochlake.jobs.replicas.reachability import THREADS
+from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.volumes import require_volume
+from epochlake.jobs.upkeep.clearing import Cleared, clear, counted
+from epochlake.jobs.upkeep.vacuum import Vacuumed, unused_files, vacuum
 from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
+from epochlake.metastore.announcing import forget_expired, live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.administration.nodes import VolumeSpec
-from epochlake.jobs.administration.what_if import parse_strategy
 from epochlake.jobs.cli.session import Session
+from epochlake.jobs.views.what_if import parse_strategy
 from epochlake.placement.errors import InvalidRequest
 
 At = Annotated[int | None, typer.Option("--at", metavar="EPOCH", help="As it was at this epoch.", min=1)]

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from epochlake.jobs.administration.changes import Options, identified, preview, require_epoch
-from epochlake.jobs.administration.movements import RingPlan, plan_on_ring
-from epochlake.jobs.administration.sizes import keyspace_sizes
-from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import changes as text
-from epochlake.metastore.commit import Committed
+from epochlake.jobs.views.movements import RingPlan, plan_on_ring
+from epochlake.jobs.views.sizes import keyspace_sizes
+from epochlake.jobs.views.summaries import summary
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.history import entries
+from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.metadata.cluster import ClusterMetadata

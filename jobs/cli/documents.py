@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from epochlake.jobs.administration.movements import RingPlan
-from epochlake.jobs.administration.status import NodeStatus
+from epochlake.jobs.views.movements import RingPlan
+from epochlake.jobs.views.status import NodeStatus
 from epochlake.metastore.metadata.differences import Change
 from epochlake.metastore.metadata.model import Column
 

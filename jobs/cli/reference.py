@@ -14,18 +14,18 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
-from epochlake.jobs.administration.balancing import BalancePlan
-from epochlake.jobs.administration.explanation import Explanation
-from epochlake.jobs.administration.resizing import ResizePlan
-from epochlake.jobs.administration.status import NodeStatus, Status
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
-from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import CoordinatorReport
-from epochlake.jobs.lost_epochs import AcceptedLoss
-from epochlake.jobs.repair import RepairReport
+from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
+from epochlake.jobs.upkeep.repair import RepairReport
+from epochlake.jobs.views.balancing import BalancePlan
+from epochlake.jobs.views.explanation import Explanation
+from epochlake.jobs.views.resizing import ResizePlan
+from epochlake.jobs.views.status import NodeStatus, Status
 
 CHANGE = "change"
 

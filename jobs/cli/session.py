@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from epochlake.jobs.cli.text.parts import without_trailing_blanks
-from epochlake.jobs.cluster import Cluster, Root
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.printing import without_trailing_blanks
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.diagnostics import start_logging
 from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.root import Root
 from rich.console import Console, RenderableType
 
 D = TypeVar("D")

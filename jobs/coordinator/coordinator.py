@@ -16,18 +16,17 @@ from collections import Counter
 from collections.abc import Callable
 
 import msgspec
-from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator.effects.pre_split import Segregator
+from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.fencing import Fences
 from epochlake.jobs.coordinator.loads import measure_loads
-from epochlake.jobs.coordinator.operations import OperationTrack
-from epochlake.jobs.coordinator.planning import Loads
-from epochlake.jobs.coordinator.requests import RequestTrack
-from epochlake.jobs.coordinator.resizing import ResizingTrack
-from epochlake.jobs.coordinator.sweeping import Sweeper
-from epochlake.jobs.coordinator.tablets import TabletTrack
-from epochlake.jobs.coordinator.track import Tally, Track
-from epochlake.jobs.dataplane.streaming import Copier, ThreadCopier
-from epochlake.jobs.segregation import Segregator
+from epochlake.jobs.coordinator.tracks.operations import OperationTrack
+from epochlake.jobs.coordinator.tracks.requests import RequestTrack
+from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
+from epochlake.jobs.coordinator.tracks.tablets import TabletTrack
+from epochlake.jobs.coordinator.tracks.track import Tally, Track
+from epochlake.jobs.replicas.store import Store
+from epochlake.jobs.replicas.streaming import Copier, ThreadCopier
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.errors import (
     CommitTimeout,
@@ -37,6 +36,7 @@ from epochlake.metastore.errors import (
     StorageUnavailable,
 )
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.planning.balancing import Loads
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Coordinator:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Store,
         copier: Copier | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         segregator: Segregator | None = None,

@@ -13,16 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
 import msgspec
-from epochlake.jobs.coordinator.ring_changes import change_of
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.outcomes import Unreachable
-from epochlake.jobs.pipeline.replicas import address_of, describe
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.metastore.planning.ring_changes import change_of
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Fences:
         absent: dict[VolumeId, str] = {}
         for place in sorted(barrier.places - fenced):
             absent.setdefault(place[1], self.unreachable.get(place, "not fenced yet"))
-        return "; ".join(f"{describe(metadata, volume)}: {reason}" for volume, reason in absent.items())
+        return "; ".join(f"{metadata.describe(volume)}: {reason}" for volume, reason in absent.items())
 
 
 class Patience:

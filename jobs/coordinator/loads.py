@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
-from epochlake.jobs.coordinator.planning import Loads
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.pieces import overlap
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.volumes import require_volume
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import overlap
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, TableId, Volume, VolumeId
+from epochlake.metastore.planning.balancing import Loads
 from epochlake.placement.tokens import tablet_label, tablet_of, tokens_of_label
 
 THREADS = 16

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from epochlake.jobs.coordinator.effects import open_replica
+from epochlake.jobs.coordinator.effects.replicas import open_replica
+from epochlake.jobs.coordinator.effects.tablets import tokens_of
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Place
-from epochlake.jobs.coordinator.ring_changes import change_of
-from epochlake.jobs.coordinator.side_effects import tokens_of
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.pieces import missing, overlap
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import missing, overlap
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.workers import Workers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.metastore.planning.ring_changes import change_of
 from epochlake.placement.ring.state import STEPS, Operation, Step
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 THREADS = 16
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from epochlake.jobs.demo import main
+from epochlake.jobs.demo.command import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import msgspec
 from epochlake import Cluster, EpochlakeError
-from epochlake.jobs.dataplane.pieces import missing
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checksum import Checksum
 from epochlake.jobs.demo.choreography import FIFTH, FOURTH, LOST, REPLACEMENT
@@ -22,9 +20,12 @@ from epochlake.jobs.demo.place import Place
 from epochlake.jobs.demo.stage import settled
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.timeline import Arrivals, arrivals
-from epochlake.jobs.pipeline.replicas import address_of, describe
-from epochlake.jobs.verification import verify_replicas
-from epochlake.metastore import history, storage
+from epochlake.jobs.replicas.intervals import missing
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import ReplicaSnapshot, open_snapshot
+from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.metastore import storage
+from epochlake.metastore.following import history
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -221,7 +222,7 @@ def _majorities(evidence: Evidence) -> Check:
         for volume, lacks in lacking.items():
             if lacks:
                 what = f"lacks {len(lacks)} of the {len(everything)} files of tablet {tablet}"
-                notes.append(f"{describe(metadata, volume)} {what}: for repair")
+                notes.append(f"{metadata.describe(volume)} {what}: for repair")
     agree = "on every one" if not notes else "on a majority"
     return _check(f"{files} files of {tablet_map.count} tablets, each {agree} of its replicas", findings, notes)
 
@@ -238,13 +239,13 @@ def _bytes(evidence: Evidence) -> Check:
             try:
                 data = path.read_bytes()
             except OSError as error:
-                findings.append(f"{describe(metadata, volume)}: {file.path}: {error.strerror}")
+                findings.append(f"{metadata.describe(volume)}: {file.path}: {error.strerror}")
                 continue
             files += 1
             size += len(data)
             digests[file.file_id].add(hashlib.sha256(data).hexdigest())
             if len(data) != file.size:
-                findings.append(f"{describe(metadata, volume)}: {file.path} has {len(data)} B, not {file.size}")
+                findings.append(f"{metadata.describe(volume)}: {file.path} has {len(data)} B, not {file.size}")
     findings += [f"file {file} is not the same everywhere" for file, found in digests.items() if len(found) > 1]
     return _check(
         f"{len(digests)} files stored {files} times ({size / 1e6:.1f} MB), the same bytes everywhere", findings

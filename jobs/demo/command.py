@@ -19,7 +19,6 @@ from typing import NoReturn
 
 import msgspec
 from epochlake import EpochlakeError, InvalidRequest
-from epochlake.jobs.cli.text.parts import without_trailing_blanks
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
@@ -30,8 +29,9 @@ from epochlake.jobs.demo.stage import Stage, raised
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.text import report as as_text
 from epochlake.jobs.demo.timeline import timeline
+from epochlake.jobs.printing import without_trailing_blanks
 from epochlake.jobs.spark_session import delta_jars
-from epochlake.metastore import history
+from epochlake.metastore.following import history
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import InvariantViolated

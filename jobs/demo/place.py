@@ -17,7 +17,7 @@ from pathlib import Path
 
 from epochlake import Configuration, EpochlakeError, InvalidRequest, StorageUnavailable
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore.coordination.embedded_files import files_of, is_supervised
+from epochlake.metastore.coordination.embedded.files import files_of, is_supervised
 
 MARKER = "epochlake-demo.json"
 CONFIGURATION = "epochlake.toml"

@@ -20,7 +20,7 @@ from epochlake.jobs.demo.orders import WRITER, Answer, Command
 from epochlake.jobs.demo.place import Place
 from epochlake.jobs.demo.progress import Progress
 from epochlake.jobs.demo.story import Deed, Holding, Moment, Read, ReadBack, Story, Streamed, Write
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.decoding import decodable

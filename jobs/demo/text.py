@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epochlake.jobs.cli.text.parts import bold, size, table
 from epochlake.jobs.demo.checks import Check
 from epochlake.jobs.demo.report import Report, Throughput
 from epochlake.jobs.demo.story import Holding, Moment
 from epochlake.jobs.demo.timeline import Stretch
+from epochlake.jobs.printing import bold, size, table
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text

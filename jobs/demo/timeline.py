@@ -26,7 +26,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import TabletKey
-from epochlake.placement.transitions import OUTCOME_NEW, Stage
+from epochlake.placement.tablets.transitions import OUTCOME_NEW, Stage
 
 MICROSECONDS = 1_000_000
 

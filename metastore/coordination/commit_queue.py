@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination, Value
 from epochlake.metastore.coordination.head import HEAD, Head, decode_head, position_of_head, publish_head_soon
 from epochlake.metastore.coordination.lock import CommitLock

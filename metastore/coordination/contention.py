@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.coordination.client import NO_ANSWER, Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.placement.errors import words_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.contention import Contention
 

@@ -39,7 +39,7 @@ from epochlake.metastore.metadata.placements import (
 )
 from epochlake.metastore.metadata.rings import Rings, replication_setting
 from epochlake.placement.ring.state import LOST as LOST_MEMBERS
-from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.tablets.tablet_map import TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.events import Event
@@ -195,6 +195,10 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         return self.identity.incarnation if epoch > self.identity.epoch else 1
 
     # --- looking things up, with errors that say what there is -------------------------------------------------
+
+    def describe(self, volume: VolumeId) -> str:
+        """A volume for people: its node and its own name."""
+        return f"{self.directory.node_of_volume[volume].name}/{self.directory.volumes[volume].name}"
 
     def node(self, name: str) -> Node:
         node = self.directory.by_name.get(name)

@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.rings import replication_setting, ring_keyspac
 from epochlake.placement.ring.placements import Assignment, Placements, on_grid, same_sets
 from epochlake.placement.ring.state import STEPS, Operation
 from epochlake.placement.ring.tokens import ends_of
-from epochlake.placement.tablet_map import CHUNK, NO_REPLICA, TabletMap
+from epochlake.placement.tablets.tablet_map import CHUNK, NO_REPLICA, TabletMap
 from epochlake.placement.tokens import tablet_label
 
 WHOLE = ""

@@ -12,7 +12,7 @@ import numpy as np
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Node, NodeId
 from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
-from epochlake.placement.transitions import read_replicas
+from epochlake.placement.tablets.transitions import read_replicas
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 NodeId = int
 VolumeId = int

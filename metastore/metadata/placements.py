@@ -16,9 +16,9 @@ import numpy as np
 from epochlake.metastore.metadata.model import Node, NodeId, TableId, TabletKey, Transition, Volume, VolumeId
 from epochlake.placement.ring.placements import Assignment, Change, Placements
 from epochlake.placement.ring.tokens import missing_from, with_starts
-from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
+from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
+from epochlake.placement.tablets.transitions import read_replicas, write_replicas, write_sets
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN_BITS, range_label, tablet_label, tablet_ranges
-from epochlake.placement.transitions import read_replicas, write_replicas, write_sets
 from numpy.typing import NDArray
 
 SPLIT = "split"

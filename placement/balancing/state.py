@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from epochlake.placement.balancing.fair_share import node_shares
 from epochlake.placement.balancing.model import Bools, ClusterLoad, Floats, Hold, Ints, Role
-from epochlake.placement.balancing.shares import node_shares
 
 
 @dataclass

@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing
-from epochlake.jobs.announcing import live_leases, stored_leases
-from epochlake.jobs.cluster import Cluster, init_cluster
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.metastore import announcing
+from epochlake.metastore.announcing import live_leases, stored_leases
 from epochlake.metastore.configuration import Configuration, ZooKeeperSettings
 from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.metastore.metastore import init_cluster
 
 from tests.support.zookeeper import Ensemble
 

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs.cluster import Cluster, init_cluster
+from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.head import Head, read_head
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.errors import CommitTimeout, Rejected
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.events import FinishRequest, StartRequest
+from epochlake.metastore.metastore import init_cluster
 
 from tests.support.committing import assert_sound
 from tests.support.committing_process import (

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.coordination import commit_queue
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from epochlake.metastore.coordination import embedded
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper, embedded_zookeeper
-from epochlake.metastore.coordination.embedded_files import files_of, is_serving, is_supervised, read_endpoint
+from epochlake.metastore.coordination.embedded import zookeeper as embedded
+from epochlake.metastore.coordination.embedded.files import files_of, is_serving, is_supervised, read_endpoint
+from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
+from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeeper, embedded_zookeeper
 from epochlake.metastore.coordination.head import Head, publish_head, read_head
-from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import JavaUnsuitable
 
@@ -31,7 +31,7 @@ LINGER = 0.3
 PROGRAM = """
 import sys
 from pathlib import Path
-from epochlake.metastore.coordination.embedded import embedded_zookeeper
+from epochlake.metastore.coordination.embedded.zookeeper import embedded_zookeeper
 with embedded_zookeeper(Path(sys.argv[1]), float(sys.argv[2])) as connect:
     print(connect, flush=True)
     sys.stdin.read()
@@ -302,7 +302,7 @@ def test_what_has_nothing_to_do_with_the_data_leaves_the_data_alone(root: Path) 
     for broken in ({"--jars": root / "jars"}, {"--java": "/bin/false"}):
         options = {"--linger": 0, **broken}
         words = [str(word) for pair in options.items() for word in pair]
-        module = "epochlake.metastore.coordination.embedded_server"
+        module = "epochlake.metastore.coordination.embedded.server"
         subprocess.run([sys.executable, "-m", module, str(root), *words], check=True)
         eventually(lambda: not is_supervised(files_of(root)))
         assert "java ended with 1" in files_of(root).failure.read_text()

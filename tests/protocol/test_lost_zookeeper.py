@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster, init_cluster
+from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.leases import Lease, announce, live_leases
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.errors import CoordinationUnavailable
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.watcher import Watcher
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.events import SwitchBalancing
-from epochlake.metastore.watcher import Watcher
+from epochlake.metastore.metastore import init_cluster
 
 from tests.support.zookeeper import Ensemble
 

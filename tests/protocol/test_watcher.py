@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster, init_cluster
+from epochlake.jobs.cluster import Cluster
 from epochlake.metastore import configuration
 from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.watcher import Watcher
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.events import SwitchBalancing
-from epochlake.metastore.watcher import Watcher
+from epochlake.metastore.metastore import init_cluster
 
 pytestmark = pytest.mark.timing
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from epochlake.placement.allocation import VolumeTable, allocate_tablets
-from epochlake.placement.balancing.dataframes import balance, balance_in_parallel
+from epochlake.placement.dataframes.balancing import balance, balance_in_parallel
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 

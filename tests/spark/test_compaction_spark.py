@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs import announcing, compaction
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.compaction import compact
-from epochlake.jobs.dataplane.compacting import EVERYTHING
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.repair import repair
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, ZooKeeperSettings
 from epochlake.metastore.metadata.model import RequestState
-from epochlake.placement.transitions import Kind
+from epochlake.placement.tablets.transitions import Kind
 
 from tests.support import rings
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper

@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from epochlake.metastore import columns, dataframes
-from epochlake.metastore.dataframes import MetadataFrames
+from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import SwitchBalancing
-from epochlake.metastore.snapshots import Snapshots
+from epochlake.metastore.tables import columns, dataframes
+from epochlake.metastore.tables.dataframes import MetadataFrames
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, examine
 from epochlake.jobs.demo.command import Options, gathered, outcome, run, show
 from epochlake.jobs.demo.report import Report
 from epochlake.jobs.demo.stage import Stage
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 ROWS = 1400

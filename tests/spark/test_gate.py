@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import pipeline as pipeline_module
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached, ReadDisturbed
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate import pipeline as pipeline_module
+from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.pipeline import batches, landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import Landing
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate import batches
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.errors import LogUnreadable, Rejected, UnknownFormat
 

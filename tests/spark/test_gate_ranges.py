@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.landing import Landing
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.commit_phase import Landing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import DecideResize, FinishResize
-from epochlake.placement.resizing import Resize
 from epochlake.placement.ring.state import Step
+from epochlake.placement.tablets.resizing import Resize
 
 from tests.support.clusters import FOUR as NODES
 from tests.support.clusters import SmallCluster, SmallTable, placed, without_zookeeper

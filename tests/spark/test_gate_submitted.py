@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster, init_cluster
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.spark_session import submit_options
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.metadata.model import NodeState
+from epochlake.metastore.metastore import init_cluster
 
 from tests.support.clusters import FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.standalone import HOST, StandaloneSpark

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration, StorageSettings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake import Configuration, open_cluster
-from epochlake.jobs.administration.status import node_statuses
+from epochlake.jobs.views.status import node_statuses
 
 from tests.support.pages import REPOSITORY, agrees, perform, steps
 

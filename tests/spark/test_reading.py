@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel, segregate
-from epochlake.jobs.dataplane.copying import copy_data_file
-from epochlake.jobs.dataplane.reading import Asked, Scan, not_overlapping, plan_read, read_files
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.staging import stage
-from epochlake.jobs.dataplane.streaming import plan_streaming
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel, segregate
+from epochlake.jobs.replicas.copying import copy_data_file
+from epochlake.jobs.replicas.reading import Asked, Scan, not_overlapping, plan_read, read_files
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.staging import stage
+from epochlake.jobs.replicas.streaming import plan_streaming
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 from hypothesis import given

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import resizing
-from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.effects.pre_split import SparkSegregator
 from epochlake.jobs.coordinator.loads import measure_loads
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.segregation import SparkSegregator
-from epochlake.jobs.tablet_sizes import measure_loads_by_spark, planned_resizes_frame
+from epochlake.jobs.coordinator.tracks import resizing
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.views.tablet_sizes import measure_loads_by_spark, planned_resizes_frame
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, TabletSettings
+from epochlake.placement.dataframes.resizing import resizes
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.resizing import Goal
-from epochlake.placement.resizing_frames import resizes
+from epochlake.placement.tablets.resizing import Goal
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from epochlake.placement.dataframes.ring import read_placements, write_placements
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.ring.dataframes import read_placements, write_placements
 from epochlake.placement.ring.operations import plan_join
 from epochlake.placement.ring.state import RingState
 from epochlake.placement.ring.steps import accepted, advanced

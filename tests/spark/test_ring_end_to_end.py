@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster, init_cluster
-from epochlake.jobs.repair import repair
-from epochlake.jobs.verification import owned_exactly, verify_replicas
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.verification import owned_exactly, verify_replicas
 from epochlake.metastore import configuration as configurations
+from epochlake.metastore.following.quorums import verify_quorums
+from epochlake.metastore.following.verification import verify
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, RequestState
-from epochlake.metastore.quorums import verify_quorums
-from epochlake.metastore.verification import verify
+from epochlake.metastore.metastore import init_cluster
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.ring_story import LEVELS, MortalCoordinator, Workload, require_contents, wait_until

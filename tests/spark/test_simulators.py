@@ -8,7 +8,7 @@ from epochlake.jobs import simulate_quorums as simulate_quorums_job
 from epochlake.jobs.simulate_placements import main, simulate
 from epochlake.jobs.simulation_runs import Outcome, outcomes
 from epochlake.placement.errors import InvariantViolated
-from epochlake.placement.ring.simulation.placements import Configuration, simulate_placements
+from epochlake.placement.simulation.placements import Configuration, simulate_placements
 from pyspark.sql import SparkSession
 
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file
-from epochlake.jobs.dataplane.pieces import Part
-from epochlake.jobs.dataplane.streaming import Copied, SparkCopier, ThreadCopier
+from epochlake.jobs.replicas.copying import PieceCopy, file_copy, link_data_file
+from epochlake.jobs.replicas.intervals import Part
+from epochlake.jobs.replicas.streaming import Copied, SparkCopier, ThreadCopier
 
 from tests.support.replicas import make_replica, store
 

@@ -14,15 +14,15 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import encoding
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
-from epochlake.jobs.dataplane.encoding import Cover
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.reading import read_files
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile, slice_of, stage, tasks_of_slices
-from epochlake.jobs.dataplane.volumes import prepare_volume
+from epochlake.jobs.replicas import encoding
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.copying import copy_data_file, file_copy
+from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.reading import read_files
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.staging import StagedFile, slice_of, stage, tasks_of_slices
+from epochlake.jobs.replicas.volumes import prepare_volume
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.placements import highs, index_of
 from epochlake.placement.errors import InvalidRequest

@@ -23,18 +23,18 @@ from epochlake.jobs import administration
 from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.dataplane.files import DataFile, directory_of
-from epochlake.jobs.dataplane.pieces import Interval, meet, overlap, select
-from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.files import DataFile, directory_of
+from epochlake.jobs.replicas.intervals import meet, overlap, select
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.volumes import MARKER_FILE
+from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import ClusterSettings, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
-from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -49,8 +49,8 @@ from epochlake.metastore.metadata.events import (
 from epochlake.metastore.metadata.model import Column, NodeState, Table, Transition, VolumeId
 from epochlake.metastore.metadata.placements import index_of
 from epochlake.placement.consistency import ConsistencyLevel, majority
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, tablet_label, tokens_of_label
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval, tablet_label, tokens_of_label
 
 from tests.support.replicas import store
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing.queue import Meanwhile
+from epochlake.metastore.committing.submissions import Committed, Prepared, Submission, decode_proposals
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, Rejected
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Entry, Position, verify_next
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 from epochlake.metastore.metadata.events import Event
-from epochlake.metastore.submissions import Committed, Prepared, Submission, decode_proposals
 
 
 class Steps:

@@ -16,19 +16,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.cluster import Cluster, Root, init_cluster
-from epochlake.metastore.commit import Committed, Committer
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.jobs.cluster import Cluster
+from epochlake.metastore.committing.committer import Committed, Committer
+from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.errors import CommitUnknown, Rejected
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateKeyspace
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind
+from epochlake.metastore.metastore import init_cluster
+from epochlake.metastore.root import Root
 
 BEFORE_LOCK, BEFORE_APPEND, AFTER_APPEND, AFTER_HEAD = "before lock", "before append", "after append", "after head"
 AFTER_CLAIM = "after claim"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.outcomes import CommitOutcome, Unreachable
-from epochlake.jobs.dataplane.replica import ReplicaAddress
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.outcomes import CommitOutcome, Unreachable
+from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.metastore.metadata.model import VolumeId
 
 

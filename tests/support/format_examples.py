@@ -54,13 +54,13 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     Volume,
 )
-from epochlake.placement.resizing import Resize
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.locks import Ranges
 from epochlake.placement.ring.placements import NO_CHANGE, NO_TOKENS, Change, Delta
 from epochlake.placement.ring.state import Operation, OperationKind, Step
 from epochlake.placement.ring.strategies import Replication
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 NTS = "NetworkTopologyStrategy"
 COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "array<string>"))

@@ -54,7 +54,6 @@ from epochlake.metastore.metadata.model import (
     Volume,
 )
 from epochlake.metastore.metadata.rings import ring_state
-from epochlake.placement.resizing import Resize
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.rebuild import plan_rebuild
@@ -62,7 +61,8 @@ from epochlake.placement.ring.replication import plan_replication_change, replic
 from epochlake.placement.ring.state import Operation, Step
 from epochlake.placement.ring.strategies import replication_of
 from epochlake.placement.ring.tokens import MIN_TOKEN
-from epochlake.placement.transitions import BACKWARD, FORWARD, SESSION_STAGES, Kind, Stage
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Kind, Stage
 
 INITIALISE = Initialise(name="test", cluster_id="cluster-1", product_version="1")
 COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "string"))

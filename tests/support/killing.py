@@ -19,13 +19,15 @@ from typing import Any
 
 from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import effects, fencing, side_effects
-from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.coordinator import fencing
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.dataplane.copying import copy_data_file
-from epochlake.jobs.dataplane.streaming import ThreadCopier
+from epochlake.jobs.coordinator.effects import replicas as effects
+from epochlake.jobs.coordinator.effects import tablets as side_effects
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.replicas.copying import copy_data_file
+from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog
 
 from tests.support.clusters import SmallCluster

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from epochlake.metastore.commit import Committer
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.committing.committer import Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, encode_event, entry_hash, position_of, seal
 from epochlake.metastore.log.epoch_log import EpochLog

@@ -46,7 +46,7 @@ from epochlake.metastore.metadata.model import (
     Transition,
     Volume,
 )
-from epochlake.placement.transitions import BACKWARD, FORWARD, OUTCOME_NEW, OUTCOME_OLD, SESSION_STAGES, Kind
+from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, OUTCOME_NEW, OUTCOME_OLD, SESSION_STAGES, Kind
 
 from tests.support.histories import register as ring_register
 from tests.support.histories import ring_keyspace, ring_table, start

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.dataplane.encoding import Cover
-from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
-from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica
-from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.dataplane.sealing import sealed_writer
-from epochlake.jobs.dataplane.volumes import VolumeMarker, prepare_volume
+from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import sealed_writer
+from epochlake.jobs.replicas.volumes import VolumeMarker, prepare_volume
 from epochlake.metastore.metadata.model import Column, Table, VolumeId
 from epochlake.placement.tokens import TOKEN, tablet_label, tokens_of_label
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 from epochlake.jobs import administration
-from epochlake.jobs.administration.resizing import plan_resize
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.dataplane.commits import straddling
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.commits import straddling
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.jobs.views.resizing import plan_resize
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.metadata.events import DecideResize
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.metastore.metadata.placements import highs, index_of
-from epochlake.placement.resizing import Resize
-from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import SmallCluster

@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from pyspark.errors import PySparkException
 
 if TYPE_CHECKING:
-    from epochlake.jobs.pipeline.pipeline import Pipeline
+    from epochlake.jobs.gate.pipeline import Pipeline
     from pyspark.sql import Row, SparkSession
 
 ROWS = 120

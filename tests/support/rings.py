@@ -11,9 +11,9 @@ from pathlib import Path
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, TopologyRequest, VolumeId
 from epochlake.placement.consistency import majority

@@ -6,8 +6,8 @@ before one of its side effects, does it now; a writer commits to one more replic
 looks at the newest one; a volume dies, or an operator declares it lost although it answers who does not know.
 
 What stages mean and when a barrier is passed is asked of production
-(`placement/transitions.py`, `placement/consistency.py`); what replicas refuse, and what a coordinator does in which
-stage, are the `Rules` here.
+(`placement/tablets/transitions.py`, `placement/consistency.py`); what replicas refuse, and what a coordinator does in
+which stage, are the `Rules` here.
 
 One write is followed, to the first tablet: on which volumes it is, and whether it was acknowledged. Only the order of
 epochs matters, so they are numbered anew in every state: that makes states that differ in nothing else one.
@@ -20,9 +20,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from epochlake.placement import consistency, transitions
+from epochlake.placement import consistency
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets import transitions
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 Volumes = tuple[int, ...]
 Numbers = dict[int, int]

@@ -12,8 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from epochlake.metastore.coordination.embedded_files import free_loopback_port
-from epochlake.metastore.coordination.embedded_server import die_with_parent
+from epochlake.metastore.coordination.embedded.files import free_loopback_port
+from epochlake.metastore.coordination.embedded.server import die_with_parent
 from epochlake.metastore.preflight import require_java
 
 HOST = "127.0.0.1"

@@ -11,21 +11,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.compaction import CompactionReport, compact
-from epochlake.jobs.dataplane.compacting import EVERYTHING
-from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
-from epochlake.jobs.dataplane.merging import MergedFile, MergePlan, RangeMerge, encode
-from epochlake.jobs.dataplane.pieces import Interval
-from epochlake.jobs.dataplane.reading import ReadPlan, Scan
-from epochlake.jobs.dataplane.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.dataplane.sealing import sealed_writer
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.merging import MergedFile, MergePlan, RangeMerge, encode
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.reading import ReadPlan, Scan
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import sealed_writer
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import CompactionReport, compact
 from epochlake.metastore import storage
 from epochlake.metastore.metadata.placements import index_of
 from epochlake.placement.consistency import ConsistencyLevel
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
 from tests.support.clusters import SmallTable
 

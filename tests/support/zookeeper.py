@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Self
 
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.embedded_files import four_letter_command, free_loopback_port, is_serving
-from epochlake.metastore.coordination.embedded_server import die_with_parent, java_command
-from epochlake.metastore.coordination.zookeeper_jars import zookeeper_jars
+from epochlake.metastore.coordination.embedded.files import four_letter_command, free_loopback_port, is_serving
+from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
+from epochlake.metastore.coordination.embedded.server import die_with_parent, java_command
 from epochlake.metastore.preflight import require_java
 from kazoo.client import KazooClient
 

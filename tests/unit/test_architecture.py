@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import configparser
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import epochlake
@@ -27,21 +29,32 @@ SHOWS_THE_API = "jobs/demo"
 HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BELOW_THE_API = {
-    "epochlake.jobs.administration.past": {"cluster_at", "log_of"},
-    "epochlake.jobs.administration.what_if": {"parse_keyspace", "with_keyspaces", "with_operations"},
-    "epochlake.jobs.tablet_sizes": {"tablet_sizes"},
-    "epochlake.jobs.verification": {"verify_replicas"},
-    "epochlake.metastore.quorums": {"quorums_of", "verify_quorums"},
-    "epochlake.metastore.verification": {"verify"},
-    "epochlake.placement.balancing.dataframes": {"balance"},
-    "epochlake.placement.ring.dataframes": {"read_placements"},
-    "epochlake.placement.ring.nodetool": {"from_ring"},
-    "epochlake.placement.ring.simulate": {"simulate"},
+    "epochlake.jobs.views.what_if": {"parse_keyspace", "with_keyspaces", "with_operations"},
+    "epochlake.jobs.views.tablet_sizes": {"tablet_sizes"},
+    "epochlake.jobs.upkeep.verification": {"verify_replicas"},
+    "epochlake.metastore.following.quorums": {"quorums_of", "verify_quorums"},
+    "epochlake.metastore.following.verification": {"verify"},
+    "epochlake.placement.dataframes.balancing": {"balance"},
+    "epochlake.placement.dataframes.ring": {"read_placements"},
+    "epochlake.placement.what_if.nodetool": {"from_ring"},
+    "epochlake.placement.what_if.simulate": {"simulate"},
     "epochlake.placement.ring.strategies": {"replication_of"},
 }
 """What the notebooks look at and programs do not need: plans, what-if, proofs. Nothing may be added but for that."""
 STARTS_SESSIONS = ROOT / "jobs" / "spark_session.py"
 LONGEST = 700
+FLOORS = (
+    {"workers", "spark_session", "printing"},
+    {"replicas"},
+    {"gate", "coordinator"},
+    {"upkeep"},
+    {"cluster"},
+    {"administration"},
+    {"views"},
+    {"demo"},
+    {"cli"},
+)
+"""The floors of `jobs`, from the ground up: each may use those below it, and nothing beside it. Jobs are on top."""
 
 
 def modules(*folders: str) -> list[Path]:
@@ -77,16 +90,14 @@ def all_imports(path: Path) -> set[str]:
     return set(imported(ast.walk(tree_of(path))))
 
 
-def run_at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements that run when a module is imported: not functions' insides, nor what is only for type checkers."""
+def run_at_all(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """All statements, those inside functions too; not what is only for type checkers."""
     for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
             continue
         yield statement
-        for part in ("body", "orelse", "finalbody", "handlers"):
-            yield from run_at_import(getattr(statement, part, []))
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from run_at_all(getattr(statement, part, []))
 
 
 def forbidden_imports(path: Path, forbidden: set[str]) -> set[str]:
@@ -167,17 +178,49 @@ def test_the_three_folders_are_imported_by_the_package_name_only() -> None:
     assert not wrong
 
 
-def test_no_module_imports_itself_over_others() -> None:
-    names = {dotted_name(path): path for path in modules(*ALL_CODE)}
+def floor_of(name: str) -> int | None:
+    """Where a module of `jobs` is; a job is above all floors. None for what is in another folder."""
+    package, _, below = name.removeprefix("epochlake.").partition(".")
+    if package != "jobs" or not below:
+        return None
+    return next((floor for floor, rooms in enumerate(FLOORS) if below.split(".")[0] in rooms), len(FLOORS))
+
+
+def test_each_floor_of_jobs_uses_only_what_is_below_it() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in edges_between_modules(modules("jobs")).items()
+        if (floor := floor_of(name)) is not None
+        for other in sorted(others)
+        if (used := floor_of(other)) is not None
+        if used > floor or (used == floor < len(FLOORS) and name.split(".")[2] != other.split(".")[2])
+    ]
+    assert not wrong
+    assert {room for rooms in FLOORS for room in rooms} <= {path.stem for path in (ROOT / "jobs").iterdir()}
+
+
+def test_opening_a_metastore_needs_no_job_and_no_spark() -> None:
+    code = "import sys; import epochlake.metastore.metastore; print({'epochlake.jobs', 'pyspark'} & {*sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def edges_between_modules(paths: list[Path]) -> dict[str, set[str]]:
+    """What each module imports of ours when it is run, also inside functions; not what is only for type checkers."""
+    names = {dotted_name(path) for path in modules(*ALL_CODE)}
     public = {f"epochlake.{name}": home for name, home in HOMES.items()}
-    edges = {
-        name: {
+    return {
+        dotted_name(path): {
             other
-            for found in imported(run_at_import(tree_of(path).body))
-            if (other := public.get(found, found)) in names and other != name
+            for found in imported(run_at_all(tree_of(path).body))
+            if (other := public.get(found, found)) in names and other != dotted_name(path)
         }
-        for name, path in names.items()
+        for path in paths
     }
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    edges = edges_between_modules(modules(*ALL_CODE))
     # Take away what imports nothing that is left; what remains is on a cycle or leads to one.
     while free := {name for name, others in edges.items() if not others & edges.keys()}:
         edges = {name: others for name, others in edges.items() if name not in free}

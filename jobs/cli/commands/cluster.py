@@ -6,19 +6,20 @@ from contextlib import suppress
 from typing import Annotated
 
 import typer
-from epochlake.jobs.administration.status import require_health
-from epochlake.jobs.administration.status import status as status_of
 from epochlake.jobs.cli.arguments import At, of
 from epochlake.jobs.cli.changing import changed, planned
 from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
-from epochlake.jobs.cluster import DEFAULT_NAME, init_cluster, require_new
+from epochlake.jobs.views.status import require_health
+from epochlake.jobs.views.status import status as status_of
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Initialise
+from epochlake.metastore.metastore import DEFAULT_NAME, init_cluster
+from epochlake.metastore.root import require_new
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 from epochlake.placement.version import PRODUCT_VERSION
 

@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from epochlake.jobs.administration.status import operations_in_flight
 from epochlake.jobs.cli.arguments import Streaming, of
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.coordinator import live, report
+from epochlake.jobs.views.status import operations_in_flight
 from epochlake.metastore.errors import WaitTimeout
 
 app = typer.Typer(help="The process that moves requests and tablets forward.", no_args_is_help=True)
@@ -46,10 +46,10 @@ def run(
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
     if where is Streaming.SPARK:
-        from epochlake.jobs.dataplane.streaming import SparkCopier
-        from epochlake.jobs.segregation import SparkSegregator
+        from epochlake.jobs.coordinator.effects.pre_split import SparkSegregator
+        from epochlake.jobs.replicas.streaming import SparkCopier
         from epochlake.jobs.spark_session import session as spark_session
-        from epochlake.jobs.tablet_sizes import measure_loads_by_spark
+        from epochlake.jobs.views.tablet_sizes import measure_loads_by_spark
 
         rate, spark = session.configuration.coordinator.bytes_per_second, spark_session("epochlake-coordinator")
         spread = {

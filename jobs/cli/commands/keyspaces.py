@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs import administration
-from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.requests import plan_change_replication
 from epochlake.jobs.administration.schema import plan_create_keyspace, plan_drop_keyspace
 from epochlake.jobs.cli.arguments import At, of, parse_replication
@@ -102,7 +101,7 @@ def alter(
 def list_(context: typer.Context, at: At = None) -> None:
     """List the keyspaces."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     tables = Counter(table.keyspace for table in metadata.schema.tables.values())
     rows = [
         KeyspaceRow(k.name, k.placement.value, k.strategy, k.replication, tables[k.name], k.epoch)

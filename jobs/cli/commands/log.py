@@ -9,8 +9,6 @@ from typing import Annotated
 import msgspec
 import typer
 from epochlake.jobs import administration
-from epochlake.jobs.administration.past import cluster_at
-from epochlake.jobs.administration.summaries import summary
 from epochlake.jobs.administration.switches import plan_take_snapshot
 from epochlake.jobs.cli.arguments import Limit, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -28,12 +26,16 @@ from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.log_upkeep import compact_log, heal_log, stored_twice
-from epochlake.jobs.lost_epochs import Look, accept_loss, beyond
-from epochlake.jobs.verification import ReplicaFinding, ReplicaReport, verify_replicas
+from epochlake.jobs.upkeep.log_upkeep import compact_log, heal_log, stored_twice
+from epochlake.jobs.upkeep.lost_epochs import Look, accept_loss, beyond
+from epochlake.jobs.upkeep.verification import ReplicaFinding, ReplicaReport, verify_replicas
+from epochlake.jobs.views.summaries import summary
 from epochlake.metastore.errors import LogUnreadable
-from epochlake.metastore.history import VerificationReport, entries, metadata_at, verify
-from epochlake.metastore.history import diff as diff_of
+from epochlake.metastore.following.history import VerificationReport, entries, metadata_at, verify
+from epochlake.metastore.following.history import diff as diff_of
+from epochlake.metastore.following.quorums import verify_quorums
+from epochlake.metastore.following.snapshots import Snapshots
+from epochlake.metastore.following.verification import BEHIND, CHECKPOINT_DAMAGED, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
@@ -41,9 +43,6 @@ from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.mending import mend, plan_mending
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
-from epochlake.metastore.quorums import verify_quorums
-from epochlake.metastore.snapshots import Snapshots
-from epochlake.metastore.verification import BEHIND, CHECKPOINT_DAMAGED, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
@@ -115,8 +114,8 @@ def diff(
 ) -> None:
     """Show what differs between two epochs."""
     session = of(context)
-    newer = cluster_at(session.cluster, after)
-    older = cluster_at(session.cluster, before)
+    newer = session.cluster.at(after)
+    older = session.cluster.at(before)
     session.show(Differences(before, newer.epoch, tuple(diff_of(older, newer))), differences)
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.administration.unused_files import sweep
-from epochlake.jobs.announcing import live_leases
 from epochlake.jobs.cli.arguments import of, parse_duration
 from epochlake.jobs.cli.documents import PipelineRow
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.others import pipeline_list, swept
+from epochlake.metastore.announcing import live_leases
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.placement.errors import InvalidRequest
 
@@ -50,13 +50,13 @@ def vacuum(
 
 def demo(context: typer.Context) -> None:
     """Run the main job: real data, a cluster that grows under it, a node that is lost. See `demo --help`."""
-    from epochlake.jobs.demo import main
+    from epochlake.jobs.demo.command import run
 
     given = context.parent.params if context.parent is not None else {}
     if given.get("conf") is not None:
         raise InvalidRequest("the demo writes a configuration of its own: leave out --conf")
     root = ["--root", given["root"]] if given.get("root") is not None else []
-    raise typer.Exit(main([*root, "--output", str(given.get("output", "text")), *context.args]))
+    raise typer.Exit(run([*root, "--output", str(given.get("output", "text")), *context.args]))
 
 
 def _row(lease: Lease) -> PipelineRow:

@@ -9,11 +9,8 @@ import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.nodes import placed, plan_add_node
 from epochlake.jobs.administration.operators import plan_alter_node, plan_set_maintenance
-from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.places import sharing_one_file_system
 from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request, subjects
-from epochlake.jobs.administration.status import node_statuses
-from epochlake.jobs.administration.what_if import parse_tokens
 from epochlake.jobs.cli.arguments import (
     At,
     ForceOption,
@@ -30,6 +27,8 @@ from epochlake.jobs.cli.commands.requests import cancel_request, request_row
 from epochlake.jobs.cli.documents import NodeShown
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text.nodes import node_list, node_shown
+from epochlake.jobs.views.status import node_statuses
+from epochlake.jobs.views.what_if import parse_tokens
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
@@ -105,7 +104,7 @@ def list_(
 ) -> None:
     """List the nodes by what the metadata says of them; `status` asks the volumes as well."""
     session = of(context)
-    found = node_statuses(cluster_at(session.cluster, at))
+    found = node_statuses(session.cluster.at(at))
     session.show([node for node in found if everything or node.state != "left"], node_list)
 
 
@@ -113,7 +112,7 @@ def list_(
 def show(context: typer.Context, name: Name, at: At = None) -> None:
     """Show a node: its tokens, its part of each keyspace on the ring, and the requests that it takes part in."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     node = metadata.node(name)
     requests = [request for request in metadata.open_requests() if name in subjects(metadata, request)]
     shown = NodeShown(

@@ -10,22 +10,20 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from epochlake.jobs.administration.explanation import explain
-from epochlake.jobs.administration.operations import change_at, last_step
-from epochlake.jobs.administration.past import cluster_at
-from epochlake.jobs.administration.what_if import parse_keyspaces, with_keyspaces, with_operations
 from epochlake.jobs.cli.arguments import At, Limit, TableName, of, parse_key, parse_size
 from epochlake.jobs.cli.documents import PlacementShown, TabletRow
 from epochlake.jobs.cli.text import placement as text
 from epochlake.jobs.cli.text.simulation import simulation
-from epochlake.jobs.pipeline.replicas import describe
+from epochlake.jobs.views.explanation import explain
+from epochlake.jobs.views.operations import change_at, last_step
+from epochlake.jobs.views.what_if import parse_keyspaces, with_keyspaces, with_operations
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, Table
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.ring.nodetool import from_describering, from_ring
 from epochlake.placement.tokens import MIN_TOKEN, tablet_label, tablet_range
+from epochlake.placement.what_if.nodetool import from_describering, from_ring
 
 app = typer.Typer(help="Where data is, and why.", no_args_is_help=True)
 
@@ -34,7 +32,7 @@ app = typer.Typer(help="Where data is, and why.", no_args_is_help=True)
 def show(context: typer.Context, table: TableName, at: At = None, limit: Limit = 0) -> None:
     """Show the replicas of every tablet of a table, on the ring of every range, for reads and for writes."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     found = metadata.table(table)
     on_ring = metadata.is_on_ring(found.table_id)
     count, rows = (_ranges if on_ring else _tablets)(metadata, found, limit)
@@ -59,7 +57,7 @@ def explain_(
 ) -> None:
     """Explain where a row is read and written: its token, its tablet or range, each replica, what is under way."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     found = explain(metadata, table, key=parse_key(key) if key else None, token=token, tablet=tablet)
     session.show(found, text.explanation)
 
@@ -113,7 +111,7 @@ def simulate_(
     same document with the answers filled in; it can be kept, changed, and asked again. Exit code 3 when an operation
     is refused.
     """
-    from epochlake.placement.ring.simulate import simulate
+    from epochlake.placement.what_if.simulate import simulate
 
     session = of(context)
     given = [path for path in (file, nodetool_ring, nodetool_describering) if path is not None]
@@ -202,8 +200,8 @@ def _tablet(metadata: ClusterMetadata, table: Table, tablet: int, count: int) ->
         label=tablet_label(tablet, count),
         token_start=start,
         token_end=end,
-        reads=tuple(describe(metadata, volume) for volume in placement.reads),
-        writes=tuple(describe(metadata, volume) for volume in placement.writes),
+        reads=tuple(metadata.describe(volume) for volume in placement.reads),
+        writes=tuple(metadata.describe(volume) for volume in placement.writes),
         stage=transition.stage.value if transition is not None else None,
     )
 
@@ -222,8 +220,8 @@ def _ranges(metadata: ClusterMetadata, table: Table, limit: int) -> tuple[int, l
                 label=cover.label(index),
                 token_start=low if low == MIN_TOKEN else low - 1,
                 token_end=int(ends[index]),
-                reads=tuple(describe(metadata, volume) for volume in placement.reads),
-                writes=tuple(describe(metadata, volume) for volume in placement.writes),
+                reads=tuple(metadata.describe(volume) for volume in placement.reads),
+                writes=tuple(metadata.describe(volume) for volume in placement.writes),
                 stage=None if step is None else step.value,
                 operation=None if change is None else change.operation.operation_id,
             )

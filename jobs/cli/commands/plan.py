@@ -6,10 +6,10 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from epochlake.jobs.administration.balancing import plan_balance
-from epochlake.jobs.administration.resizing import plan_resize
 from epochlake.jobs.cli.arguments import of
 from epochlake.jobs.cli.text.plan import balance_plan, resize_plan
+from epochlake.jobs.views.balancing import plan_balance
+from epochlake.jobs.views.resizing import plan_resize
 
 app = typer.Typer(help="Plans, without carrying them out.", no_args_is_help=True)
 

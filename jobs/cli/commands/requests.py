@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 import typer
 from epochlake.jobs import administration
-from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.requests import (
     plan_cancel_request,
     plan_pause_request,
@@ -34,7 +33,7 @@ def list_(
 ) -> None:
     """List the requests, the newest last; `status` says what the open ones are waiting for."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     found = [one for one in metadata.requests.values() if everything or one.state in OPEN]
     shown = found[-limit if limit else 0 :]
     left_out = len(found) - len(shown)

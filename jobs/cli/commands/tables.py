@@ -10,18 +10,17 @@ import typer
 from epochlake.jobs import administration
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.administration.operators import Wanted, plan_alter_table
-from epochlake.jobs.administration.past import cluster_at
 from epochlake.jobs.administration.schema import plan_create_table, plan_drop_table
 from epochlake.jobs.cli.arguments import At, TableName, of, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
 from epochlake.jobs.cli.text.schema import table_list, table_shown
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table, TabletOptions
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tablet_map import NO_REPLICA
+from epochlake.placement.tablets.tablet_map import NO_REPLICA
 
 app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=True)
 
@@ -135,7 +134,7 @@ def alter(
 def list_(context: typer.Context, at: At = None) -> None:
     """List the tables."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     moving = Counter(key[0] for key in metadata.tablets.transitions)
     rows = [
         TableRow(
@@ -158,7 +157,7 @@ def list_(context: typer.Context, at: At = None) -> None:
 def show(context: typer.Context, table: TableName, at: At = None) -> None:
     """Show a table's columns and how its tablets or ranges are spread."""
     session = of(context)
-    metadata = cluster_at(session.cluster, at)
+    metadata = session.cluster.at(at)
     session.show(_shown(metadata, metadata.table(table)), table_shown)
 
 

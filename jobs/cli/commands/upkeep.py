@@ -38,7 +38,7 @@ def repair(
 
     Safe beside pipelines, operations and compaction; run it again where it could not finish (exit code 75).
     """
-    from epochlake.jobs.repair import repair as run
+    from epochlake.jobs.upkeep.repair import repair as run
 
     session = of(context)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
@@ -77,9 +77,9 @@ def compact(
     Superseded versions of rows go, old deletes when all replicas agree past them. Safe beside pipelines, operations and
     repair; run it again where a replica did not answer (exit code 75).
     """
-    from epochlake.jobs.compaction import TOMBSTONE_GRACE_SECONDS
-    from epochlake.jobs.compaction import compact as run
-    from epochlake.jobs.dataplane.compacting import EVERYTHING, TARGET_FILE_BYTES
+    from epochlake.jobs.upkeep.compacting import EVERYTHING, TARGET_FILE_BYTES
+    from epochlake.jobs.upkeep.compaction import TOMBSTONE_GRACE_SECONDS
+    from epochlake.jobs.upkeep.compaction import compact as run
 
     session = of(context)
     grace = TOMBSTONE_GRACE_SECONDS if tombstone_grace is None else parse_duration(tombstone_grace)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from epochlake.jobs.cli.documents import Changed, Differences, Planned
-from epochlake.jobs.cli.text.parts import bold, plural
 from epochlake.jobs.cli.text.requests import ring_plan
+from epochlake.jobs.printing import bold, plural
 from epochlake.metastore.metadata.differences import WHOLE, Change
 from rich.console import RenderableType
 from rich.text import Text

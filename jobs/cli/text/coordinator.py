@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.administration.operations import OperationStatus
-from epochlake.jobs.cli.text.parts import bold, plural, size
+from epochlake.jobs.printing import bold, plural, size
+from epochlake.jobs.views.operations import OperationStatus
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text

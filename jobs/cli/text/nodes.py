@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.administration.status import NodeStatus
 from epochlake.jobs.cli.documents import NodeShown
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, state, table
 from epochlake.jobs.cli.text.requests import request_list
+from epochlake.jobs.printing import bold, filled, plural, size, state, table
+from epochlake.jobs.views.status import NodeStatus
 from rich.console import RenderableType
 from rich.text import Text
 

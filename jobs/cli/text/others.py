@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.cli.documents import ConfigurationRow, PipelineRow
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, table
+from epochlake.jobs.printing import bold, filled, plural, size, table
 from rich.console import RenderableType
 from rich.text import Text
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.administration.explanation import Explanation, OperationExplained
 from epochlake.jobs.cli.documents import PlacementShown
-from epochlake.jobs.cli.text.parts import bold, filled, plural, state, table
+from epochlake.jobs.printing import bold, filled, plural, state, table
+from epochlake.jobs.views.explanation import Explanation, OperationExplained
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text

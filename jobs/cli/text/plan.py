@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from epochlake.jobs.administration.balancing import BalancePlan, MovePlanned
-from epochlake.jobs.administration.resizing import ResizePlan
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, state, table
+from epochlake.jobs.printing import bold, filled, plural, size, state, table
+from epochlake.jobs.views.balancing import BalancePlan, MovePlanned
+from epochlake.jobs.views.resizing import ResizePlan
 from rich.console import RenderableType
 from rich.text import Text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochlake.jobs.cli.documents import KeyspaceRow, TableOptions, TableRow, TableShown
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, table
+from epochlake.jobs.printing import bold, filled, plural, size, table
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text

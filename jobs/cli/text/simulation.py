@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, table
+from epochlake.jobs.printing import bold, filled, plural, size, table
 from epochlake.placement.ring.state import Step
 from rich.console import RenderableType
 from rich.text import Text

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 
-from epochlake.jobs.administration.health import Health, TableHealth
-from epochlake.jobs.administration.open_requests import RequestStatus
-from epochlake.jobs.administration.operations import OperationStatus
-from epochlake.jobs.administration.status import BEHIND, JOINING, WHOLE, LogComparison, NodeStatus, Status, VolumeStatus
-from epochlake.jobs.administration.streamed import Streamed
 from epochlake.jobs.cli.text.nodes import said_of
-from epochlake.jobs.cli.text.parts import bold, filled, plural, seconds, size, state, table
+from epochlake.jobs.printing import bold, filled, plural, seconds, size, state, table
+from epochlake.jobs.views.health import Health, TableHealth
+from epochlake.jobs.views.open_requests import RequestStatus
+from epochlake.jobs.views.operations import OperationStatus
+from epochlake.jobs.views.status import BEHIND, JOINING, WHOLE, LogComparison, NodeStatus, Status, VolumeStatus
+from epochlake.jobs.views.streamed import Streamed
 from rich.console import RenderableType
 from rich.text import Text
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from epochlake.jobs.cli.text.parts import bold, filled, plural, size, table
+from epochlake.jobs.printing import bold, filled, plural, size, table
 from rich.console import RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from epochlake.jobs.compaction import CompactionReport
-    from epochlake.jobs.repair import RepairReport
+    from epochlake.jobs.upkeep.compaction import CompactionReport
+    from epochlake.jobs.upkeep.repair import RepairReport
 
 
 def repaired(report: RepairReport) -> list[RenderableType]:

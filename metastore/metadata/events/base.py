@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -29,9 +30,10 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def kind(cls) -> str:
         """The name of this kind of event in the log. Raises TypeError for one that is not in the table of kinds."""
-        from epochlake.metastore.metadata.events.kinds import name_of  # the table imports every event
-
-        return name_of(cls)
+        try:
+            return _NAMES[cls]
+        except KeyError:
+            raise TypeError(f"{cls.__name__} is no kind of event that the log knows: add it to EVENT_KINDS") from None
 
     def check(self, metadata: ClusterMetadata) -> None:
         """Raise `Rejected(code, reason)` when the event is not valid on top of `metadata`."""
@@ -52,6 +54,14 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def summary(self) -> str:
         """A line for people."""
         return self.kind()
+
+
+_NAMES: dict[type[Event], str] = {}
+
+
+def name_kinds(names: Mapping[type[Event], str]) -> None:
+    """Say under which name the log keeps each kind of event; the table of them does, which imports every event."""
+    _NAMES.update(names)
 
 
 def require_name(what: str, name: str) -> None:

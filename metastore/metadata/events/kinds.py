@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers
-from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.base import Event, name_kinds
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -90,12 +90,4 @@ EVENT_KINDS = (
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
 """The struct of each kind by the name that the log keeps."""
 
-_NAMES: dict[type[Event], str] = {kind.struct: kind.name for kind in EVENT_KINDS}
-
-
-def name_of(struct: type[Event]) -> str:
-    """The name that the log keeps of a struct's kind. Raises TypeError for a struct that is not in the table."""
-    try:
-        return _NAMES[struct]
-    except KeyError:
-        raise TypeError(f"{struct.__name__} is no kind of event that the log knows: add it to EVENT_KINDS") from None
+name_kinds({kind.struct: kind.name for kind in EVENT_KINDS})

@@ -13,7 +13,7 @@ from epochlake.metastore.metadata.events.base import require
 from epochlake.placement.ring.placements import Assignment, Placements, calculated, settled
 from epochlake.placement.ring.state import RingState
 from epochlake.placement.ring.strategies import SIMPLE, Replication
-from epochlake.placement.tablet_map import NO_REPLICA
+from epochlake.placement.tablets.tablet_map import NO_REPLICA
 from numpy.typing import NDArray
 
 

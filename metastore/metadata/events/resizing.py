@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import TableId
-from epochlake.placement.resizing import Resize
-from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import MAX_TABLET_BITS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from epochlake.metastore.metadata.events.replicas import GOING, require_enough_n
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.rings import replication_setting, ring_state, with_ring_state
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, replication_of
-from epochlake.placement.tablet_map import NO_REPLICA, TabletMap
+from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata

@@ -1,7 +1,7 @@
 """Events of tablets: beginning, advancing and ending transitions, many tablets in one epoch.
 
 INV-TABL-2 (at most one transition for each tablet) is the condition of `StartTransitions`; the order of the stages and
-their way back are those of `placement/transitions.py`.
+their way back are those of `placement/tablets/transitions.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import Node, NodeState, TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.metadata.rules import has_tags
-from epochlake.placement.transitions import (
+from epochlake.placement.tablets.transitions import (
     OUTCOME_NEW,
     OUTCOME_OLD,
     SESSION_STAGES,

@@ -15,9 +15,9 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration import nodes, schema, unused_files
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.volumes import MARKER_FILE, read_marker
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.volumes import MARKER_FILE, read_marker
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CommitUnknown, CoordinationUnavailable, Rejected, WrongCluster
 from epochlake.metastore.metadata.events import RegisterNode

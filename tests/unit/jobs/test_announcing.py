@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing
-from epochlake.jobs.announcing import EXPIRE_SECONDS, FORGET_SECONDS, announced, forget_expired, stored_leases
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.metastore import announcing
+from epochlake.metastore.announcing import EXPIRE_SECONDS, FORGET_SECONDS, announced, forget_expired, stored_leases
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration import add_node
 from epochlake.jobs.cli.commands import cluster
-from epochlake.jobs.cluster import init_cluster
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.delta import create_log_table
+from epochlake.metastore.metastore import init_cluster
 
 from tests.support.clusters import begin
 from tests.support.command_line import COLUMNS, CommandLine

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from epochlake.jobs.cluster import Cluster
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 
 from tests.support.command_line import CommandLine
 

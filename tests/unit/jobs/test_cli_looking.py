@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import status as status_module
-from epochlake.jobs.administration.status import CoordinatorStatus, status
 from epochlake.jobs.cli.commands import maintenance
 from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.main import main
 from epochlake.jobs.cli.reference import CHANGE, DOCUMENTS, reference, walk
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.views import status as status_module
+from epochlake.jobs.views.status import CoordinatorStatus, status
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.metadata.events import (
     AdvanceTransitions,
@@ -24,7 +24,7 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
     StartTransitions,
 )
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import COLUMNS, finish, join
 from tests.support.command_line import CommandLine, fits

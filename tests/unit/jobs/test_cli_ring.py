@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from epochlake.jobs import administration, compaction, spark_session
-from epochlake.jobs.administration import status as status_module
+from epochlake.jobs import administration, spark_session
 from epochlake.jobs.administration import unused_files
-from epochlake.jobs.administration.open_requests import CoordinatorStatus
-from epochlake.jobs.administration.status import operations_in_flight, status
 from epochlake.jobs.cli.reference import DOCUMENTS
 from epochlake.jobs.cli.text.coordinator import live
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.compaction import CompactionReport
 from epochlake.jobs.coordinator.coordinator import Progress
-from epochlake.jobs.dataplane.compacting import EVERYTHING
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.views import status as status_module
+from epochlake.jobs.views.open_requests import CoordinatorStatus
+from epochlake.jobs.views.status import operations_in_flight, status
 from epochlake.metastore.metadata.events import StartRequest
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.placement.ring.state import Step

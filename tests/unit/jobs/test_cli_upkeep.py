@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing, compaction, spark_session
+from epochlake.jobs import spark_session
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.dataplane.damage import check_in_threads
-from epochlake.jobs.dataplane.replica import open_snapshot
+from epochlake.jobs.replicas.damage import check_in_threads
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compaction
+from epochlake.metastore import announcing
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine

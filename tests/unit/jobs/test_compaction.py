@@ -8,24 +8,26 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import administration, announcing, compaction
+from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
-from epochlake.jobs.dataplane import compacting, merging
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.compacting import Policy
-from epochlake.jobs.dataplane.comparing import IN_TRANSITION
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.ledger import Ledger, Merge, is_merged
-from epochlake.jobs.dataplane.merging import MergedFile, MergePlan
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import batches
-from epochlake.jobs.repair import repair
+from epochlake.jobs.gate import batches
+from epochlake.jobs.replicas import merging
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.ledger import Ledger, Merge, is_merged
+from epochlake.jobs.replicas.merging import MergedFile, MergePlan
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compacting, compaction
+from epochlake.jobs.upkeep.compacting import Policy
+from epochlake.jobs.upkeep.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
+from epochlake.jobs.upkeep.comparing import IN_TRANSITION
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching

@@ -10,13 +10,14 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing, compaction
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import resizing
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.ledger import Ledger
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.repair import repair
+from epochlake.jobs.coordinator.tracks import resizing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.ledger import Ledger
+from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper

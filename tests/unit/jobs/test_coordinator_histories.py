@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import ring_effects, tablets
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.coordinator.effects import ring as ring_effects
+from epochlake.jobs.coordinator.tracks import tablets
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.errors import InvalidRequest

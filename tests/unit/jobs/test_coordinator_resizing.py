@@ -9,18 +9,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs import administration, segregation
-from epochlake.jobs.coordinator import resizing
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane.commits import straddling
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.streaming import Pace
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.segregation import Segregation, segregate_replica
+from epochlake.jobs import administration
+from epochlake.jobs.coordinator.effects import pre_split as segregation
+from epochlake.jobs.coordinator.effects.pre_split import Segregation, segregate_replica
+from epochlake.jobs.coordinator.tracks import resizing
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.replicas.commits import straddling
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.streaming import Pace
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.metadata.events import Event
 from epochlake.placement.consistency import BarrierLevel
-from epochlake.placement.resizing import Resize
+from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tokens import tablet_ranges
 
 from tests.support.clusters import FOUR, placed, relaxed_in_the_log, without_zookeeper

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator.ring_changes import RingChange, change_of, owned_by
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.placements import index_of
+from epochlake.metastore.planning.ring_changes import RingChange, change_of, owned_by
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import ring_effects
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.effects import ring as ring_effects
+from epochlake.jobs.coordinator.effects.sources import Sources
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.operations import if_unmoved
-from epochlake.jobs.coordinator.sources import Sources
-from epochlake.jobs.dataplane import streaming
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import PieceCopy
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.coordinator.tracks.operations import if_unmoved
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas import streaming
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AdvanceOperation
 from epochlake.metastore.metadata.model import NodeState, RequestState

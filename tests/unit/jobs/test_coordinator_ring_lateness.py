@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import ring_effects
-from epochlake.jobs.coordinator.ring_planning import started
-from epochlake.jobs.coordinator.sweeping import Sweeper
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import Batch, Landing
+from epochlake.jobs.coordinator.effects import ring as ring_effects
+from epochlake.jobs.coordinator.effects.sweeping import Sweeper
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.commit_phase import Batch, Landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.planning.ring import started
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.ring.state import Step
 

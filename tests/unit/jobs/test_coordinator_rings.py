@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import schema
-from epochlake.jobs.coordinator import ring_effects
+from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.progress import operation_progress, seconds_left
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.replicas import address_of
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import tablets as tablet_track
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.tablets import advance_unless_moved
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.copying import PieceCopy
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.coordinator.tracks.tablets import advance_unless_moved
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
 from epochlake.placement.consistency import BarrierLevel
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import (
     FOUR,

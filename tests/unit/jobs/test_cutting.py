@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import commits, cutting
-from epochlake.jobs.dataplane import vacuum as vacuuming
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel, segregate, straddling
-from epochlake.jobs.dataplane.copying import PieceCopy, copy_data_file
-from epochlake.jobs.dataplane.cutting import cut
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
-from epochlake.jobs.dataplane.pieces import Part, all_of, select
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
-from epochlake.jobs.dataplane.vacuum import Vacuumed, vacuum
+from epochlake.jobs.replicas import commits, cutting
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel, segregate, straddling
+from epochlake.jobs.replicas.copying import PieceCopy, copy_data_file
+from epochlake.jobs.replicas.cutting import cut
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.intervals import Part, all_of, select
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.upkeep import vacuum as vacuuming
+from epochlake.jobs.upkeep.vacuum import Vacuumed, vacuum
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage import TEMPORARY
 from epochlake.placement.tokens import TABLET, range_label, tokens_of_label

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing, compaction
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.dataplane.commits import segregate
-from epochlake.jobs.dataplane.ledger import is_merged
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline.errors import ReadDisturbed, RowsUnreadable
+from epochlake.jobs.gate.errors import ReadDisturbed, RowsUnreadable
+from epochlake.jobs.replicas.commits import segregate
+from epochlake.jobs.replicas.ledger import is_merged
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compaction
+from epochlake.metastore import announcing
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from epochlake.jobs.demo import main
 from epochlake.jobs.demo.checks import processes
 from epochlake.jobs.demo.checksum import of_source
 from epochlake.jobs.demo.children import Child, ChildFailed, Ended, environment
 from epochlake.jobs.demo.choreography import SHORTEST, schedule
+from epochlake.jobs.demo.command import run
 from epochlake.jobs.demo.flights import COLUMNS, as_arrow
 from epochlake.jobs.demo.place import DemoRunning, claimed
 from epochlake.jobs.demo.story import Story, Streamed
@@ -144,5 +144,5 @@ def test_the_processes_of_a_demo_do_not_take_over_anybodys_configuration() -> No
 def test_options_that_cannot_be_meant_are_one_line_and_exit_code_2(
     options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(options) == 2
+    assert run(options) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -17,28 +17,28 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration.schema import table_id_of
-from epochlake.jobs.announcing import stored_leases
-from epochlake.jobs.cluster import Root
-from epochlake.jobs.coordinator import side_effects
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.damage import StoredFile
-from epochlake.jobs.dataplane.damage_notes import DamageNote, DamageNotes
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
-from epochlake.jobs.dataplane.ledger import MERGED, Ledger, Merge, Replaced, entry_hash
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied
-from epochlake.jobs.dataplane.receipts import Receipt, Receipts
-from epochlake.jobs.dataplane.replica import ReplicaAddress, create_replica, open_snapshot
-from epochlake.jobs.dataplane.sealing import require_sealed
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.dataplane.volumes import MARKER_FILE, prepare_volume, read_marker
-from epochlake.jobs.pipeline.batches import Decision, Generation, batch_id, decided
+from epochlake.jobs.coordinator.effects import tablets as side_effects
+from epochlake.jobs.gate.batches import Decision, Generation, batch_id, decided
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage_notes import DamageNote, DamageNotes
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
+from epochlake.jobs.replicas.ledger import MERGED, Ledger, Merge, Replaced, entry_hash
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
+from epochlake.jobs.replicas.receipts import Receipt, Receipts
+from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
+from epochlake.jobs.replicas.sealing import require_sealed
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.volumes import MARKER_FILE, prepare_volume, read_marker
 from epochlake.metastore import delta_commits
+from epochlake.metastore.announcing import stored_leases
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Identity, Transition
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.metastore.root import Root
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.golden import FORMATS
 from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, store

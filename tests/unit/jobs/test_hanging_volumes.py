@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.status import status
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.repair import repair
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.volumes import MARKER_FILE
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.jobs.views.status import status
 from epochlake.metastore import deadlines
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.delta_commits import commit_uri
 from epochlake.placement.consistency import BarrierLevel
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.hanging import hanging

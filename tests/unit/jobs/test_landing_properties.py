@@ -14,14 +14,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from epochlake.jobs.dataplane.copying import PieceCopy
-from epochlake.jobs.dataplane.files import DataFile, cut_id, path_of
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
-from epochlake.jobs.dataplane.pieces import Part, holds
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import Batch, Landing
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.commit_phase import Batch, Landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.files import DataFile, cut_id, path_of
+from epochlake.jobs.replicas.intervals import Part, holds
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
+from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.placements import Placement, Since, highs, index_of, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, majority

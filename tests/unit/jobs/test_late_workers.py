@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import commits, vacuum
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
-from epochlake.jobs.dataplane.files import DataFile, path_of
-from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced, merged_id
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Unreachable
-from epochlake.jobs.dataplane.pieces import all_of
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.streaming import ThreadCopier
+from epochlake.jobs.replicas import commits
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.copying import copy_data_file, file_copy
+from epochlake.jobs.replicas.files import DataFile, path_of
+from epochlake.jobs.replicas.intervals import all_of
+from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced, merged_id
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.jobs.upkeep import vacuum
 from epochlake.metastore import storage
 from epochlake.placement.tokens import range_label
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import ledger as module
-from epochlake.jobs.dataplane.files import DataFile, cut_id, directory_of
-from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced
-from epochlake.jobs.dataplane.pieces import holds, missing, select, superseded
+from epochlake.jobs.replicas import ledger as module
+from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of
+from epochlake.jobs.replicas.intervals import holds, missing, select, superseded
+from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
 from epochlake.placement.tokens import range_label

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
 from tests.support.rings import QUICK, Place, rebuild, ringed

@@ -8,24 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import administration, announcing, compaction, lost_epochs
-from epochlake.jobs.administration import status
+from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.pipeline.replicas import address_of
-from epochlake.jobs.repair import repair
-from epochlake.metastore import delta_commits, follower
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.upkeep import compaction, lost_epochs
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.views import status
+from epochlake.metastore import announcing, delta_commits
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.following import follower
 from epochlake.metastore.log import cutting
 from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import COLUMNS, FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.command_line import CommandLine
@@ -125,7 +127,7 @@ def test_a_run_that_was_killed_after_its_commit_is_finished_by_the_next(
     with monkeypatch.context() as killed:
         killed.setattr(lost_epochs, "_tell_zookeeper", lambda _: 1 / 0)
         killed.setattr(lost_epochs.Cluster, "close", lambda _: None)
-        killed.setattr("epochlake.metastore.snapshots.Snapshots.put_aside", lambda *_: 1 / 0)
+        killed.setattr("epochlake.metastore.following.snapshots.Snapshots.put_aside", lambda *_: 1 / 0)
         assert went_back.json("log", "accept-loss").code == 1
     assert went_back.json("log", "accept-loss").code == 3  # no second incarnation
     opened = Cluster(cluster.configuration)

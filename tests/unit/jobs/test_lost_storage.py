@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator import fencing
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane import volumes
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.repair import repair
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas import volumes
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import (
     FOUR,

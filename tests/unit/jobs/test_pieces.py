@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
-from epochlake.jobs.dataplane.files import DataFile, cut_id, directory_of, path_of
-from epochlake.jobs.dataplane.pieces import Part, all_of, holds, merged, missing, select, without
+from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of, path_of
+from epochlake.jobs.replicas.intervals import Part, all_of, holds, merged, missing, select, without
 from epochlake.placement.tokens import range_label
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.dataplane.commits import drop_ranges, segregate
-from epochlake.jobs.dataplane.files import path_of
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.dataplane.vacuum import vacuum
-from epochlake.jobs.pipeline import batches, landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate import batches
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.commits import drop_ranges, segregate
+from epochlake.jobs.replicas.files import path_of
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.upkeep.vacuum import vacuum
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, range_label

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from epochlake.jobs.pipeline.cover import choose_for_read, grouped, named, ranges_of, refined, routes
+from epochlake.jobs.gate.routing import choose_for_read, grouped, named, ranges_of, refined, routes
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.placements import Placement, highs, index_of
 from epochlake.placement.consistency import ConsistencyLevel, majority

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.dataplane import commits
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.replica import ReplicaSnapshot
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline import pipeline as pipeline_module
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import Landing
-from epochlake.jobs.pipeline.pipeline import Pipeline
-from epochlake.jobs.pipeline.replicas import open_all, open_to_read
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import pipeline as pipeline_module
+from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas import commits
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.opening import open_all, open_to_read
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import VolumeId
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
 from tests.support.slices import THOROUGH

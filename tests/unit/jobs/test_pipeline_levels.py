@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.placement.errors import InvalidRequest
 
@@ -98,7 +98,7 @@ def test_a_marker_that_vanishes_during_the_commit_is_no_acknowledgement(
 
 
 def lose_during_commit(monkeypatch: pytest.MonkeyPatch, cluster: SmallCluster, node: str) -> None:
-    from epochlake.jobs.dataplane import commits
+    from epochlake.jobs.replicas import commits
 
     volume, commit = cluster.volume(node), commits._commit
 

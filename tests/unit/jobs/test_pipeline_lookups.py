@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from epochlake.jobs.pipeline.lookups import volume_for_reads, volumes_for_writes
+from epochlake.jobs.gate.lookups import volume_for_reads, volumes_for_writes
 from epochlake.metastore.metadata.cluster import ClusterMetadata, Tablets
 from epochlake.metastore.metadata.events import CreateKeyspace
 from epochlake.metastore.metadata.model import Transition
 from epochlake.placement.ring.state import Step
+from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
-from epochlake.placement.transitions import Kind, Stage
 
 from tests.support.histories import (
     INITIALISE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator import tablets as tablet_track
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.killing import write_all_the_time

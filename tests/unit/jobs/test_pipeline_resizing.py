@@ -8,17 +8,17 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.dataplane.commits import segregate, straddling
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.commits import segregate, straddling
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.metadata.events import DecideResize, FinishResize
 from epochlake.metastore.metadata.placements import highs
-from epochlake.placement.resizing import Resize
+from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tokens import tablet_label
 
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.dataplane.staging import StagedFile
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.pipeline.landing import Landing
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata

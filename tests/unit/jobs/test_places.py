@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.administration import places
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 
 from tests.support.command_line import CommandLine
 

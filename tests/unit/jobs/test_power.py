@@ -12,23 +12,23 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.cluster import init_cluster
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.dataplane.copying import file_copy
-from epochlake.jobs.dataplane.encoding import StagingPlan, encode_rows
-from epochlake.jobs.dataplane.fences import open_session, raise_fence
-from epochlake.jobs.dataplane.files import DataFile, path_of
-from epochlake.jobs.dataplane.ledger import Ledger, Merge, Replaced
-from epochlake.jobs.dataplane.merging import MergePlan, RangeMerge, encode
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.streaming import ThreadCopier
-from epochlake.jobs.dataplane.volumes import require_volume
-from epochlake.jobs.pipeline.batches import decide, decided
+from epochlake.jobs.gate.batches import decide, decided
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.copying import file_copy
+from epochlake.jobs.replicas.encoding import StagingPlan, encode_rows
+from epochlake.jobs.replicas.fences import open_session, raise_fence
+from epochlake.jobs.replicas.files import DataFile, path_of
+from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
+from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, encode
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration, StorageSettings
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.metastore import init_cluster
 from epochlake.placement.tokens import TOKEN
 
 from tests.support.logs import chain, put

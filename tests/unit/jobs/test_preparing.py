@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs.dataplane import commits
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas import commits
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Identity

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from epochlake.jobs.pipeline.pipeline import Pipeline
+from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import announcing, compaction
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.dataplane.commits import segregate
-from epochlake.jobs.dataplane.comparing import IN_TRANSITION
-from epochlake.jobs.dataplane.damage import StoredFile
-from epochlake.jobs.dataplane.replica import open_snapshot
-from epochlake.jobs.repair import repair
+from epochlake.jobs.replicas.commits import segregate
+from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.comparing import IN_TRANSITION
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore import announcing
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
@@ -95,7 +96,7 @@ def test_a_repair_planned_before_a_tablet_moved_is_refused_and_planned_again(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C gives the tablet up between the plan and the copy: nothing of it may come back to C."""
-    from epochlake.jobs import repair as module
+    from epochlake.jobs.upkeep import repair as module
 
     with table.without("C"):
         write_versions(table, dict.fromkeys(range(50), "x"))
@@ -173,7 +174,7 @@ def test_a_file_that_is_damaged_everywhere_is_neither_healed_nor_copied(table: S
 
 
 def test_of_bytes_that_all_decode_but_differ_most_votes_win() -> None:
-    from epochlake.jobs.dataplane.damage import Checked, outvoted
+    from epochlake.jobs.replicas.damage import Checked, outvoted
 
     good, odd = Checked("one", None), Checked("two", None)
     bad = Checked(None, "torn")

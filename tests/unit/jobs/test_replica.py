@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from deltalake import DeltaTable
-from epochlake.jobs.dataplane.commits import commit_files
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, Unreachable
-from epochlake.jobs.dataplane.replica import create_replica, open_snapshot
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
+from epochlake.jobs.replicas.replica import create_replica, open_snapshot
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
@@ -201,7 +201,7 @@ def store_nothing(file):  # type: ignore[no-untyped-def]
 
 
 def test_preparing_a_volume_twice_is_the_same_and_foreign_ones_are_refused(tmp_path: Path) -> None:
-    from epochlake.jobs.dataplane.volumes import prepare_volume
+    from epochlake.jobs.replicas.volumes import prepare_volume
 
     uri = make_volume(tmp_path, 1)
     assert prepare_volume(uri, marker(1)) == marker(1)

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.dataplane import commits, fences
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
-from epochlake.jobs.dataplane.fences import close_sessions, open_session, raise_fence
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
-from epochlake.jobs.dataplane.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas import commits, fences
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.fences import close_sessions, open_session, raise_fence
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from epochlake.jobs.dataplane import commits, fences, states
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, relabel
-from epochlake.jobs.dataplane.fences import close_sessions, open_session, raise_fence
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.outcomes import Unreachable
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.states import ReplicaState
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.repair import repair
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas import commits, fences, states
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel
+from epochlake.jobs.replicas.fences import close_sessions, open_session, raise_fence
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.outcomes import Unreachable
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.states import ReplicaState
+from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label
 

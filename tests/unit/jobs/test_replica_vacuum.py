@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges
-from epochlake.jobs.dataplane.fences import close_sessions, open_session
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.vacuum import Vacuumed, removal_times, vacuum
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.fences import close_sessions, open_session
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.upkeep.vacuum import Vacuumed, removal_times, vacuum
 from epochlake.metastore.storage import TEMPORARY
 from epochlake.placement.tokens import tokens_of_label
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.resizing import plan_resize
-from epochlake.jobs.coordinator.planning import Loads, cluster_load
-from epochlake.jobs.coordinator.resize_planning import colocating_transitions, planned_resizes, replica_sets_with
+from epochlake.jobs.views.resizing import plan_resize
 from epochlake.metastore.configuration import TabletSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DecideResize, SetMaintenance, StartTransitions
 from epochlake.metastore.metadata.model import TabletOptions, VolumeId
+from epochlake.metastore.planning.balancing import Loads, cluster_load
+from epochlake.metastore.planning.resizing import colocating_transitions, planned_resizes, replica_sets_with
 from epochlake.placement.balancing.model import Hold
-from epochlake.placement.resizing import Resize
-from epochlake.placement.transitions import Kind
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.transitions import Kind
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.histories import applied, joined, small_cluster, table

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.receipts import Receipts
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.pipeline.errors import ConsistencyNotReached
-from epochlake.jobs.repair import repair
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.receipts import Receipts
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Stage
+from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
 from tests.support.rings import FOUR as FOUR_ON_RING

@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane.copying import copy_data_file, file_copy
-from epochlake.jobs.dataplane.cutting import cut
-from epochlake.jobs.dataplane.damage import StoredFile, check_bytes
-from epochlake.jobs.dataplane.files import DataFile, new_file_id, path_of
-from epochlake.jobs.dataplane.pieces import Part
-from epochlake.jobs.dataplane.replica import ReplicaAddress
-from epochlake.jobs.dataplane.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
+from epochlake.jobs.replicas.copying import copy_data_file, file_copy
+from epochlake.jobs.replicas.cutting import cut
+from epochlake.jobs.replicas.damage import StoredFile, check_bytes
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.intervals import Part
+from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
 
 from tests.support.replicas import make_replica, store
 

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs import segregation
-from epochlake.jobs.dataplane.commits import commit_files, straddling
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.streaming import Pace
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
-from epochlake.jobs.segregation import Segregation, ThreadSegregator, boundaries_within, segregate_replica
+from epochlake.jobs.coordinator.effects import pre_split as segregation
+from epochlake.jobs.coordinator.effects.pre_split import (
+    Segregation,
+    ThreadSegregator,
+    boundaries_within,
+    segregate_replica,
+)
+from epochlake.jobs.replicas.commits import commit_files, straddling
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.streaming import Pace
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.placement.tokens import MIN_TOKEN, tablet_ranges, tokens_of_label
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs import administration, announcing
+from epochlake.jobs import administration
 from epochlake.jobs.administration import reusing, unused_files
 from epochlake.jobs.administration.nodes import VolumeSpec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane import clearing
-from epochlake.jobs.dataplane.volumes import MARKER_FILE
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.replicas.volumes import MARKER_FILE
+from epochlake.jobs.upkeep import clearing
+from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import NodeState

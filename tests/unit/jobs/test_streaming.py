@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.dataplane import sealing, streaming
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.dataplane.copying import PieceCopy, file_copy, link_data_file
-from epochlake.jobs.dataplane.fences import raise_fence
-from epochlake.jobs.dataplane.files import DataFile, cut_id, new_file_id
-from epochlake.jobs.dataplane.outcomes import Acknowledged, AlreadyApplied, SessionClosed
-from epochlake.jobs.dataplane.pieces import Part, select
-from epochlake.jobs.dataplane.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.dataplane.sealing import require_sealed
-from epochlake.jobs.dataplane.streaming import Copied, ThreadCopier, plan_streaming
+from epochlake.jobs.replicas import sealing, streaming
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.copying import PieceCopy, file_copy, link_data_file
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.files import DataFile, cut_id, new_file_id
+from epochlake.jobs.replicas.intervals import Part, select
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, SessionClosed
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.sealing import require_sealed
+from epochlake.jobs.replicas.streaming import Copied, ThreadCopier, plan_streaming
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label

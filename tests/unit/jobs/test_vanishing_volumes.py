@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from deltalake.exceptions import DeltaError
-from epochlake.jobs.administration.reachability import probe
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.dataplane.vacuum import vacuum
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.repair import repair
-from epochlake.jobs.verification import verify_replicas
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.replicas.reachability import probe
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.vacuum import vacuum
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import StorageUnavailable
 

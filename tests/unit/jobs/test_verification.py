@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs import verification
-from epochlake.jobs.dataplane.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.dataplane.outcomes import Acknowledged
-from epochlake.jobs.dataplane.pieces import merged
-from epochlake.jobs.pipeline import landing
-from epochlake.jobs.verification import expected_ranges_on, owned_exactly, verify_replicas
+from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.intervals import merged
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.upkeep import verification
+from epochlake.jobs.upkeep.verification import expected_ranges_on, owned_exactly, verify_replicas
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.ring.state import Step
+from epochlake.placement.tablets.transitions import Stage
 from epochlake.placement.tokens import tokens_of_label
-from epochlake.placement.transitions import Stage
 from hypothesis import given
 from hypothesis import strategies as st
 

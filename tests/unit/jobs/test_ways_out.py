@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.coordinator import tablets as tablet_track
-from epochlake.jobs.pipeline import landing
+from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import commit_phase as landing
 from epochlake.metastore.metadata.model import NodeState, RequestState
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.ring.checks import gaining
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support import rings
 from tests.support.clusters import SmallTable, placed, without_zookeeper

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from epochlake.metastore import commit
-from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.committing import committer as commit
+from epochlake.metastore.committing.committer import Committed, Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.errors import (
     CommitTimeout,
     CommitUnknown,
@@ -20,8 +21,7 @@ from epochlake.metastore.errors import (
     StorageUnavailable,
     WrongCluster,
 )
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Position
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.in_memory import InMemoryLog

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
-from epochlake.metastore import commit
-from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.committing import committer as commit
+from epochlake.metastore.committing.committer import Committed, Committer
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, Rejected
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries

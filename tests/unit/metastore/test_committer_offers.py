@@ -9,19 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from epochlake.metastore import commit
-from epochlake.metastore.commit import Committed, Committer
-from epochlake.metastore.commit_queue import Meanwhile
+from epochlake.metastore.committing import committer as commit
+from epochlake.metastore.committing.committer import Committed, Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.queue import Meanwhile
+from epochlake.metastore.committing.submissions import Proposal, Submission, decode_proposals, encode_proposals
 from epochlake.metastore.errors import (
     CommitUnknown,
 )
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.metadata.events import (
     PauseChanges,
     SwitchBalancing,
 )
-from epochlake.metastore.submissions import Proposal, Submission, decode_proposals, encode_proposals
 
 from tests.support.committing import (
     SteppedLog,

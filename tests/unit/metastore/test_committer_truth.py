@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from epochlake.metastore import commit
-from epochlake.metastore.commit import Committed, Committer
+from epochlake.metastore.committing import committer as commit
+from epochlake.metastore.committing.committer import Committed, Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.submissions import Submission, encode_proposals
 from epochlake.metastore.errors import (
     CommitTimeout,
     CommitUnknown,
@@ -16,8 +18,7 @@ from epochlake.metastore.errors import (
     Rejected,
     StorageUnavailable,
 )
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
@@ -30,7 +31,6 @@ from epochlake.metastore.metadata.events import (
     ResumeChanges,
     SwitchBalancing,
 )
-from epochlake.metastore.submissions import Submission, encode_proposals
 
 from tests.support.committing import Claimer, SteppedLog, SteppedQueue, Steps, assert_sound, outcome_of
 from tests.support.logs import (

@@ -27,7 +27,7 @@ from epochlake.metastore.errors import (
     StorageUnavailable,
     UnknownFormat,
 )
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
@@ -349,12 +349,12 @@ def test_a_handle_that_was_idle_for_long_at_the_tail_still_appends(uri: str) -> 
 
 COMMITTING = """
 import sys
-from epochlake.metastore.commit import Committer
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.committing.committer import Committer
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.metadata.events import Initialise, SwitchBalancing, TakeSnapshot
-from epochlake.metastore.snapshots import Snapshots, SnapshotWriter
+from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
 
 create_log_table(sys.argv[1])
 first, second = (Committer(Follower(DeltaLog(sys.argv[1])), LocalQueue(), author="a") for _ in range(2))

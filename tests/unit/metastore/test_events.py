@@ -54,10 +54,10 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     Volume,
 )
-from epochlake.placement.resizing import Resize
-from epochlake.placement.tablet_map import TabletMap
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.tablet_map import TabletMap
+from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TABLET_BITS
-from epochlake.placement.transitions import Kind, Stage
 
 from tests.support import ring_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table

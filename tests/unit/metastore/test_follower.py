@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from epochlake.metastore.errors import HashMismatch, LogGap, LogUnreadable, UnknownFormat, WaitTimeout
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.metastore import snapshots
+from epochlake.metastore.committing.submissions import Submission, decode_proposals, encode_proposals
 from epochlake.metastore.coordination.head import Head, decode_head
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.coordination.leases import decode as decode_lease
 from epochlake.metastore.errors import UnknownFormat
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following import snapshots
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.snapshots import Snapshots, decode_snapshot, encode_snapshot, format_of
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import ASKED, Entry, decode_event, encode_event, entry_hash, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import EVENT_KINDS, GENERATION, KINDS, PauseChanges, TakeSnapshot
 from epochlake.metastore.metadata.fence import Fence
-from epochlake.metastore.snapshots import Snapshots, decode_snapshot, encode_snapshot, format_of
-from epochlake.metastore.submissions import Submission, decode_proposals, encode_proposals
 
 from tests.support import golden
 from tests.support.format_examples import EVENTS

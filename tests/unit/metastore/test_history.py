@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from epochlake.metastore import verification
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised
-from epochlake.metastore.history import Change, diff, entries, metadata_at, verify
+from epochlake.metastore.following import verification
+from epochlake.metastore.following.history import Change, diff, entries, metadata_at, verify
+from epochlake.metastore.following.snapshots import Snapshots, encode_snapshot
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, entry_hash
 from epochlake.metastore.log.in_memory import InMemoryLog
@@ -30,9 +31,8 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.model import Volume
-from epochlake.metastore.snapshots import Snapshots, encode_snapshot
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.transitions import FORWARD, SESSION_STAGES, Kind, Stage
+from epochlake.placement.tablets.transitions import FORWARD, SESSION_STAGES, Kind, Stage
 
 from tests.support.random_histories import History, as_entry, create_table, random_history, small_cluster
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from epochlake.metastore.commit import Committer
+from epochlake.metastore.committing.committer import Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.errors import LogTorn, LogWentBack
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of
 
@@ -123,7 +123,7 @@ ANNOUNCED: list[tuple[str, Callable[[list[Entry]], Position], str]] = [
 def test_a_log_that_does_not_hold_what_zookeeper_knows_takes_no_append(
     uri: str, announced: Callable[[list[Entry]], Position], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("epochlake.metastore.follower.BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr("epochlake.metastore.following.follower.BEHIND_SECONDS", 0.0)
     entries = chain(6)
     append(uri, entries)
     commits = Committer(Follower(DeltaLog(uri)), Announcing(announced(entries)), author="test")

@@ -6,8 +6,10 @@ import random
 from collections import Counter
 
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.history import replay
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.history import replay
+from epochlake.metastore.following.quorums import quorums_of
+from epochlake.metastore.following.snapshots import decode_snapshot, encode_snapshot
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -24,8 +26,6 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
 from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
-from epochlake.metastore.quorums import quorums_of
-from epochlake.metastore.snapshots import decode_snapshot, encode_snapshot
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test

@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from epochlake.metastore.errors import LogGap
+from epochlake.metastore.following.quorums import QUORUM, quorums_of, verify_quorums
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -20,9 +21,8 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import NodeState, RequestKind
-from epochlake.metastore.quorums import QUORUM, quorums_of, verify_quorums
 from epochlake.placement.ring.state import Step
-from epochlake.placement.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.histories import applied, keyspace, register, ring_cluster, small_cluster, start, steps, table
 from tests.support.random_histories import random_history, random_ring_history

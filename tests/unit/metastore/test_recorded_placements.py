@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from epochlake.metastore.commit import Committed
+from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.follower import Follower
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.verification import verify
 from epochlake.metastore.log.entry import Entry, encode_event, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.attachments import decode_replicas
@@ -15,7 +16,6 @@ from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import CreateKeyspace, DropKeyspace, FinishRequest
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind
 from epochlake.metastore.metadata.rings import ring_state
-from epochlake.metastore.verification import verify
 from epochlake.placement.ring import placements
 from epochlake.placement.ring.placements import calculated
 from epochlake.placement.ring.strategies import Replication, natural_replicas

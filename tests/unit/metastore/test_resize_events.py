@@ -9,7 +9,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DecideResize, FinishResize
 from epochlake.metastore.metadata.placements import index_of
-from epochlake.placement.resizing import Resize
+from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 from hypothesis import given
 from hypothesis import strategies as st

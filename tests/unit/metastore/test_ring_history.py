@@ -11,17 +11,19 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from epochlake.metastore import columns, tables, verification
 from epochlake.metastore.errors import Rejected, UnknownFormat
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.history import diff, metadata_at, verify
+from epochlake.metastore.following import verification
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.history import diff, metadata_at, verify
+from epochlake.metastore.following.snapshots import Snapshots, decode_snapshot, encode_snapshot
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AdvanceOperation, CreateKeyspace, Event, StartRequest
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.metastore.metadata.placements import highs
 from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
-from epochlake.metastore.snapshots import Snapshots, decode_snapshot, encode_snapshot
+from epochlake.metastore.tables import columns
+from epochlake.metastore.tables import metadata as tables
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.placements import calculated, same

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from epochlake.metastore import snapshots as snapshots_module
-from epochlake.metastore.commit import Committer
+from epochlake.metastore.committing.committer import Committer
+from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, Rejected, UnknownFormat
-from epochlake.metastore.follower import Follower
-from epochlake.metastore.history import metadata_at
-from epochlake.metastore.local_queue import LocalQueue
+from epochlake.metastore.following import snapshots as snapshots_module
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.history import metadata_at
+from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter, decode_snapshot, encode_snapshot
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -28,8 +29,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
     TakeSnapshot,
 )
-from epochlake.metastore.snapshots import Snapshots, SnapshotWriter, decode_snapshot, encode_snapshot
-from epochlake.placement.transitions import Kind
+from epochlake.placement.tablets.transitions import Kind
 
 from tests.support.failures import no_room_to_write
 from tests.support.histories import INITIALISE, keyspace, register, small_cluster, table

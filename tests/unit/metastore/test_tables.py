@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from epochlake.metastore import columns, tables
-from epochlake.metastore.history import diff
+from epochlake.metastore.following.history import diff
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind
-from epochlake.placement.tablet_map import TabletMap
+from epochlake.metastore.tables import columns
+from epochlake.metastore.tables import metadata as tables
+from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import tablet_label, tablet_range
 
 from tests.support.random_histories import random_history, small_cluster

@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from epochlake.metastore.coordination import embedded
-from epochlake.metastore.coordination.embedded import EmbeddedZooKeeper
-from epochlake.metastore.coordination.embedded_files import files_of
-from epochlake.metastore.coordination.embedded_server import configuration_of
-from epochlake.metastore.coordination.room import full_disk
+from epochlake.metastore.coordination.embedded import zookeeper as embedded
+from epochlake.metastore.coordination.embedded.files import files_of
+from epochlake.metastore.coordination.embedded.room import full_disk
+from epochlake.metastore.coordination.embedded.server import configuration_of
+from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeeper
 from epochlake.metastore.errors import CoordinationUnavailable
 
 from tests.support.failures import mounted

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from epochlake.metastore.coordination import zookeeper_jars as module
-from epochlake.metastore.coordination.zookeeper_jars import ZooKeeperMissing, zookeeper_jars
+from epochlake.metastore.coordination.embedded import jars as module
+from epochlake.metastore.coordination.embedded.jars import ZooKeeperMissing, zookeeper_jars
 
 
 def test_they_are_in_the_installed_package() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from epochlake.placement.allocation import VolumeTable, allocate_tablets
 from epochlake.placement.balancing.model import ClusterLoad, Plan
+from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets
 
 TIB = 1 << 40
 GIB = 1 << 30

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from epochlake.placement.allocation import VolumeTable, allocate_tablets, apportion
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
+from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets, apportion
 
 TIB = 1 << 40
 

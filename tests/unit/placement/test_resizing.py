@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.resizing import Goal, Resize, TableSizes, colocations, decide, siblings_apart
+from epochlake.placement.tablets.resizing import Goal, Resize, TableSizes, colocations, decide, siblings_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.ring.nodetool import from_describering, from_ring
-from epochlake.placement.ring.simulate import simulate
+from epochlake.placement.what_if.nodetool import from_describering, from_ring
+from epochlake.placement.what_if.simulate import simulate
 
 KEYSPACES = {"ks": {"strategy": "NetworkTopologyStrategy", "replication": {"east": "2", "west": "1"}}}
 

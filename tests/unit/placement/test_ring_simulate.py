@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.ring.simulate import simulate
 from epochlake.placement.ring.tokens import MIN_TOKEN
+from epochlake.placement.what_if.simulate import simulate
 
 from tests.unit.placement.ring_oracles import PLACEMENT_FILES, TRANSITION_FILES, cases, document, stripped
 

@@ -12,24 +12,24 @@ from epochlake.placement.ring.movement import Movement
 from epochlake.placement.ring.placements import NO_CHANGE, NO_DELTA, Assignment, Delta
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
-from epochlake.placement.ring.simulation import quorums
-from epochlake.placement.ring.simulation.histories import STEPS, QuorumsDisjoint, simulate_quorums
-from epochlake.placement.ring.simulation.placements import (
+from epochlake.placement.ring.state import Operation, RingState
+from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated
+from epochlake.placement.ring.strategies import Replication
+from epochlake.placement.simulation import quorums
+from epochlake.placement.simulation.histories import STEPS, QuorumsDisjoint, simulate_quorums
+from epochlake.placement.simulation.placements import (
     CONFIGURATIONS,
     Configuration,
     SimulationFailure,
     simulate_placements,
 )
-from epochlake.placement.ring.simulation.quorums import (
+from epochlake.placement.simulation.quorums import (
     View,
     all_views,
     disjoint_in_history,
     disjoint_in_step,
     disjoint_quorums,
 )
-from epochlake.placement.ring.state import Operation, RingState
-from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated
-from epochlake.placement.ring.strategies import Replication
 from msgspec.structs import replace
 
 from tests.unit.placement.ring_rings import KS, cluster, in_a_row, member, network, simple

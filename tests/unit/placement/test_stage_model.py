@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from epochlake.placement import consistency, transitions
+from epochlake.placement import consistency
 from epochlake.placement.ring.operations import plan_join
 from epochlake.placement.ring.state import RingState, Step
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated
 from epochlake.placement.ring.tokens import range_of
-from epochlake.placement.transitions import BACKWARD, FORWARD, READS, WRITES, Kind, Selector, Stage
+from epochlake.placement.tablets import transitions
+from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, READS, WRITES, Kind, Selector, Stage
 
 from tests.support.slices import THOROUGH
 from tests.support.stage_model import Begin, Broken, Rules, Scenario, explore

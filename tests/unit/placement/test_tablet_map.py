@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tablet_map import CHUNK, NO_REPLICA, TabletMap
+from epochlake.placement.tablets.tablet_map import CHUNK, NO_REPLICA, TabletMap
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from epochlake.placement.consistency import majorities_meet
-from epochlake.placement.transitions import (
+from epochlake.placement.tablets.transitions import (
     BACKWARD,
     FORWARD,
     READS,

@@ -1,0 +1,1 @@
+"""What a round does outside the metadata before it commits."""

@@ -1,0 +1,137 @@
+"""What the coordinator does to replica tables on behalf of a tablet's stage: preparing, streaming, cleaning up.
+
+Side effects come before the commit of the step that relies on them and can all be done again, so a coordinator may die
+anywhere. Whatever cannot be done is raised as `SideEffectFailed`, with what stands in the way.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from epochlake.jobs.coordinator.effects.replicas import (
+    commit_streamed,
+    copies_for,
+    drop,
+    make_replica,
+    open_replica,
+    place_of,
+    was_never_made,
+)
+from epochlake.jobs.coordinator.effects.sources import Sources
+from epochlake.jobs.coordinator.errors import SideEffectFailed
+from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_place
+from epochlake.jobs.replicas.copying import link_data_file
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.ledger import Ledger
+from epochlake.jobs.replicas.outcomes import Unreachable
+from epochlake.jobs.replicas.receipts import Receipts
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.streaming import Copier, ThreadCopier
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.placement.tablets.transitions import Kind, Stage
+from epochlake.placement.tokens import Interval, tablet_label, tokens_of_label
+
+logger = logging.getLogger(__name__)
+
+FIRST_STAGES = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET, Stage.REVERT_MIGRATION})
+"""Stages in which the pending replica's table need not be there yet."""
+
+
+def prepare_pending(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None = None) -> None:
+    """Make the pending replica ready for writes: its table is there, and nothing of the tablet is left in it.
+
+    What an earlier transition left behind is dropped under the new fence, so that no late write of it can come after.
+    That happens once for each transition: a coordinator that was paused just before would take rows away which have
+    been acknowledged since (tests/support/stage_model.py).
+    """
+    if not _should_exist(metadata, transition.table_id, transition.pending):
+        make_replica(metadata, transition.table_id, transition.pending, metadata.fence, receipts)
+    since = transition.started_epoch
+    name = f"prepare-{transition.table_id}-{transition.tablet}-{since}"
+    drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name, since=since)
+
+
+def stream(
+    metadata: ClusterMetadata,
+    transition: Transition,
+    copier: Copier,
+    ledger: Ledger,
+    receipts: Receipts | None = None,
+) -> int:
+    """Bring the tablet's files to the pending replica, under the session of the stage; the bytes that were copied."""
+    assert transition.session is not None
+    target = open_replica(metadata, transition.table_id, transition.pending)
+    copies = copies_for(ledger, _sources(metadata, transition, receipts), target, *tokens_of(metadata, transition))
+    if transition.kind is Kind.INTRANODE_MIGRATION:
+        copier = ThreadCopier(how=link_data_file)
+    copied = copier.copy(copies)
+    if copied.failed:
+        # What has arrived stays in the directory and need not be copied again; none of it is committed by itself.
+        first = next(iter(copied.failed.values()))
+        raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
+    # A later try of the session brings what has come to the sources since.
+    place = (transition.table_id, transition.pending)
+    commit_streamed(ledger, metadata, *place, copied.arrived, transition.session, metadata.epoch, receipts)
+    return sum(file.size for file in copied.arrived)
+
+
+def clean_up_leaving(metadata: ClusterMetadata, transition: Transition) -> None:
+    """Drop the tablet from the replica that it has left. A node that is gone for good has nothing to clean."""
+    if transition.leaving is not None:
+        _drop_unless_gone(metadata, transition, transition.leaving)
+
+
+def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
+    """Drop the tablet from the replica that it was to come to, and close the session of its streaming there."""
+    place = (transition.table_id, transition.pending)
+    address = place_of(metadata, *place)
+    if not _should_exist(metadata, *place) and was_never_made(address):
+        return
+    fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_place(metadata).get(place, frozenset()))
+    if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
+        raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
+    _drop_unless_gone(metadata, transition, transition.pending)
+
+
+def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
+    """First and last token of a tablet in transition."""
+    count = metadata.tablets.maps[transition.table_id].count
+    return tokens_of_label(tablet_label(transition.tablet, count))
+
+
+def _sources(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None) -> list[ReplicaSnapshot]:
+    """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
+
+    The second also where the leaving replica has been declared lost since its migration began.
+    """
+    sources = Sources(metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
+    leaving = transition.leaving
+    if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
+        return sources.quorum(transition.replicas, transition.pending)
+    return [sources.of(leaving)]
+
+
+def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
+    """Whether a replica table must be on the volume already: making one where it was lost would hide the loss."""
+    if len(metadata.tablets.maps[table_id].tablets_on([volume])):
+        return True
+    return any(
+        transition.pending == volume and transition.stage not in FIRST_STAGES
+        for key, transition in metadata.tablets.transitions.items()
+        if key[0] == table_id
+    )
+
+
+def _drop_unless_gone(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
+    try:
+        _drop(metadata, transition, volume)
+    except SideEffectFailed:
+        node = metadata.directory.node_of_volume[volume]
+        if not is_gone(metadata, volume):
+            raise
+        logger.info("node %s is %s: nothing to clean up on it", node.name, node.state)
+
+
+def _drop(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
+    drop(metadata, transition.table_id, volume, [tokens_of(metadata, transition)])

@@ -1,0 +1,1 @@
+"""A track for each kind of work that a round moves on."""

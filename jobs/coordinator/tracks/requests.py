@@ -1,0 +1,124 @@
+"""The track of topology requests: taken up with their plans, and ended when everything that they need is done.
+
+The one idea: a request that cannot go on says why and waits, and never stands in the way of another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from epochlake.jobs.coordinator.effects.sweeping import Sweeper
+from epochlake.jobs.coordinator.errors import SideEffectFailed
+from epochlake.jobs.coordinator.tracks.track import Tally
+from epochlake.jobs.replicas.store import Store
+from epochlake.metastore.committing.committer import Planner
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Event, FinishRequest
+from epochlake.metastore.metadata.events.losses import DECLARING
+from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest
+from epochlake.metastore.metadata.rings import operation_of_request
+from epochlake.metastore.planning.ring import next_replication_step, replication_left, started
+
+logger = logging.getLogger(__name__)
+
+NOT_YET = frozenset({"replicas-left", "operation-in-flight", "replication-not-reached"})
+"""Why a request that goes on has not ended: nothing to report."""
+
+
+class RequestTrack:
+    """Starts and finishes topology requests; prepares the steps of changes of replication."""
+
+    def __init__(self, cluster: Store, sweeper: Sweeper, tally: Tally) -> None:
+        self._cluster = cluster
+        self._sweeper = sweeper
+        self._tally = tally
+        self._tokens = cluster.configuration.ring.tokens_per_node
+        self.blocked: list[str] = []
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        progressed = False
+        for request in sorted(metadata.open_requests(), key=_is_about_live_storage):
+            now = self._cluster.metadata
+            if request.paused:
+                why = request.detail or "no reason given"
+                self.blocked.append(f"{name_of(now, request)} is paused ({why}): resume it, or cancel it")
+                continue
+            try:
+                progressed |= self._advance(now, request)
+            except Rejected as rejected:
+                logger.info("%s", rejected)
+                self.blocked.append(f"{name_of(now, request)}: {rejected.reason}")
+            except SideEffectFailed as failure:
+                logger.info("%s", failure)
+                self.blocked.append(f"{name_of(now, request)}: {failure}")
+        return progressed
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        return not any(metadata.open_requests())
+
+    def _advance(self, metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+        if request.state is RequestState.PENDING and _may_end(metadata, request):
+            return self._finish(metadata, request)
+        if request.state is RequestState.PENDING:
+            self._cluster.commit(_while(request, lambda now: started(now, request, self._tokens)))
+            return True
+        if _begins_a_step(metadata, request):
+            self._cluster.commit(_while(request, lambda now: next_replication_step(now, request)))
+            return True
+        return self._finish(metadata, request)
+
+    def _finish(self, metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+        event = FinishRequest(request.request_id)
+        try:
+            metadata.check(event)
+        except Rejected as rejected:
+            if rejected.code in NOT_YET:
+                return False
+            raise
+        self._sweeper.sweep(metadata, request)
+        self._cluster.commit(event)
+        self._tally.requests_finished += 1
+        return True
+
+
+def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
+    """A request for people: what it does to whom."""
+    if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+        return f"change of the replication of keyspace {request.keyspace}"
+    return f"{request.kind} of node {metadata.directory.nodes[request.node_id].name}"
+
+
+def _is_about_live_storage(request: TopologyRequest) -> bool:
+    """False for what declares a node lost: it is looked at first, as others may wait for that storage."""
+    return request.kind not in DECLARING
+
+
+def _may_end(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    try:
+        metadata.check(FinishRequest(request.request_id))
+    except Rejected:
+        return False
+    return True
+
+
+def _begins_a_step(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    return (
+        request.kind is RequestKind.KEYSPACE_RF_CHANGE
+        and request.state is RequestState.RUNNING
+        and operation_of_request(metadata, request.request_id) is None
+        and bool(replication_left(metadata, request))
+    )
+
+
+def _while(request: TopologyRequest, plan: Callable[[ClusterMetadata], Event | None]) -> Planner:
+    """A planner of the event that `plan` gives as long as nobody has moved the request on."""
+
+    def planned(metadata: ClusterMetadata) -> Event:
+        event = plan(metadata) if metadata.request(request.request_id) == request else None
+        if event is None:
+            raise Rejected("stale-plan", f"request {request.request_id} has been moved on by somebody else")
+        return event
+
+    return planned

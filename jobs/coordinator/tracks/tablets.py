@@ -1,0 +1,268 @@
+"""The track of tablets: each transition is moved on through its stages, and new ones begin when there is room.
+
+Fences first, then the side effects of every stage, then one commit of all the stages that may follow: many tablets in
+one epoch (seed 000, "Tablet transitions").
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+from epochlake.jobs.coordinator.effects.tablets import (
+    clean_up_leaving,
+    clean_up_target,
+    prepare_pending,
+    stream,
+)
+from epochlake.jobs.coordinator.errors import SideEffectFailed
+from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, barrier_of, is_gone
+from epochlake.jobs.coordinator.loads import measure_loads
+from epochlake.jobs.coordinator.tracks.track import Tally
+from epochlake.jobs.replicas.store import Store
+from epochlake.jobs.replicas.streaming import Copier
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.committing.committer import Planner
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    AdvanceTransitions,
+    Event,
+    FinishTransitions,
+    StageChange,
+    StartTransitions,
+)
+from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
+from epochlake.metastore.planning.balancing import BEFORE_STREAMED, next_transitions
+from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
+
+logger = logging.getLogger(__name__)
+
+STREAMS = 4
+"""Side effects that run at the same time in one coordinator."""
+
+FAILURES_BEFORE_ROLLBACK = 3
+"""How often a side effect on the pending replica fails before the transition is taken back."""
+
+AVOIDED_SECONDS = 60.0
+"""How long a volume is no target after a transition to it was taken back: else it would be tried again at once."""
+
+
+class TabletTrack:
+    """Transitions of tablets, from their beginning to their end.
+
+    `errors`: why the side effects of a tablet in transition last failed. `held` gives tables that are not balanced now.
+    """
+
+    def __init__(self, cluster: Store, copier: Copier, fences: Fences, tally: Tally) -> None:
+        self._cluster = cluster
+        self._settings = cluster.configuration.coordinator
+        self._copier = copier
+        self._fences = fences
+        self._tally = tally
+        self._failures: Counter[TabletKey] = Counter()
+        self._patience = Patience(fences, self._settings)
+        self._avoided: dict[VolumeId, tuple[float, str]] = {}
+        self.held: Callable[[], frozenset[TableId]] = frozenset
+        self.errors: dict[TabletKey, str] = {}
+        self.blocked: list[str] = []
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        progressed = self._advance_transitions(metadata)
+        return self._begin_transitions(self._cluster.catch_up()) or progressed
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        return not metadata.tablets.transitions
+
+    def _advance_transitions(self, metadata: ClusterMetadata) -> bool:
+        transitions = list(metadata.tablets.transitions.values())
+        if not transitions:
+            return False
+        self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
+        self._fences.raise_for(metadata, map(barrier_of, transitions))
+        found = Workers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
+        changes = [change for change in found if change is not None]
+        self._patience.tell(self._cluster.commit)
+        if changes:
+            self._cluster.commit(advance_unless_moved(metadata, changes))
+        ended = [
+            transition
+            for transition in self._cluster.metadata.tablets.transitions.values()
+            if FORWARD[transition.stage] is None
+        ]
+        if ended:
+            self._cluster.commit(FinishTransitions(tuple(t.key for t in ended)))
+            self._tally.tablets_moved += sum(t.stage is Stage.END_MIGRATION for t in ended)
+            self._tally.tablets_reverted += sum(t.stage is Stage.REVERT_MIGRATION for t in ended)
+            for transition in ended:
+                self._failures.pop(transition.key, None)
+                if transition.stage is Stage.REVERT_MIGRATION:
+                    until = time.monotonic() + AVOIDED_SECONDS
+                    self._avoided[transition.pending] = (until, transition.error or "")
+        return bool(changes or ended)
+
+    def _prepare(self, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
+        """Prepare pending replicas; each place by itself, because creating a table twice at once is wasted work."""
+        by_place: dict[tuple[str, int], list[Transition]] = defaultdict(list)
+        for transition in transitions:
+            by_place[(transition.table_id, transition.pending)].append(transition)
+
+        def attempt(group: list[Transition]) -> None:
+            for transition in group:
+                try:
+                    prepare_pending(metadata, transition, self._cluster.receipts)
+                    self._failures.pop(transition.key, None)
+                except SideEffectFailed as failure:
+                    self._fail(metadata, transition, failure)
+
+        Workers(STREAMS).run(attempt, by_place.values())
+
+    def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
+        """Do what the stage asks for; the stage that may follow, or None when it has to wait."""
+        stage = transition.stage
+        if FORWARD[stage] is None:
+            return None
+        if stage in BACKWARD and self._should_go_back(metadata, transition):
+            return self._way_back(metadata, transition)
+        try:
+            match stage:
+                case Stage.ALLOW_WRITE_BOTH_READ_OLD if self._failures[transition.key]:
+                    return None
+                case (
+                    Stage.ALLOW_WRITE_BOTH_READ_OLD
+                    | Stage.WRITE_BOTH_READ_OLD
+                    | Stage.WRITE_BOTH_READ_NEW
+                    | Stage.USE_NEW
+                ):
+                    if not self._acknowledged(metadata, transition):
+                        return None
+                case Stage.STREAMING:
+                    cluster = self._cluster
+                    streamed = stream(metadata, transition, self._copier, cluster.ledger, cluster.receipts)
+                    self._tally.bytes_streamed += streamed
+                case Stage.CLEANUP:
+                    clean_up_leaving(metadata, transition)
+                case Stage.CLEANUP_TARGET:
+                    clean_up_target(metadata, transition)
+        except SideEffectFailed as failure:
+            self._fail(metadata, transition, failure)
+            return None
+        self._failures.pop(transition.key, None)
+        if stage is Stage.WRITE_BOTH_READ_OLD and transition.error is not None:
+            return self._change(transition, BACKWARD[stage])
+        return self._change(transition, FORWARD[stage])
+
+    def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
+        """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
+
+        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed. By
+        `use_new` they are, and it counts like any other.
+        """
+        barrier = self._barrier(transition)
+        name = self._name(metadata, transition)
+        if self._patience.passed(metadata, (transition.key, transition.stage), barrier, name):
+            return True
+        missing = self._fences.missing(metadata, barrier)
+        if barrier.required <= self._fences.fenced(barrier):
+            self.blocked.append(f"{name} waits for fences in {transition.stage}: {missing}")
+        else:
+            self._fail(metadata, transition, SideEffectFailed(missing))
+        return False
+
+    def _barrier(self, transition: Transition) -> Barrier:
+        going_on = transition.error is None and transition.stage is not Stage.USE_NEW
+        return barrier_of(transition, required=[transition.pending] if going_on else [])
+
+    def _fenced(self, transition: Transition) -> set[VolumeId]:
+        return {volume for _, volume in self._fences.fenced(barrier_of(transition))}
+
+    def _should_go_back(self, metadata: ClusterMetadata, transition: Transition) -> bool:
+        if transition.error is not None:
+            return False
+        if is_gone(metadata, transition.pending):
+            return True
+        if self._failures[transition.key] < FAILURES_BEFORE_ROLLBACK:
+            return False
+        if transition.stage is not Stage.WRITE_BOTH_READ_NEW:
+            return True
+        fenced = self._fenced(transition)
+        return goes_back(
+            sum(volume not in fenced for volume in transition.replicas),
+            sum(volume not in fenced for volume in transition.new_replicas),
+        )
+
+    def _way_back(self, metadata: ClusterMetadata, transition: Transition) -> StageChange:
+        error = self.errors.pop(transition.key, None) or self._fences.missing(metadata, barrier_of(transition))
+        self._failures.pop(transition.key, None)
+        return self._change(transition, BACKWARD[transition.stage], error=error or "its side effects kept failing")
+
+    def _begin_transitions(self, metadata: ClusterMetadata) -> bool:
+        if not metadata.tablets.maps or not self._has_room(metadata):
+            return False
+        avoided = self.avoided()
+        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided), held=self.held())
+        new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
+        self.blocked += stuck
+        if not new:
+            if any(metadata.open_requests()):
+                # Nothing else says why, when the only targets there are have just failed.
+                self.blocked += [
+                    f"no tablet goes to {metadata.describe(volume)} for a while, the last one was taken back: {error}"
+                    for volume, error in avoided.items()
+                ]
+            return False
+        self._cluster.commit(StartTransitions(tuple(new)), reason=new[0].reason)
+        return True
+
+    def avoided(self) -> dict[VolumeId, str]:
+        """Volumes that a transition to was taken back a moment ago, and why."""
+        now = time.monotonic()
+        return {volume: error for volume, (until, error) in self._avoided.items() if until > now}
+
+    def _has_room(self, metadata: ClusterMetadata) -> bool:
+        """Whether more should begin now: measuring loads is only worth it when what was begun has been streamed."""
+        streaming = any(t.stage in BEFORE_STREAMED for t in metadata.tablets.transitions.values())
+        return not streaming and (any(metadata.open_requests()) or metadata.switches.balancing)
+
+    def _change(self, transition: Transition, to_stage: Stage | None, *, error: str | None = None) -> StageChange:
+        assert to_stage is not None
+        return StageChange(
+            transition.table_id,
+            transition.tablet,
+            transition.stage,
+            to_stage,
+            str(uuid.uuid4()) if to_stage in SESSION_STAGES else None,
+            error,
+        )
+
+    def _fail(self, metadata: ClusterMetadata, transition: Transition, failure: SideEffectFailed) -> None:
+        self._failures[transition.key] += 1
+        self.errors[transition.key] = str(failure)
+        self.blocked.append(f"{self._name(metadata, transition)} in {transition.stage}: {failure}")
+        logger.info("%s", self.blocked[-1])
+
+    def _name(self, metadata: ClusterMetadata, transition: Transition) -> str:
+        table = metadata.schema.tables[transition.table_id].full_name
+        return f"tablet {transition.tablet} of {table} to {metadata.describe(transition.pending)}"
+
+
+def advance_unless_moved(planned_on: ClusterMetadata, changes: Sequence[StageChange]) -> Planner:
+    """A planner of those `changes` whose transitions are still exactly what they were when their barriers were passed.
+
+    A coordinator that was paused may find a tablet in the same stage of *another* transition, begun by its successor:
+    the stage alone does not say whose fences and side effects it stands for.
+    """
+
+    def plan(metadata: ClusterMetadata) -> Event:
+        now, then = metadata.tablets.transitions, planned_on.tablets.transitions
+        keys = [(change.table_id, change.tablet) for change in changes]
+        valid = [change for change, key in zip(changes, keys, strict=True) if now.get(key) == then[key]]
+        if not valid:
+            raise Rejected("stale-plan", "another coordinator has moved these tablets on")
+        return AdvanceTransitions(tuple(valid))
+
+    return plan

@@ -1,0 +1,362 @@
+"""The second phase of a write: staged files become part of their replicas, until the consistency level is reached.
+
+Files are staged once; what moves under a pipeline's feet is only where they belong. So each round commits, for every
+range that there is *now*, what the files have in it to the range's replicas that do not have it yet. A file was staged
+for one range; where that has been divided since, each replica gets the piece that is its own, cut while it is copied
+there. Where ranges have been put together, what has landed still counts: rows are compared, not files (pieces.py).
+
+A replica that is fenced at a newer epoch makes the next round start from that epoch. The last word is a look at the
+newest metadata after the last commit: only acknowledgements that satisfy *that* placement count (seed 002, "Read/Write
+Path Integration"), and only those of replicas that cannot have given the range up in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.routing import named, shared
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.copying import PieceCopy, copy_data_file
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, Part, missing
+from epochlake.jobs.replicas.ledger import Ledger
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
+from epochlake.jobs.replicas.receipts import Known, Receipt, Receipts
+from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.stored import is_stored
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
+from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
+from epochlake.placement.ring.state import OperationKind
+from epochlake.placement.tokens import Interval
+
+logger = logging.getLogger(__name__)
+
+THREADS = 16
+RETRY_SECONDS = 0.2
+LATE_ROUNDS = 2
+"""Rounds that are made although the level is reached, for replicas that only asked for a newer epoch: else repair would
+have to bring them what they lack."""
+
+ROUNDS = 10
+"""For each attempt that is allowed to fail so many rounds are made at most: placement could move for ever."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What is to land: the files of one write.
+
+    `pieces`: what replicas are known to have of these files besides, and `lineage` what merged files among them stand
+    for. `app_id` and `first_version` mark the commits:
+    round n has version `first_version + n`. `staged_at`: when the bytes were last known to be where `files` says,
+    seconds since 1970.
+    """
+
+    table: Table
+    app_id: str
+    first_version: int
+    files: Sequence[StagedFile]
+    level: ConsistencyLevel
+    local: str | None
+    staged_at: float
+    pieces: Sequence[StagedFile] = ()
+    lineage: Lineage = NO_LINEAGE
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """How a batch landed. `acknowledged`: file ids by volume; `missing`: what the volumes said that did not."""
+
+    epoch: int
+    rounds: int
+    acknowledged: dict[VolumeId, frozenset[str]]
+    missing: dict[VolumeId, str]
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """A replica has `file`, with rows of the batch's file `of`, for a range that was where it was `since`.
+
+    `epoch`: the one that it was committed at.
+    """
+
+    file: DataFile
+    of: DataFile
+    since: Since
+    epoch: int
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What a replica of a range does not have of a file: its rows in `window`."""
+
+    file: DataFile
+    window: Interval
+    since: Since
+
+
+class Landing:
+    """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail)."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        metadata: ClusterMetadata,
+        catch_up: Callable[[int], ClusterMetadata],
+        attempts: int,
+        ledger: Ledger | None = None,
+        receipts: Receipts | None = None,
+    ) -> None:
+        self._batch = batch
+        self._metadata = metadata
+        self._catch_up = catch_up
+        self._attempts = attempts
+        self._ledger = ledger
+        self._receipts = receipts
+        self._known_receipts: Known = {}
+        self._files = [staged.file for staged in batch.files]
+        self._stored = {staged.file: set(staged.stored) for staged in (*batch.files, *batch.pieces)}
+        # A piece may have been cut on several replicas, each by itself: a replica's own is the one that counts there.
+        self._there = {(volume, file.file_id): file for file, volumes in self._stored.items() for volume in volumes}
+        self._sources: dict[str, list[DataFile]] = defaultdict(list)
+        for file in self._stored:
+            for origin in {file.origin, *(older for older, _, _ in batch.lineage.get(file.origin, ()))}:
+                self._sources[origin].append(file)
+        # By volume, then by the file of the batch: what it has of that one.
+        self._acknowledged: dict[VolumeId, dict[DataFile, dict[str, Acknowledgement]]] = {}
+        self._missing: dict[VolumeId, str] = {}
+        self._staged_epoch = metadata.epoch
+
+    def land(self) -> Landed:
+        """Commit until the level is reached at the newest epoch. Raises ConsistencyNotReached after bounded tries."""
+        failures = 0
+        rounds = 0
+        late = 0
+        self._unsatisfied(self._metadata)  # a level that means nothing for this table is refused before any commit
+        while True:
+            rounds += 1
+            planned = self._metadata
+            fence = self._round(rounds)
+            newest = self._catch_up(fence)
+            self._require_table(newest)
+            self._forget_what_may_be_gone(newest)
+            unsatisfied = self._unsatisfied(newest)
+            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS):
+                return self._landed(newest.epoch, rounds)
+            self._metadata = newest
+            if not unsatisfied:
+                late += 1
+                continue
+            failures += 1 if fence <= planned.fence and newest.epoch == planned.epoch else 0
+            if failures >= self._attempts or rounds - late >= ROUNDS * self._attempts:
+                raise ConsistencyNotReached(
+                    f"the write to {self._batch.table.full_name}",
+                    self._batch.level,
+                    newest.epoch,
+                    named(newest, self._batch.table, unsatisfied),
+                    {newest.describe(v): why for v, why in (self._missing | self._lost(newest, unsatisfied)).items()},
+                )
+            logger.info("round %d: %d ranges are not at %s yet", rounds, len(unsatisfied), self._batch.level)
+            if newest.epoch == planned.epoch:
+                time.sleep(RETRY_SECONDS * failures)
+
+    def _lost(self, metadata: ClusterMetadata, ranges: Iterable[int]) -> dict[VolumeId, str]:
+        """The write replicas of some ranges that are declared lost, and why they do not count."""
+        placements, directory = self._placements(metadata), metadata.directory
+        written = {volume for index in ranges for volume in placements.placement(index).writes}
+        return {volume: directory.why_lost(volume) for volume in written & directory.lost}
+
+    def _landed(self, epoch: int, rounds: int) -> Landed:
+        return Landed(
+            epoch,
+            rounds,
+            {
+                volume: frozenset(file_id for known in by_file.values() for file_id in known)
+                for volume, by_file in self._acknowledged.items()
+            },
+            dict(self._missing),
+        )
+
+    def _round(self, number: int) -> int:
+        """Commit to every replica what it should have and does not; the highest fence met above the plan's epoch."""
+        due: dict[VolumeId, list[Due]] = {}
+        placements = self._placements(self._metadata)
+        for file, index, window in shared(placements, self._files):
+            since = self._since(self._metadata, index)
+            for volume in placements.placement(index).writes:
+                if not self._has(volume, file, window):
+                    due.setdefault(volume, []).append(Due(file, window, since))
+        fence = 0
+        self._known_receipts = {} if self._receipts is None else self._receipts.of(self._batch.table.table_id)
+        outcomes = Workers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
+        for volume, outcome in zip(due, outcomes, strict=True):
+            self._missing.pop(volume, None)
+            match outcome:
+                case list():
+                    by_file = self._acknowledged.setdefault(volume, {})
+                    for one in outcome:
+                        by_file.setdefault(one.of, {})[one.file.file_id] = one
+                case FencedOff(fence=ahead):
+                    fence = max(fence, ahead)
+                    self._missing[volume] = f"it has acknowledged epoch {ahead}, and this was planned before"
+                case Unreachable(reason=reason):
+                    self._missing[volume] = reason
+        return fence
+
+    def _commit(
+        self, volume: VolumeId, due: Sequence[Due], number: int
+    ) -> list[Acknowledgement] | FencedOff | Unreachable:
+        target = address_of(self._metadata, self._batch.table, volume)
+        try:
+            brought = [
+                Acknowledgement(file, one.file, one.since, self._metadata.epoch)
+                for one in due
+                for file in self._bring(one, target)
+            ]
+        except (StorageUnavailable, WrongCluster) as unavailable:
+            return Unreachable(str(unavailable))
+        receipt = Receipt(volume, self._batch.first_version + number, self._batch.app_id)
+        known = self._known_receipts.get(volume, ())
+        outcome = commit_files(
+            target,
+            [one.file for one in brought],
+            epoch=self._metadata.fence,
+            app_id=receipt.app_id,
+            app_version=receipt.app_version,
+            ledger=self._ledger,
+            receipts=known,
+            leaves_mark=self._receipts is not None,
+        )
+        match outcome:
+            case Acknowledged():
+                return self._receipted(receipt, known) or brought
+            case AlreadyApplied(absent=absent):
+                there = [one for one in brought if one.file.file_id not in absent]
+                return self._receipted(receipt, known) or there
+            case FencedOff() | Unreachable():
+                return outcome
+            case other:
+                return Unreachable(f"answered {other}")
+
+    def _receipted(self, receipt: Receipt, known: Collection[Receipt]) -> Unreachable | None:
+        """Leave a receipt before an acknowledgement is counted; Unreachable when the root does not take it."""
+        if self._receipts is not None:
+            try:
+                self._receipts.add(self._batch.table.table_id, receipt, instead_of=known)
+            except StorageUnavailable as unavailable:
+                return Unreachable(str(unavailable))
+        return None
+
+    def _bring(self, due: Due, target: ReplicaAddress) -> list[DataFile]:
+        """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""
+        lineage = self._batch.lineage
+        if self._stored[due.file] and not lineage:
+            return [self._bring_part(Part(due.file, *due.window), target)]
+        sources = [file for file in self._sources[due.file.origin] if self._stored[file]]
+        brought = [self._bring_part(part, target) for part in missing(sources, (), *due.window, lineage)]
+        if missing((due.file,), brought, *due.window, lineage):
+            raise StorageUnavailable(f"no replica has stored file {due.file.file_id}")
+        return brought
+
+    def _bring_part(self, part: Part, target: ReplicaAddress) -> DataFile:
+        """A file of the part's rows on `target`: the part's own where it is whole, else a piece that is cut for it."""
+        holders = self._stored[part.file]
+        there = self._there.get((target.volume_id, part.file.file_id))
+        if part.whole and there is not None:
+            # Since it was staged its disk may have been lost, and be rebuilt by now.
+            if self._metadata.epoch == self._staged_epoch or is_stored(there, target):
+                return there
+            holders.discard(target.volume_id)
+        failure: StorageUnavailable | WrongCluster | None = None
+        for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
+            try:
+                file = copy_data_file(PieceCopy(part, address_of(self._metadata, self._batch.table, source), target))
+            except (StorageUnavailable, WrongCluster) as unavailable:
+                failure = unavailable
+                continue
+            if part.whole:
+                holders.add(target.volume_id)
+                self._there[target.volume_id, file.file_id] = file
+            return file
+        raise failure or StorageUnavailable(f"no replica has stored file {part.file.file_id} any more")
+
+    def _since(self, metadata: ClusterMetadata, index: int) -> Since:
+        """Since when a range is where it is; never before its keyspace had the replication that it has."""
+        since = self._placements(metadata).since(index)
+        keyspace = metadata.schema.keyspaces[self._batch.table.keyspace]
+        return msgspec.structs.replace(since, placed_epoch=max(since.placed_epoch, keyspace.epoch))
+
+    def _placements(self, metadata: ClusterMetadata) -> TablePlacements:
+        return metadata.placements(self._batch.table.table_id)
+
+    def _has(self, volume: VolumeId, file: DataFile, window: Interval) -> bool:
+        """Whether a replica has acknowledged every row that a file has in `window`."""
+        known = self._acknowledged.get(volume, {}).get(file, {})
+        if not known or file.file_id in known:
+            return bool(known)
+        return not missing((file,), (one.file for one in known.values()), *window, self._batch.lineage)
+
+    def _forget_what_may_be_gone(self, newest: ClusterMetadata) -> None:
+        """Forget acknowledgements of replicas that may have dropped the rows since, and got the range again without.
+
+        A replica drops a range when it stops being one of its replicas: at the end of the way there or of the way back.
+        So an acknowledgement stands within one change, and for a replica that has been named all the time; but one that
+        is being rebuilt has lost what it said before. What is forgotten is only asked for again: a replica that still
+        has the rows says so.
+        """
+        lows = self._placements(newest).lows
+        lost_before = _rebuilt_from(newest)
+        for volume, by_file in self._acknowledged.items():
+            for known in by_file.values():
+                for file_id, one in list(known.items()):
+                    ranges = ranges_within(lows, *(one.file.extent if one.file.rows else one.file.window))
+                    lost = one.epoch <= lost_before.get(volume, -1)
+                    if lost or not all(_stands(volume, one.since, self._since(newest, index)) for index in ranges):
+                        del known[file_id]
+
+    def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
+        """Ranges whose acknowledgements do not reach the level in the placement of `metadata`.
+
+        Storage that is declared lost by then acknowledges nothing, whenever it has: what is on it alone is lost.
+        """
+        placements, lost = self._placements(metadata), metadata.directory.lost
+        short = set()
+        for file, index, window in shared(placements, self._files):
+            placement = placements.placement(index)
+            have = {volume for volume in placement.writes if volume not in lost and self._has(volume, file, window)}
+            level, local = self._batch.level, self._batch.local
+            if not is_satisfied(level, placement.write_sets, have, metadata.directory.datacenter_of, local):
+                short.add(index)
+        return sorted(short)
+
+    def _require_table(self, metadata: ClusterMetadata) -> None:
+        table = self._batch.table
+        if table.table_id not in metadata.schema.tables:
+            raise Rejected(
+                "unknown-table",
+                f"table {table.full_name} was dropped at or before epoch {metadata.epoch}, while it was being written",
+            )
+
+
+def _rebuilt_from(metadata: ClusterMetadata) -> dict[VolumeId, int]:
+    """The volumes that are being rebuilt, each with the epoch at which that was begun."""
+    rings = metadata.rings
+    return {
+        volume.volume_id: rings.running[name].started_epoch
+        for name, operation in rings.operations.items()
+        if operation.kind is OperationKind.REBUILD
+        for volume in metadata.directory.nodes[operation.node_id].volumes
+    }
+
+
+def _stands(volume: VolumeId, then: Since, now: Since) -> bool:
+    """Whether a volume cannot have given up a range between two epochs."""
+    if then.placed_epoch != now.placed_epoch:
+        return False
+    return then.started_epoch == now.started_epoch or volume in then.replicas

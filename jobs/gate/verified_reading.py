@@ -1,0 +1,179 @@
+"""A read's plan over copies that were looked at: a file that is missing or damaged on one replica is read on another.
+
+The one idea: which rows a read must show is known from the file sets of the replicas that the level asks. Whose bytes
+they are read from does not matter, as a file has one identity everywhere. So a damaged copy is passed over when its
+rows lie whole elsewhere, on any replica of the range, as the same file, cut otherwise, or merged; and the level holds.
+
+Looked at is the end of each file (sealing.py), just before the plan is handed to Spark, which verifies pages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from epochlake.jobs.gate.errors import RowsUnreadable
+from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
+from epochlake.jobs.replicas.opening import open_to_read
+from epochlake.jobs.replicas.reading import Asked, ReadPlan, plan_read
+from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.placements import ranges_within
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+
+logger = logging.getLogger(__name__)
+
+THREADS = 16
+
+_Key = tuple[VolumeId, str]
+
+
+def plan_verified_read(
+    cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequence[Asked], turn: int = 0
+) -> ReadPlan:
+    """Plan a read of what `asked` have, of copies whose ends are as they were written.
+
+    `turn` spreads reads over the holders of a file. What is damaged is noted for repair and told in the log. Raises
+    RowsUnreadable when rows have no whole copy on any replica that answers, StorageUnavailable for the ledger.
+    """
+    noted = {note.key: note.damage for note in cluster.damage.of(table.table_id)}
+    found: dict[_Key, tuple[StoredFile, str]] = {}
+    looked: set[_Key] = set()
+    replaced: Lineage = NO_LINEAGE
+    unreachable: dict[str, str] = {}
+    wider = False
+    while True:
+        lineage = cluster.ledger.lineage(table.table_id, _files(asked))
+        plan = plan_read(table, asked, lineage, damaged={*noted, *found}, replaced=replaced, turn=turn)
+        if plan.lost and not wider:
+            wider = True
+            asked, unreachable = _widened(cluster, metadata, table, asked)
+            replaced = _replaced(cluster, table)
+        elif plan.lost:
+            healed = [one for one in plan.lost if _key(one) not in found and _is_intact(one)]
+            if not healed:
+                damage = {one: found[_key(one)][1] if _key(one) in found else noted[_key(one)] for one in plan.lost}
+                _tell(cluster, metadata, table, found)
+                raise RowsUnreadable(
+                    table.full_name,
+                    {f"{_place(metadata, one)}: {one.file.path}": reason for one, reason in damage.items()},
+                    unreachable,
+                )
+            for one in healed:
+                del noted[_key(one)]
+        else:
+            fresh = [one for one in plan.copies if _key(one) not in looked]
+            looked |= {_key(one) for one in fresh}
+            damaged = _damaged(fresh)
+            if not damaged:
+                _tell(cluster, metadata, table, found)
+                return plan
+            found |= {_key(one): (one, damage) for one, damage in damaged}
+
+
+def damage_behind(error: BaseException, copies: Iterable[StoredFile]) -> list[tuple[StoredFile, str]]:
+    """Of the copies that a failed read names, those that are damaged, with what is wrong; every byte is looked at."""
+    said = ""
+    cause: BaseException | None = error
+    while cause is not None and len(said) < 1 << 20:
+        said += str(cause)
+        cause = cause.__cause__ or cause.__context__
+    damaged = []
+    for one in copies:
+        if one.file.path.rpartition("/")[2] in said:
+            try:
+                require_intact(one.file, one.uri)
+            except DamagedBytes as found:
+                damaged.append((one, found.damage))
+            except StorageUnavailable as found:
+                damaged.append((one, str(found)))
+    return damaged
+
+
+def _damaged(copies: Sequence[StoredFile]) -> list[tuple[StoredFile, str]]:
+    def look(one: StoredFile) -> str | None:
+        try:
+            require_sealed(one.file, one.uri)
+        except DamagedBytes as error:
+            return error.damage
+        except StorageUnavailable as error:
+            return str(error)
+        return None
+
+    found = Workers(THREADS).run(look, copies)
+    return [(one, damage) for one, damage in zip(copies, found, strict=True) if damage is not None]
+
+
+def _is_intact(one: StoredFile) -> bool:
+    """Whether a copy that somebody noted is whole again."""
+    try:
+        require_intact(one.file, one.uri)
+    except StorageUnavailable:
+        return False
+    return True
+
+
+def _widened(
+    cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequence[Asked]
+) -> tuple[list[Asked], dict[str, str]]:
+    """The same ranges with all replicas that serve reads of them; what those said that do not answer.
+
+    A replica that is fenced ahead is left out: it may have given ranges away.
+    """
+    placements = metadata.placements(table.table_id)
+    reads = [placements.placement(ranges_within(placements.lows, low, low)[0]).reads for low, _, _ in asked]
+    known = {snapshot.address.volume_id: snapshot for _, _, snapshots in asked for snapshot in snapshots}
+    wanted = {volume for volumes in reads for volume in volumes} - known.keys()
+    opened, failed = open_to_read(metadata, table, wanted, cluster.receipts)
+    for volume, snapshot in opened.items():
+        if snapshot.fence > metadata.fence:
+            failed[volume] = f"it is fenced at epoch {snapshot.fence}, this read was planned at {metadata.fence}"
+        else:
+            known[volume] = snapshot
+    wider: list[Asked] = []
+    for (low, high, snapshots), volumes in zip(asked, reads, strict=True):
+        extra = [known[v] for v in volumes if v in known and known[v] not in snapshots]
+        wider.append((low, high, [*snapshots, *extra]))
+    return wider, {metadata.describe(volume): reason for volume, reason in failed.items()}
+
+
+def _replaced(cluster: Store, table: Table) -> Mapping[str, Sequence[tuple[str, int, int]]]:
+    """What each merged file of the table was made of."""
+    merges = cluster.ledger.merges(table.table_id)
+    return {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
+
+
+def _tell(
+    cluster: Store, metadata: ClusterMetadata, table: Table, found: Mapping[_Key, tuple[StoredFile, str]]
+) -> None:
+    """Say what was passed over, and note it for repair."""
+    for one, damage in found.values():
+        logger.warning(
+            "%s on %s is damaged (%s), so reads of %s use other replicas: run `epochlake repair %s --check-bytes`",
+            one.file.path,
+            _place(metadata, one),
+            damage,
+            table.full_name,
+            table.full_name,
+        )
+    cluster.damage.add(table.table_id, found.values())
+
+
+def _files(asked: Sequence[Asked]) -> list[DataFile]:
+    return [file for _, _, snapshots in asked for snapshot in snapshots for file in snapshot.all_files.values()]
+
+
+def _key(one: StoredFile) -> _Key:
+    return one.address.volume_id, one.file.path
+
+
+def _place(metadata: ClusterMetadata, one: StoredFile) -> str:
+    return metadata.describe(one.address.volume_id)

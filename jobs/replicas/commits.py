@@ -1,0 +1,433 @@
+"""Committing files into a replica table, taking ranges out of it, and arranging its files, where the fence allows it.
+
+The one idea: open a snapshot, decide by what it says, commit against exactly that snapshot. When the commit fails, the
+reason is not read from a message: the table is opened again, and the same decision is made on what is there now.
+
+Appends may come in between. A commit that takes files out may not: Delta refuses what looked at the table before it, so
+what was dropped is not brought back, in pieces or under another label, by somebody who saw it there.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import msgspec
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+from epochlake.jobs.replicas.cutting import cut
+from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.files import DataFile, add_line, remove_line, to_add, to_remove
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, Part, holds, meet, merged, superseded, without
+from epochlake.jobs.replicas.ledger import Ledger, is_merged
+from epochlake.jobs.replicas.outcomes import (
+    Acknowledged,
+    AlreadyApplied,
+    CommitOutcome,
+    FencedOff,
+    SessionClosed,
+    Unreachable,
+)
+from epochlake.jobs.replicas.receipts import Receipt, went_back
+from epochlake.jobs.replicas.replica import (
+    ATTEMPTS,
+    CHECKPOINT_INTERVAL,
+    LOG_RETENTION_SECONDS,
+    ReplicaAddress,
+    ReplicaSnapshot,
+    attempts,
+    open_snapshot,
+    require_place,
+)
+from epochlake.jobs.replicas.stored import require_stored
+from epochlake.metastore import deadlines, delta_commits, storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
+from epochlake.placement.tokens import TABLET, Interval
+
+
+def commit_files(
+    address: ReplicaAddress,
+    adds: Sequence[DataFile],
+    *,
+    removes: Sequence[DataFile] = (),
+    epoch: int,
+    app_id: str,
+    app_version: int,
+    session: str | None = None,
+    ledger: Ledger | None = None,
+    receipts: Collection[Receipt] = (),
+    leaves_mark: bool = False,
+) -> CommitOutcome:
+    """Make staged files part of the replica (and take `removes` out of it) in one Delta commit.
+
+    `epoch` is the one that the work was planned at: a fence above it refuses. With `session`, that session must be open
+    at the replica. `(app_id, app_version)` makes it land at most once; versions under one id must grow in the order of
+    the commits. A file whose rows are live already, as itself, in pieces or in a wider one, is not added again, one
+    that is gone is not removed again. What is taken out does not count as live. Where nothing is to be done, nothing is
+    committed; with `leaves_mark` the mark is, so that a receipt may name it.
+
+    Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
+    after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
+    without one. Unreachable also when the replica lacks what it has one of the `receipts` for.
+    """
+    applied = _Applied(app_id, app_version)
+
+    def again() -> CommitOutcome:
+        return commit_files(
+            address,
+            adds,
+            removes=removes,
+            epoch=epoch,
+            app_id=app_id,
+            app_version=app_version,
+            session=session,
+            ledger=ledger,
+            receipts=receipts,
+            leaves_mark=leaves_mark,
+        )
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        older_copy = went_back(snapshot, receipts)
+        if older_copy:
+            return Unreachable(older_copy)
+        live = snapshot.all_files
+        lineage = _lineage(ledger, snapshot, adds)
+        absent = not_held(snapshot, adds, lineage, removes)
+        if applied.seen_in(snapshot):
+            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        if snapshot.fence.incarnation < Fence.of(epoch).incarnation:
+            # It was away when an incarnation began: what was planned in the one before may land here until this.
+            raised = raise_fence(address, epoch)
+            return raised if isinstance(raised, Unreachable) else again()
+        if session is not None and session not in snapshot.sessions:
+            return SessionClosed(session)
+        leaving = {file.file_id for file in removes}
+        staying = [file for file in live.values() if file.file_id not in leaving]
+        gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}
+        return Change(
+            tuple(file for file in absent if file.file_id not in gone),
+            tuple(file for file in live.values() if file.file_id in gone),
+            leaves_mark,
+        )
+
+    return _transact(address, decide, applied)
+
+
+def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[DataFile]) -> Lineage:
+    """What the merged files stand for that are live or come to be; an append racing with them is left to readers."""
+    files = [*snapshot.all_files.values(), *adds]
+    if ledger is not None:
+        return ledger.lineage(snapshot.address.table_id, files)
+    if not any(is_merged(file) for file in files):
+        return NO_LINEAGE
+    raise StorageUnavailable(
+        f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions: "
+        f"commit through the cluster"
+    )
+
+
+def not_held(
+    snapshot: ReplicaSnapshot,
+    files: Sequence[DataFile],
+    lineage: Lineage = NO_LINEAGE,
+    leaving: Sequence[DataFile] = (),
+) -> list[DataFile]:
+    """Those of `files` that have rows which no live file of the replica has, those that are `leaving` aside."""
+    of_origin: dict[str, list[DataFile]] = {file.origin: [] for file in files if file.file_id not in snapshot.all_files}
+    if not of_origin:
+        return []
+    gone = {file.file_id for file in leaving}
+    live = [file for file in snapshot.all_files.values() if file.file_id not in gone]
+    merged_files = [file for file in live if file.origin in lineage]
+    for file in live:
+        if file.origin in of_origin:
+            of_origin[file.origin].append(file)
+    return [
+        file
+        for file in files
+        if file.origin in of_origin and not holds([*of_origin[file.origin], *merged_files], file, lineage)
+    ]
+
+
+def drop_ranges(
+    address: ReplicaAddress,
+    ranges: Collection[Interval],
+    epoch: int,
+    *,
+    once: str | None = None,
+    incarnation: int = 1,
+) -> CommitOutcome:
+    """Take all rows with a token in one of the ranges (first and last token) out of the replica.
+
+    Its fence is raised to `epoch` first; FencedOff when that is behind it. Files that reach beyond the ranges are
+    replaced by what stays of them, in the same commit. Logical: pipelines with an older snapshot still read the files,
+    `vacuum` deletes them later. Appends elsewhere may come in between. Safe to repeat; AlreadyApplied when there was
+    nothing to drop.
+
+    With `once`, a name, that name is left in the table, also where there was nothing to drop, and whoever comes later
+    under it drops nothing (AlreadyApplied): rows may have come since which the fence does not tell from older ones.
+    A name that was left in an `incarnation` before this one is of epochs whose loss was accepted, and does not count.
+    """
+    fence = raise_fence(address, epoch)
+    if isinstance(fence, Unreachable):
+        return fence
+    gone = merged(ranges)
+    mark = None if once is None else _Applied(once, incarnation)
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if mark is not None and mark.seen_in(snapshot):
+            return AlreadyApplied(snapshot.version)
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]
+        change = _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
+        if mark is not None and isinstance(change, Change):
+            return msgspec.structs.replace(change, leaves_mark=True)
+        return change
+
+    return _transact(address, decide, mark)
+
+
+def segregate(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
+    """Cut every file that has rows on both sides of a boundary, so that none straddles it; how many are left that do.
+
+    A boundary is the last token of its lower side. What is left came in meanwhile: call it again when it is not 0.
+    FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat.
+    """
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        removes = straddling(snapshot, boundaries)
+        return _replaced(snapshot, removes, [part for file in removes for part in _sides(file, boundaries)])
+
+    outcome = _transact(address, decide, None)
+    if isinstance(outcome, FencedOff | Unreachable):
+        return outcome
+    try:
+        return len(straddling(open_snapshot(address), boundaries))
+    except (StorageUnavailable, WrongCluster) as error:
+        return Unreachable(str(error))
+
+
+def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int]) -> list[DataFile]:
+    """The live files whose statistics say that they may have rows on both sides of a boundary."""
+    sorted_boundaries = sorted(boundaries)
+
+    def straddles(file: DataFile) -> bool:
+        first, last = file.extent
+        index = bisect_left(sorted_boundaries, first)
+        return index < len(sorted_boundaries) and sorted_boundaries[index] < last
+
+    return [file for file in snapshot.all_files.values() if straddles(file)]
+
+
+def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch: int) -> CommitOutcome:
+    """Put each live file under the partition label that `label_of` gives it, in one commit; no byte moves.
+
+    FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat; AlreadyApplied when every
+    file has its label.
+    """
+
+    def decide(snapshot: ReplicaSnapshot) -> Decided:
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        # An add of a path that is live takes the place of the earlier one: that is Delta's rule for its log.
+        named = [msgspec.structs.replace(file, label=label_of(file)) for file in snapshot.all_files.values()]
+        moved = [file for file in named if file.label != snapshot.all_files[file.file_id].label]
+        return Change(tuple(moved))
+
+    return _transact(address, decide, None)
+
+
+def _loses_rows(file: DataFile, gone: Sequence[Interval]) -> bool:
+    """Whether rows of a file are dropped; a file that is known to have none goes with the whole of its window."""
+    if file.rows:
+        return any(meet(file.extent, interval) for interval in gone)
+    return not without(file.window, gone)
+
+
+def _remaining(file: DataFile, gone: Sequence[Interval]) -> list[Part]:
+    """What stays of a file that loses rows.
+
+    Of a piece that includes where it has no row: others may only know the file that it was cut from.
+    """
+    rest = without(file.window, gone)
+    return [Part(file, *kept) for kept in rest if meet(kept, file.extent) or file.file_id != file.origin]
+
+
+def _sides(file: DataFile, boundaries: Collection[int]) -> list[Part]:
+    """A file's window, cut at the boundaries between its rows."""
+    first, last = file.extent
+    low, high = file.window
+    inner = sorted(boundary for boundary in boundaries if first <= boundary < last)
+    return [
+        Part(file, start, end)
+        for start, end in zip([low, *(boundary + 1 for boundary in inner)], [*inner, high], strict=True)
+    ]
+
+
+def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[Part]) -> Decided:
+    """The change that puts parts of files in their place. They are cut now: none is cut twice, however often it is
+    decided (cutting.py).
+    """
+    pieces = {piece.file_id: piece for piece in (cut(snapshot.address, part, snapshot.address) for part in parts)}
+    adds = tuple(piece for piece in pieces.values() if piece.file_id not in snapshot.all_files)
+    return Change(adds, tuple(removes))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a commit adds and removes. One that `leaves_mark` is made even when that is nothing."""
+
+    adds: tuple[DataFile, ...]
+    removes: tuple[DataFile, ...] = ()
+    leaves_mark: bool = False
+
+
+Decided = CommitOutcome | Change
+"""What to commit against a snapshot, or the answer when nothing is."""
+
+
+class _Applied(msgspec.Struct, frozen=True):
+    """The mark that a commit leaves in the table, by which it is known again."""
+
+    app_id: str
+    version: int
+
+    def seen_in(self, snapshot: ReplicaSnapshot) -> bool:
+        newest = snapshot.applied(self.app_id)
+        return newest is not None and newest >= self.version
+
+
+Decision = Callable[[ReplicaSnapshot], Decided]
+
+
+def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) -> CommitOutcome:
+    """Open, decide, commit against that snapshot; again when somebody else was faster."""
+    missing = False
+    for _ in attempts():
+        started = time.time()
+        try:
+            snapshot = open_snapshot(address)
+            decision = decide(snapshot)
+        except (StorageUnavailable, WrongCluster) as error:
+            return Unreachable(str(error))
+        if not isinstance(decision, Change):
+            return decision
+        if not (decision.adds or decision.removes or decision.leaves_mark):
+            return AlreadyApplied(snapshot.version)
+        try:
+            # Only now, with the snapshot open: clean-up of what is missing here then came before.
+            require_stored([file for file in decision.adds if file.file_id not in snapshot.all_files], address)
+        except StorageUnavailable as error:
+            if missing:
+                return Unreachable(str(error))
+            missing = True  # a piece that was cleaned up is cut once again
+            continue
+        try:
+            version = deadlines.within(
+                address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
+            )
+        except _Overtaken:
+            continue
+        except deadlines.StorageLate as error:
+            return Unreachable(f"whether it has landed cannot be told: {error}")
+        except StorageUnavailable as error:
+            doubt = error
+        except storage.STORAGE_ERRORS as error:
+            doubt = storage.unavailable("commit to the replica table", address.uri, error)
+        else:
+            try:
+                require_place(address)
+                if not snapshot.is_still_there():
+                    return Unreachable(f"{address.uri} was exchanged for another copy during the commit")
+            except (StorageUnavailable, WrongCluster) as error:
+                return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
+            if time.time() - started < LOG_RETENTION_SECONDS / 2:
+                return Acknowledged(version)
+            doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
+        return _read_back(address, mark, doubt)
+    return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
+
+
+class _Overtaken(Exception):
+    """Somebody has changed the table since the snapshot in a way that the decision has to know of."""
+
+
+def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+    """Commit against the snapshot; the version. Raises _Overtaken, and what storage raises."""
+    if storage.local_path(snapshot.address.uri) is None:
+        return _commit_by_delta_rs(snapshot, change, mark)
+    uri, version, now = snapshot.address.uri, snapshot.version, _now_ms()
+    lines = [add_line(file, now) for file in change.adds]
+    lines += [remove_line(file, now) for file in change.removes]
+    lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
+    touched = {file.path for file in (*change.adds, *change.removes)}
+    while not delta_commits.put_replicated_commit(uri, version + 1, "WRITE", lines):
+        found = delta_commits.between(uri, version)
+        if found is None or any(_matters(action, touched, mark) for action in found[1]):
+            raise _Overtaken
+        version = found[0]
+    version += 1
+    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    return version
+
+
+def _matters(action: delta_commits.Action, touched: Collection[str], mark: _Applied | None) -> bool:
+    """Whether a decision does not hold any more after another commit has done this: only appends of other files may
+    come in between, and none under the same mark. As Delta's own rules say it of appends.
+    """
+    match action:
+        case {"commitInfo": _}:
+            return False
+        case {"add": {"path": path}}:
+            return path in touched
+        case {"txn": {"appId": app_id}}:
+            return mark is not None and app_id == mark.app_id
+        case _:
+            return True
+
+
+def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+    """On object stores, where a conditional put makes a commit, and it stays when it was answered."""
+    table, now = snapshot.delta_table(), _now_ms()
+    actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]
+    actions += [to_remove(file, now) for file in change.removes]
+    try:
+        table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=table.schema(),
+            partition_by=[TABLET],
+            commit_properties=CommitProperties(
+                max_commit_retries=ATTEMPTS,
+                app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        )
+    except CommitFailedError as error:
+        raise _Overtaken from error
+    table.update_incremental()
+    return table.version()
+
+
+def _read_back(address: ReplicaAddress, mark: _Applied | None, doubt: StorageUnavailable) -> CommitOutcome:
+    """After a failure that may have come before or after the commit point: what the table itself says."""
+    if mark is not None:
+        try:
+            snapshot = open_snapshot(address)
+            if mark.seen_in(snapshot):
+                return Acknowledged(snapshot.version)
+        except (StorageUnavailable, WrongCluster) as error:
+            return Unreachable(f"{doubt}; and it cannot be told whether it has landed: {error}")
+    return Unreachable(str(doubt))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

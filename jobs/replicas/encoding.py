@@ -1,0 +1,363 @@
+"""What a staging task does: rows of some ranges, in token order, become Parquet files stored on several replicas.
+
+The one idea: one pass with little memory. A file is open for the range at hand; rows collect until they make a row
+group; when the range ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
+imports no Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
+from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import SealedWriter
+from epochlake.metastore import storage
+from epochlake.metastore.configuration import StorageSettings
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.placements import index_of
+from epochlake.placement.tokens import TOKEN
+from numpy.typing import NDArray
+
+ROW_DIGEST = "_row_digest"
+"""A column that a named batch's rows come with: the digest of each row. It is added up for each file, not stored."""
+
+ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_BYTES = 64 << 20
+"""A row group is encoded when so many rows, or so many bytes of Arrow memory, have come together."""
+
+RESULT = pa.schema(
+    [
+        ("file_id", pa.string()),
+        ("label", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("min_token", pa.int64()),
+        ("max_token", pa.int64()),
+        ("stored", pa.list_(pa.int64())),
+        ("failed", pa.list_(pa.int64())),
+        ("reasons", pa.list_(pa.string())),
+        ("refused", pa.string()),
+        ("digest", pa.int64()),
+    ]
+)
+RESULT_DDL = (
+    "file_id string, label string, size bigint, rows bigint, min_token bigint, max_token bigint, "
+    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string, digest bigint"
+)
+"""A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
+
+
+class Cover(msgspec.Struct, frozen=True, eq=False):
+    """Where rows go: range i begins at token `lows[i]`, its files are labelled `labels[i]`, and `routes[route[i]]` are
+    its write replicas. Ranges with the same replicas share a route: there are far fewer of these.
+    """
+
+    lows: NDArray[np.int64]
+    labels: tuple[str, ...]
+    routes: tuple[tuple[ReplicaAddress, ...], ...]
+    route: NDArray[np.int32]
+
+    def replicas(self, index: int) -> tuple[ReplicaAddress, ...]:
+        return self.routes[self.route[index]]
+
+
+class StagingPlan(msgspec.Struct, frozen=True, eq=False):
+    """All that a task needs to know; travels to the executors."""
+
+    table: Table
+    cover: Cover
+    written_at: int
+    deleted: bool
+    target_file_bytes: int
+    storage: StorageSettings
+
+
+class RowsRefused(Exception):
+    """The rows themselves cannot be written. Crosses to the driver as a value: trying the task again would not help."""
+
+
+def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
+    storage.use_settings(plan.storage)
+    replicas = Replicas()
+    batches = iter(batches)
+    stored: list[StoredFile] = []
+    try:
+        current = None
+        for index, rows in _by_range(batches, plan.cover.lows):
+            if current is None or current.index != index:
+                if current is not None:
+                    stored += current.close()
+                current = RangeEncoder(plan, index, replicas)
+            stored += current.take(rows)
+        if current is not None:
+            stored += current.close()
+        # Nothing is told before all of it is on the disks: one group, synced while the next file was being encoded.
+        not_synced = replicas.sync()
+        yield from (file.told(not_synced) for file in stored)
+    except RowsRefused as refusal:
+        for _ in batches:  # Spark expects its input to be read
+            pass
+        yield _result(refused=str(refusal))
+    finally:
+        replicas.close()
+
+
+def _by_range(batches: Iterable[pa.RecordBatch], lows: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut batches where the range changes."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        ranges = index_of(lows, batch.column(TOKEN).to_numpy())
+        starts = [0, *(np.flatnonzero(np.diff(ranges)) + 1).tolist(), batch.num_rows]
+        for start, end in pairwise(starts):
+            yield int(ranges[start]), batch.slice(start, end - start)
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file, the replicas that it was stored on, and those that failed, with the reason."""
+
+    file_id: str
+    label: str
+    size: int
+    rows: int
+    min_token: int
+    max_token: int
+    targets: tuple[VolumeId, ...]
+    failed: dict[VolumeId, str]
+    digest: int
+
+    def told(self, not_synced: Mapping[VolumeId, str]) -> pa.RecordBatch:
+        """The row of RESULT. What a replica has not on its disk it has not stored."""
+        failed = {volume: reason for volume, reason in not_synced.items() if volume in self.targets} | self.failed
+        return _result(
+            file_id=self.file_id,
+            label=self.label,
+            size=self.size,
+            rows=self.rows,
+            min_token=self.min_token,
+            max_token=self.max_token,
+            digest=self.digest,
+            stored=[volume for volume in self.targets if volume not in failed],
+            failed=list(failed),
+            reasons=list(failed.values()),
+        )
+
+
+class RangeEncoder:
+    """Makes the files of one range from its rows in token order."""
+
+    def __init__(self, plan: StagingPlan, index: int, replicas: Replicas) -> None:
+        self.index = index
+        self._plan = plan
+        self._label = plan.cover.labels[index]
+        self._targets = plan.cover.replicas(index)
+        if not self._targets:
+            named = f"range {self._label} of {plan.table.full_name}"
+            raise RowsRefused(f"there are rows for {named}, and no replica for it")
+        self._replicas = replicas
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._file: OpenFile | None = None
+        self._last: pa.Table | None = None
+        self._digest = np.int64(0)
+
+    def take(self, rows: pa.RecordBatch) -> Iterator[StoredFile]:
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._encode()
+            if self._file is not None and self._file.size >= self._plan.target_file_bytes:
+                yield self._store()
+
+    def close(self) -> Iterator[StoredFile]:
+        self._encode()
+        if self._file is not None:
+            yield self._store()
+
+    def _encode(self) -> None:
+        """Make what waits a row group of the open file."""
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        _refuse_nulls(rows, self._plan)
+        if not self._plan.table.append_only and not self._plan.deleted:
+            self._last = _refuse_duplicates(rows, self._last, self._plan.table)
+        if ROW_DIGEST in rows.column_names:
+            self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
+            rows = rows.drop_columns([ROW_DIGEST])
+        rows = _with_system_columns(rows, self._plan)
+        if self._file is None:
+            self._file = OpenFile(rows.schema, new_file_id())
+        self._file.write(rows)
+
+    def _store(self) -> StoredFile:
+        """Store the open file on each replica of the range."""
+        assert self._file is not None
+        file, self._file = self._file, None
+        digest, self._digest = self._digest, np.int64(0)
+        file_id, data = file.file_id, file.finish()
+        return StoredFile(
+            file_id=file_id,
+            label=self._label,
+            size=data.size,
+            rows=file.rows,
+            min_token=file.min_token,
+            max_token=file.max_token,
+            targets=tuple(one.volume_id for one in self._targets),
+            failed=self._replicas.store(self._targets, self._label, file_id, data),
+            digest=int(digest),
+        )
+
+
+class OpenFile:
+    """A Parquet file that grows in memory, a row group at a time."""
+
+    def __init__(self, schema: pa.Schema, file_id: str) -> None:
+        self.file_id = file_id
+        self.rows = 0
+        self.min_token = self.max_token = 0
+        self._sink = pa.BufferOutputStream()
+        self._writer = SealedWriter(self._sink, schema, file_id)
+
+    @property
+    def size(self) -> int:
+        return self._writer.size
+
+    def write(self, rows: pa.Table) -> None:
+        tokens = rows.column(TOKEN)
+        if self.rows == 0:
+            self.min_token = tokens[0].as_py()
+        self.max_token = tokens[-1].as_py()
+        self.rows += rows.num_rows
+        self._writer.write(rows)
+
+    def finish(self) -> pa.Buffer:
+        self._writer.close()
+        return self._sink.getvalue()
+
+
+class Replicas:
+    """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
+
+    What is stored is synced in the background; `sync` waits for all of it.
+    """
+
+    def __init__(self) -> None:
+        self._checked: dict[str, str] = {}
+        self._directories: dict[VolumeId, set[str]] = defaultdict(set)
+        self._syncs: list[tuple[VolumeId, Future[None]]] = []
+        self._pool = ThreadPoolExecutor(8)
+
+    def store(
+        self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
+    ) -> dict[VolumeId, str]:
+        """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
+        reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
+        failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
+        for replica in replicas:
+            if replica.volume_id not in failed:
+                uri = storage.join(replica.uri, path_of(label, file_id))
+                self._syncs.append((replica.volume_id, self._pool.submit(storage.sync_data, [uri])))
+        return failed
+
+    def sync(self) -> dict[VolumeId, str]:
+        """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason."""
+        failed: dict[VolumeId, str] = {}
+        names = [
+            (volume, self._pool.submit(storage.sync_data, (), sorted(directories)))
+            for volume, directories in self._directories.items()
+        ]
+        for volume, synced in (*self._syncs, *names):
+            try:
+                synced.result()
+            except StorageUnavailable as error:
+                failed.setdefault(volume, str(error))
+        self._syncs = []
+        return failed
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _store_on(self, replica: ReplicaAddress, label: str, file_id: str, data: pa.Buffer) -> str:
+        uri = replica.uri
+        if self._checked.get(uri):
+            return self._checked[uri]
+        try:
+            if uri not in self._checked:
+                require_replica(replica)
+                self._checked[uri] = ""
+            directory = storage.join(uri, directory_of(label))
+            if directory not in self._directories[replica.volume_id]:
+                storage.create_directory(directory)
+                self._directories[replica.volume_id] |= {directory, uri}
+            storage.write_bytes(storage.join(uri, path_of(label, file_id)), data)
+        except (StorageUnavailable, WrongCluster) as error:
+            self._checked[uri] = str(error)
+        return self._checked[uri]
+
+
+def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
+    table = plan.table
+    required = [] if plan.deleted else [column.name for column in table.columns if not column.nullable]
+    for name in dict.fromkeys([*table.primary_key, *required]):
+        nulls = rows.column(name).null_count
+        if nulls:
+            kind = "a column of the primary key" if name in table.primary_key else "declared not nullable"
+            raise RowsRefused(
+                f"cannot write to {table.full_name}: {name!r} is {kind}, and it is null in at least {nulls} of the "
+                f"rows given. Fill in a value or leave these rows out"
+            )
+
+
+def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> pa.Table:
+    """Equal keys have equal tokens and so are neighbours; `last`: the rows with the token that came last before.
+
+    Returns the rows with the last token of these, for the next call.
+    """
+    keys = rows.select([*table.primary_key, TOKEN])
+    if last is not None:
+        keys = pa.concat_tables([last, keys])
+    tokens = keys.column(TOKEN).to_numpy()
+    same = np.flatnonzero(tokens[1:] == tokens[:-1])
+    if len(same):
+        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key)).to_pylist()
+        seen: set[str] = set()
+        for key in suspects:
+            if repr(key) in seen:
+                raise RowsRefused(
+                    f"cannot write to {table.full_name}: two of the rows given have the same primary key {key}, and "
+                    f"nothing says which one counts. Deduplicate them first"
+                )
+            seen.add(repr(key))
+    return keys.slice(int(np.searchsorted(tokens, tokens[-1])))
+
+
+def _with_system_columns(rows: pa.Table, plan: StagingPlan) -> pa.Table:
+    """The columns of a data file, all nullable, timestamps in UTC; the file then says nothing of the session."""
+    count = rows.num_rows
+    columns, fields = [], []
+    for field in rows.schema:
+        type_ = pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) and field.type.tz else field.type
+        columns.append(rows.column(field.name).cast(type_) if type_ != field.type else rows.column(field.name))
+        fields.append(pa.field(field.name, type_))
+    columns.append(pc.cast(pa.repeat(plan.written_at, count), pa.int64()))
+    columns.append(pa.repeat(plan.deleted, count))
+    fields += [pa.field(WRITTEN_AT, pa.int64()), pa.field(DELETED, pa.bool_())]
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _result(**values: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in RESULT.names}], schema=RESULT)

@@ -1,0 +1,151 @@
+"""Fences and sessions of a replica table: raised, opened and closed in one Delta metadata commit.
+
+The one idea: a change of the table's properties conflicts with every commit that looked at the table before it. So once
+`raise_fence(address, e)` has returned, nothing that was planned below e can land there, and the replica has
+acknowledged epoch e without any process being alive for it (design, section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar
+
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError
+from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
+from epochlake.jobs.replicas.replica import (
+    ATTEMPTS,
+    CHECKPOINT_INTERVAL,
+    FENCE,
+    SESSIONS,
+    UNFILLED,
+    ReplicaAddress,
+    ReplicaSnapshot,
+    encode_sessions,
+    open_snapshot,
+    pause,
+)
+from epochlake.metastore import deadlines, delta_commits, storage
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.fence import Fence
+
+_Any = TypeVar("_Any")
+
+
+def raise_fence(
+    address: ReplicaAddress, epoch: int, *, open_sessions: Collection[str] | None = None
+) -> int | Unreachable:
+    """Raise the fence to `epoch` and return where it stands now: at `epoch`, or above when somebody was further.
+
+    With `open_sessions`, the replica's sessions become exactly these in the same commit: the sessions that the cluster
+    metadata has open at `epoch`. A caller behind the fence changes nothing, so a stale coordinator neither opens nor
+    closes anything. Safe to repeat.
+    """
+    sessions = None if open_sessions is None else frozenset(open_sessions)
+    outcome = _change(address, epoch, lambda current: current if sessions is None else sessions)
+    return outcome.fence if isinstance(outcome, FencedOff) else outcome
+
+
+def open_session(address: ReplicaAddress, epoch: int, session: str) -> int | FencedOff | Unreachable:
+    """Open a session at the replica and raise its fence to `epoch`. FencedOff when the replica is ahead of `epoch`."""
+    return _change(address, epoch, lambda current: current | {session})
+
+
+def close_sessions(address: ReplicaAddress, epoch: int, sessions: Collection[str]) -> int | FencedOff | Unreachable:
+    """Close sessions at the replica and raise its fence to `epoch`: work under them is refused from then on."""
+    return _change(address, epoch, lambda current: current - frozenset(sessions))
+
+
+def mark_filled(address: ReplicaAddress, epoch: int, rebuild: str) -> int | FencedOff | Unreachable:
+    """Let a replica be read that `rebuild` has made in the place of a lost one, and raise its fence to `epoch`.
+
+    Does nothing to a table that another rebuild has made since, or that was there all the time.
+    """
+    return _change(address, epoch, _as_they_are, lambda by: "" if by == rebuild else by)
+
+
+def mark_unfilled(address: ReplicaAddress, epoch: int, rebuild: str) -> int | FencedOff | Unreachable:
+    """Take a replica over that an earlier rebuild has made and not filled, and raise its fence to `epoch`.
+
+    From here on only `rebuild` lets it be read. Does nothing to a table that is read.
+    """
+    return _change(address, epoch, _as_they_are, lambda by: rebuild if by else "")
+
+
+def _as_they_are(current: _Any) -> _Any:
+    return current
+
+
+def _change(
+    address: ReplicaAddress,
+    epoch: int,
+    sessions_after: Callable[[frozenset[str]], frozenset[str]],
+    unfilled_after: Callable[[str], str] = _as_they_are,
+) -> int | FencedOff | Unreachable:
+    failure, overtaken = "", False
+    for _ in range(ATTEMPTS):
+        if overtaken:
+            pause()
+        try:
+            snapshot = open_snapshot(address)
+        except (StorageUnavailable, WrongCluster) as error:
+            return Unreachable(str(error))
+        if snapshot.fence > epoch:
+            return FencedOff(snapshot.fence)
+        sessions = sessions_after(snapshot.sessions)
+        unfilled = unfilled_after(snapshot.unfilled)
+        if (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
+            try:
+                # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
+                delta_commits.sync_commits(address.uri, snapshot.version)
+            except StorageUnavailable as error:
+                return Unreachable(str(error))
+            return epoch
+        if failure:
+            return Unreachable(failure)
+        # Whatever becomes of it, only the next snapshot tells: it shows the change, a newer one, or neither.
+        properties = {FENCE: str(Fence.of(epoch)), SESSIONS: encode_sessions(sessions)}
+        if unfilled != snapshot.unfilled:
+            properties[UNFILLED] = unfilled
+        try:
+            overtaken = not change_properties(snapshot, properties)
+        except StorageUnavailable as error:
+            failure = str(error)
+        except storage.STORAGE_ERRORS as error:
+            failure = str(storage.unavailable(f"raise the fence to {Fence.of(epoch)} of", address.uri, error))
+    return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")
+
+
+def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) -> bool:
+    """Set properties of the table against exactly this snapshot; False when others have committed anything since.
+
+    Such a change fails every commit that has looked at the table before it. Raises StorageUnavailable, and what
+    delta-rs raises.
+    """
+    uri = snapshot.address.uri
+    # delta-rs holds Python's global lock meanwhile, so a file system that hangs would stop every thread of the process
+    # (docs/decisions/024-deadlines.md). Object stores answer or fail: it gives each of its requests a time.
+    if storage.local_path(uri) is None:
+        try:
+            change = partial(_change_by_delta_rs, snapshot.delta_table(), properties)
+            deadlines.within(uri, f"change the properties of {uri}", change)
+        except CommitFailedError:
+            return False
+        return True
+    configuration = {**snapshot.metadata["configuration"], **properties}
+    line = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+    version = snapshot.version + 1
+    if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line]):
+        return False
+    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    return True
+
+
+def _change_by_delta_rs(table: DeltaTable, properties: Mapping[str, str]) -> None:
+    table.alter.set_table_properties(
+        dict(properties),
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )

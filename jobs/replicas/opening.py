@@ -1,0 +1,67 @@
+"""Who a replica is, and snapshots of many replicas at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from epochlake.jobs.replicas.receipts import Receipts, went_back
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, VolumeId
+
+THREADS = 16
+
+
+def address_of(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> ReplicaAddress:
+    """Where the replicas of `table` on `volume` are; who opens it is refused where the volume is declared lost."""
+    return ReplicaAddress(
+        cluster_id=metadata.identity.cluster_id,
+        volume_id=volume,
+        volume_uri=metadata.directory.volumes[volume].uri,
+        keyspace=table.keyspace,
+        table_id=table.table_id,
+        lost=metadata.directory.why_lost(volume),
+    )
+
+
+def unfilled(snapshot: ReplicaSnapshot) -> str:
+    """Why a replica is not read although it answers; empty where it is."""
+    if not snapshot.unfilled:
+        return ""
+    return (
+        f"the replica table {snapshot.address.uri} was made in the place of a lost one by rebuild {snapshot.unfilled}, "
+        "which has not brought all rows. Rebuild its node"
+    )
+
+
+def open_to_read(
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
+) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+    """Like `open_all`, without replicas that do not have their rows yet."""
+    opened, failed = open_all(metadata, table, volumes, receipts)
+    not_yet = {volume: unfilled(snapshot) for volume, snapshot in opened.items() if snapshot.unfilled}
+    return {v: snapshot for v, snapshot in opened.items() if v not in not_yet}, failed | not_yet
+
+
+def open_all(
+    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
+) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+    """Snapshots of the replicas that answer, and what the others said.
+
+    With `receipts`, a replica that lacks what it has acknowledged does not count as one that answers.
+    """
+    acknowledged = {} if receipts is None else receipts.of(table.table_id)
+
+    def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
+        try:
+            snapshot = open_snapshot(address_of(metadata, table, volume))
+            snapshot.all_files  # noqa: B018  what is listed lazily is listed here, in parallel
+            return volume, went_back(snapshot, acknowledged.get(volume, ())) or snapshot
+        except (StorageUnavailable, WrongCluster) as error:
+            return volume, str(error)
+
+    results = dict(Workers(THREADS).run(attempt, volumes))
+    opened = {v: result for v, result in results.items() if isinstance(result, ReplicaSnapshot)}
+    return opened, {v: result for v, result in results.items() if isinstance(result, str)}

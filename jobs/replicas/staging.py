@@ -1,0 +1,169 @@
+"""Phase one of a write: rows become Parquet files in the directories of their write replicas, in one Spark job.
+
+The one idea: a range's rows are encoded once, and the same bytes are stored under the same name on each of its
+replicas. Nothing is visible by that; the driver commits the files afterwards, and a file that is never committed is
+vacuumed. A replica whose storage fails is part of the answer, not an error: the consistency level decides.
+
+Rows reach a task in token order (Spark sorts, and spills when they are many), so a file covers a narrow range of
+tokens, a task holds one row group at a time, and two rows with the same key are neighbours. A task has whole ranges: as
+many neighbouring ones as begin in its slice of the token space.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, Cover, StagingPlan, encode_rows
+from epochlake.jobs.replicas.files import DataFile, path_of
+from epochlake.metastore import storage
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TARGET_FILE_BYTES = 128 << 20
+"""A file is closed when it has grown to about this size."""
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file, the replicas that have it in their directory, and those whose storage failed, with the reason.
+
+    `digest`: the sum of its rows' digests, modulo 2^64, when it was staged for a named batch.
+    """
+
+    file: DataFile
+    stored: frozenset[VolumeId]
+    failed: dict[VolumeId, str]
+    digest: int | None = None
+
+
+def stage(
+    df: DataFrame,
+    table: Table,
+    cover: Cover,
+    *,
+    written_at: int,
+    deleted: bool = False,
+    target_file_bytes: int = TARGET_FILE_BYTES,
+    digested: bool = False,
+) -> list[StagedFile]:
+    """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
+
+    `df` has the table's columns with their declared types, in order; for `deleted`, the key columns suffice, and the
+    rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of `cover`
+    that it was staged for. `digested`: add up the digests of the rows of each file.
+
+    Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
+    nullable, two rows with the same key for a table that is not append-only, a range without a route.
+    """
+    plan = StagingPlan(
+        table=table,
+        cover=cover,
+        written_at=written_at,
+        deleted=deleted,
+        target_file_bytes=target_file_bytes,
+        storage=storage.used_settings(),
+    )
+    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(table)) if digested else df, plan)
+    rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
+    return _staged(rows, plan, digested)
+
+
+def row_digest(table: Table) -> Column:
+    """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows.
+
+    Columns with maps do not count: Spark does not hash them.
+    """
+    from pyspark.sql import functions as F
+
+    return F.xxhash64(*[F.col(f"`{column.name}`") for column in table.columns if "map<" not in column.type.lower()])
+
+
+def digest_of_rows(df: DataFrame, table: Table) -> tuple[int, int]:
+    """How many rows these are, and the sum of their digests as a signed 64-bit number that wraps around."""
+    from pyspark.sql import functions as F
+
+    total = F.sum(row_digest(table).cast("decimal(20,0)"))
+    [row] = df.agg(F.count(F.lit(1)).alias("rows"), total.alias("digest")).collect()
+    return int(row["rows"]), wrapped(int(row["digest"] or 0))
+
+
+def wrapped(number: int) -> int:
+    """A number as a signed 64-bit one, what does not fit cut off."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
+    """The rows with `_token`, each range's rows in one partition, in token order."""
+    from pyspark.sql import functions as F
+
+    table = plan.table
+    if plan.deleted:
+        missing = [column for column in table.columns if column.name not in df.columns]
+        df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
+    names = [F.col(f"`{column.name}`") for column in table.columns]
+    names += [F.col(ROW_DIGEST)] if ROW_DIGEST in df.columns else []
+    tokens = df.select(*names).transform(with_token(table.primary_key))
+    tasks = min(len(plan.cover.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
+    return tokens.repartitionById(tasks, task_of_token(plan.cover.lows, tasks)).sortWithinPartitions(TOKEN)
+
+
+def slice_of(tokens: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Which of `count` equal slices of the token space each token is in; as `task_of_token` says it to Spark."""
+    unsigned = tokens.view(np.uint64) ^ np.uint64(1 << 63)
+    return ((unsigned >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
+
+
+def tasks_of_slices(lows: NDArray[np.int64], count: int) -> list[tuple[int | None, int]]:
+    """For each of `count` slices: the first token in it that begins a range, and the task of the tokens before that.
+
+    A range belongs to the task of the slice that it begins in, so tokens from that first one on are the slice's own.
+    """
+    own = slice_of(lows, count)
+    first = np.searchsorted(own, np.arange(count))
+    return [
+        (int(lows[at]) if at < len(lows) and own[at] == number else None, int(own[max(at - 1, 0)]))
+        for number, at in enumerate(first.tolist())
+    ]
+
+
+def task_of_token(lows: NDArray[np.int64], count: int) -> Column:
+    """The task, 0 to `count` - 1, of a row by its `_token`: each of the ranges that begin at `lows` has one task."""
+    from pyspark.sql import functions as F
+
+    tasks = tasks_of_slices(lows, count)
+    begins = F.array(*[F.lit(begin).cast("bigint") for begin, _ in tasks])
+    before = F.array(*[F.lit(task) for _, task in tasks])
+    high_half = F.shiftrightunsigned(F.col(TOKEN).bitwiseXOR(F.lit(MIN_TOKEN)), 32)
+    own = F.shiftright(high_half * F.lit(count), 32).cast("int")
+    return F.when(F.col(TOKEN) >= begins[own], own).otherwise(before[own])
+
+
+def _staged(rows: pa.Table, plan: StagingPlan, digested: bool) -> list[StagedFile]:
+    staged = []
+    for row in rows.to_pylist():
+        if row["refused"] is not None:
+            raise InvalidRequest(row["refused"])
+        file = DataFile(
+            file_id=row["file_id"],
+            label=row["label"],
+            path=path_of(row["label"], row["file_id"]),
+            size=row["size"],
+            rows=row["rows"],
+            min_token=row["min_token"],
+            max_token=row["max_token"],
+            min_written_at=plan.written_at,
+            max_written_at=plan.written_at,
+            has_tombstones=plan.deleted,
+        )
+        failed = dict(zip(row["failed"], row["reasons"], strict=True))
+        digest = row["digest"] if digested else None
+        staged.append(StagedFile(file, frozenset(row["stored"]), failed, digest))
+    return sorted(staged, key=lambda one: (one.file.min_token, one.file.file_id))

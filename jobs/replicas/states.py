@@ -1,0 +1,222 @@
+"""What a replica table holds at one of its versions, kept by the process and carried on by the commits that came since.
+
+The one idea: reading a Delta table from its beginning costs what its log and its live files cost; a process that opens
+the same replica again and again needs only the commits in between. They are read whole and digested, as any commit is.
+
+What is kept is used while the commit that it ends with still lies where it was, the very same file. A table that was
+restored, made anew or exchanged has another one there, or none, and is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
+from epochlake.metastore import delta_commits, storage
+from epochlake.metastore.delta_commits import Action
+from epochlake.placement.errors import InvalidRequest
+
+KEPT_SECONDS = 3600.0
+"""What was not carried on for so long is read anew. Clean-up deletes commits that are older than a day: so none that
+lies between what is kept and what is there is missed for being deleted already."""
+
+KEPT_FILES = 1_000_000
+"""So many live files of all replica tables together are kept in memory, a few hundred bytes each."""
+
+
+class UnknownAction(Exception):
+    """A commit that somebody else's tool has made: the table is read from its beginning."""
+
+
+class ReplicaState:
+    """A replica table at `version`, which stays what it is; `metadata` is Delta's metaData action."""
+
+    def __init__(
+        self,
+        version: int,
+        metadata: Mapping[str, Any],
+        read_from: DeltaTable,
+        files: dict[str, DataFile] | None = None,
+        applied: Mapping[str, int] | None = None,
+    ) -> None:
+        self.version = version
+        self.metadata = metadata
+        self.identity: tuple[int, ...] | None = None
+        """What the file of its last commit is told by, once it is kept; None where that is not known."""
+        # A handle that stays at the version that was read from the beginning; `_applied` is what came since.
+        self._read_from = read_from
+        self._applied = applied or {}
+        if files is not None:
+            self.files = files
+
+    def handle(self) -> DeltaTable:
+        """delta-rs' handle, on object stores at this version: for a commit with conflict detection from there on."""
+        return self._read_from
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        properties: Mapping[str, str] = self.metadata["configuration"]
+        return properties
+
+    @cached_property
+    def files(self) -> dict[str, DataFile]:
+        """The live files: file id -> file."""
+        # By the C stream: `pa.table(…)` would import pandas, which takes 200 ms.
+        actions = pa.RecordBatchReader.from_stream(self._read_from.get_add_actions(flatten=True)).read_all()
+        return {file.file_id: file for file in from_add_actions(actions)}
+
+    def applied(self, app_id: str) -> int | None:
+        """The newest version that was committed under this application id, None when none was."""
+        newest = self._applied.get(app_id)
+        return newest if newest is not None else self._read_from.transaction_version(app_id)
+
+    @property
+    def files_kept(self) -> int:
+        """How many files it keeps in memory."""
+        return len(self.__dict__.get("files", ()))
+
+    def after(self, commits: Sequence[Sequence[Action]]) -> ReplicaState:
+        """The state after the commits that follow. Raises UnknownAction."""
+        if not commits:
+            return self
+        try:
+            return self._after(commits)
+        except (InvalidRequest, KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+            raise UnknownAction(repr(error)) from error
+
+    def _after(self, commits: Sequence[Sequence[Action]]) -> ReplicaState:
+        metadata, files, applied = self.metadata, None, dict(self._applied)
+        for commit in commits:
+            adds = []
+            for action in commit:
+                [(kind, content)] = action.items()
+                match kind, content:
+                    case "commitInfo", _:
+                        pass
+                    case "add", dict():
+                        adds.append(from_add(content))
+                        _ = adds[-1].window  # of another tool's file there is none
+                    case "remove", dict():
+                        files = dict(self.files) if files is None else files
+                        files.pop(id_in(content["path"]), None)
+                    case "txn", dict():
+                        applied[content["appId"]] = content["version"]
+                    case "metaData", dict():
+                        metadata = content
+                    case _:
+                        raise UnknownAction(f"{kind} in a commit")
+            if adds:
+                files = dict(self.files) if files is None else files
+                files.update((file.file_id, file) for file in adds)
+        kept = files if files is not None else self.__dict__.get("files")
+        return ReplicaState(self.version + len(commits), metadata, self._read_from, kept, applied)
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A state, what its commit's file was, and when it was the newest: by the clock that counts and by the one that
+    jumps, as either may stand still while a machine does.
+    """
+
+    state: ReplicaState
+    identity: tuple[int, ...]
+    at: tuple[float, float]
+
+    @property
+    def is_fresh(self) -> bool:
+        return all(0 <= now - then < KEPT_SECONDS for now, then in zip(_now(), self.at, strict=True))
+
+
+def _now() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
+
+_kept: OrderedDict[str, _Kept] = OrderedDict()
+_lock = threading.Lock()
+
+
+def open_state(uri: str) -> ReplicaState:
+    """The newest state of the replica table at `uri`, synced. Raises StorageUnavailable, and what storage raises."""
+    if storage.local_path(uri) is None:
+        return _read(uri)
+    found = _carried_on(uri) or _read_and_identified(uri)
+    if isinstance(found, ReplicaState):
+        return found
+    found.state.identity = found.identity
+    with _lock:
+        _kept[uri] = found
+        _kept.move_to_end(uri)
+        while len(_kept) > 1 and sum(kept.state.files_kept for kept in _kept.values()) > KEPT_FILES:
+            _kept.popitem(last=False)
+    return found.state
+
+
+def _carried_on(uri: str) -> _Kept | None:
+    """What is kept of a table, with the commits since; None when it has to be read from its beginning."""
+    with _lock:
+        kept = _kept.get(uri)
+    now = _now()
+    if kept is None or not _lies_there(uri, kept):
+        return None
+    commits = delta_commits.commits_after(uri, kept.state.version)
+    # Only now: what was deleted while this took long is not taken for what never was.
+    if commits is None or not kept.is_fresh:
+        return None
+    if not commits:
+        return msgspec.structs.replace(kept, at=now)
+    try:
+        state = kept.state.after(commits)
+    except UnknownAction:
+        return None
+    identity = delta_commits.identity(uri, state.version)
+    return None if identity is None or not _lies_there(uri, kept) else _Kept(state, identity, now)
+
+
+def _lies_there(uri: str, kept: _Kept) -> bool:
+    return delta_commits.identity(uri, kept.state.version) == kept.identity
+
+
+def _read_and_identified(uri: str) -> _Kept | ReplicaState:
+    """The table from its beginning. To be kept when it did not change meanwhile: what was read and what lies there are
+    one then.
+    """
+    now = _now()
+    version = delta_commits.newest_version(uri)
+    identity = delta_commits.identity(uri, version)
+    state = _read(uri)
+    delta_commits.sync_replicated_commits(uri, state.version)
+    kept = None if identity is None or state.version != version else _Kept(state, identity, now)
+    return kept if kept is not None and _lies_there(uri, kept) else state
+
+
+def _read(uri: str) -> ReplicaState:
+    """Raises StorageDamaged when another tool has written files into it."""
+    table = DeltaTable(storage.delta_uri(uri), storage_options=storage.storage_options(uri))
+    metadata = table.metadata()
+    action = {
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": metadata.partition_columns,
+        "createdTime": metadata.created_time,
+        "configuration": metadata.configuration,
+    }
+    state = ReplicaState(table.version(), action, table)
+    for file in state.files.values():
+        try:
+            _ = file.window
+        except (InvalidRequest, ValueError) as error:
+            raise storage.StorageDamaged(
+                f"the replica table {uri} holds {file.path}, which Epochlake has not written: another tool has changed "
+                f"the table. Its rows lie on the other replicas: replace its node (`epochlake node replace`)"
+            ) from error
+    return state

@@ -1,0 +1,1 @@
+"""What keeps replicas and log whole and small: repair, compaction, vacuum, verification."""

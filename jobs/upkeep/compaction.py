@@ -1,0 +1,382 @@
+"""Compaction: the files of a range are put together once, and the result takes their place on all of its replicas.
+
+The one idea: what a merged file replaces is written down before any replica has it (dataplane/ledger.py). So it may
+reach one replica and not the others, for as long as it likes: reads pass over what a merged file that they have met
+stands for, and repair brings it to the rest. In order:
+
+1. What earlier compactions have left half done is settled: brought to the rest by repair, finished, or voided.
+2. Ranges are chosen that are at rest, whose replicas all answer and agree.
+3. Every byte of the files that are going to be read is verified; a damaged copy is read on another replica, and a range
+   without a whole copy of a file is left alone: what is merged takes the place of all copies, so damage would spread.
+   Then the files are merged and stored on all replicas, in one Spark job. Nothing is visible by that.
+4. The ledger says what each merged file replaces. Of two compactions that overlap it refuses one.
+5. Each replica adds the merged files and gives up what they replace, in one commit that is fenced at the epoch of the
+   plan: a replica that has acknowledged a newer epoch refuses. No session is needed, as nothing waits for this.
+
+Superseded versions go with every merge. A tombstone goes only when all files of its range take part, all replicas have
+them, and nothing from before it can still land: it is older than the grace (ten days unless asked otherwise), and than
+the oldest live pipeline. What was staged before a delete and lands only after the grace, by a pipeline that lost its
+lease or a named batch that is tried again after so long, would bring its rows back: choose the grace accordingly.
+
+The job of `epochlake compact`, for `spark-submit` and schedulers: the same options, the same exit codes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.damage import Checked, StoredFile, check_in_threads, check_with_spark
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.ledger import Merge
+from epochlake.jobs.replicas.merging import MergedFile, Merger, encode_empty, merge_with_spark
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
+from epochlake.jobs.upkeep.compacting import (
+    TARGET_FILE_BYTES,
+    Chosen,
+    Policy,
+    choose,
+    plan_merges,
+    replaced_by,
+    sources_of,
+)
+from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
+from epochlake.jobs.upkeep.repair import View, look, repair
+from epochlake.jobs.upkeep.settling import Settled, settle
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.announcing import announced, live_leases
+from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.metadata.model import VolumeId
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import MIN_TOKEN
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+THREADS = 16
+TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
+"""How long deletes are remembered at least; Cassandra's gc_grace_seconds has the same default and the same meaning."""
+
+WAVE_BYTES = 8 << 30
+WAVE_RANGES = 256
+"""What is merged in one Spark job and committed together: a compaction that is stopped has kept what it did before."""
+
+DIFFERS = "its replicas differ: repair it first"
+UNREACHABLE = "a replica does not answer"
+PENDING = "a compaction of it is not settled"
+NOT_STORED = "the merged file could not be stored on every replica"
+OVERTAKEN = "another compaction of it was faster"
+DAMAGED = "no replica has a whole copy of one of its files: repair it with --check-bytes"
+
+Checker = Callable[[Sequence[StoredFile]], list[Checked]]
+
+
+class CompactedRange(msgspec.Struct, frozen=True):
+    """One range, and what it was (with `dry_run`: would be) compacted from; what came of it is 0 then.
+
+    `missing`: what replicas said that have not taken the merged files; they have what was before, which is as good.
+    """
+
+    unit: int
+    label: str
+    reason: str
+    files_before: int
+    bytes_before: int
+    rows_before: int
+    files_after: int
+    bytes_after: int
+    rows_after: int
+    purges_tombstones: bool
+    missing: dict[str, str]
+
+
+class CompactionReport(msgspec.Struct, frozen=True):
+    """What `compact` did in one table, planned at an epoch.
+
+    `purge_before`: deletes older than this (microseconds since 1970) were forgotten, None: none were, and
+    `tombstones_kept` says why. `voided` and `finished`: merged files that earlier compactions had left behind.
+    `unreachable`: what replicas said that do not answer; their ranges were left alone.
+    """
+
+    table: str
+    epoch: int
+    dry_run: bool
+    ranges: int
+    compacted: tuple[CompactedRange, ...]
+    skipped: tuple[Skipped, ...]
+    purge_before: int | None
+    tombstones_kept: str | None
+    finished: int
+    voided: int
+    unreachable: dict[str, str] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether no range was left alone, and every replica has what was compacted for it.
+
+        What another compaction did meanwhile is done.
+        """
+        left_alone = any(skipped.reason != OVERTAKEN for skipped in self.skipped)
+        return not left_alone and not any(one.missing for one in self.compacted)
+
+
+def compact(
+    cluster: Store,
+    table: str,
+    spark: SparkSession | None,
+    *,
+    dry_run: bool = False,
+    policy: Policy | None = None,
+    tombstone_grace_seconds: float = TOMBSTONE_GRACE_SECONDS,
+    target_file_bytes: int = TARGET_FILE_BYTES,
+    merger: Merger | None = None,
+) -> CompactionReport:
+    """Compact the ranges of a table that `policy` finds worth it, repairing the table first where replicas differ.
+
+    `spark` may be None for `dry_run`, which changes nothing, or with a `merger` of one's own. Safe beside pipelines,
+    operations, repair and other compactions; can be stopped and run again at any time. Raises Rejected for an unknown
+    table, InvalidRequest, StorageUnavailable when the ledger cannot be read or written.
+    """
+    if tombstone_grace_seconds < 0:
+        raise InvalidRequest(f"the grace of tombstones cannot be {tombstone_grace_seconds:g} seconds: give 0 or more")
+    if merger is None and not dry_run:
+        if spark is None:
+            raise InvalidRequest("compaction needs a Spark session: give one, or ask for a dry run")
+        merger = merge_with_spark(spark)
+    policy = policy or Policy()
+    policy = msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))
+    # Before the own lease, which would keep every tombstone from now on.
+    purge_before, kept = _purge_before(cluster, tombstone_grace_seconds)
+    with announced(cluster, "compaction", table):
+        view = look(cluster, table)
+        settled = settle(cluster, view, dry_run=dry_run)
+        if not dry_run:
+            if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
+                repair(cluster, table, spark=spark)
+            view = look(cluster, table)
+        check = check_in_threads if spark is None else partial(check_with_spark, spark)
+        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, check)
+        chosen = run.choose()
+        if dry_run:
+            compacted = [_described(one, (), {}, purge_before) for one in chosen]
+        else:
+            assert merger is not None
+            compacted = [done for wave in _waves(chosen) for done in run.compact(wave, merger)]
+        return CompactionReport(
+            table=view.table.full_name,
+            epoch=view.metadata.epoch,
+            dry_run=dry_run,
+            ranges=len(view.ranges),
+            compacted=tuple(compacted),
+            skipped=skipped({reason: units for reason, units in run.skipped.items() if units}),
+            purge_before=None if kept else purge_before,
+            tombstones_kept=kept,
+            finished=settled.finished,
+            voided=settled.voided,
+            unreachable=view.unreachable,
+        )
+
+
+def _purge_before(cluster: Store, grace_seconds: float) -> tuple[int, str | None]:
+    """Before when a delete may be forgotten, microseconds since 1970; or why none may."""
+    now = time.time_ns() // 1000
+    try:
+        leases = live_leases(cluster)
+    except (CoordinationUnavailable, StorageUnavailable) as error:
+        return MIN_TOKEN, f"it cannot be asked which pipelines live: {error}"
+    oldest = min((lease.started_at * 1000 for lease in leases), default=now)
+    return min(now - int(grace_seconds * 1_000_000), oldest), None
+
+
+class _Run:
+    """One compaction of a table, planned with one view of it."""
+
+    def __init__(
+        self,
+        cluster: Store,
+        view: View,
+        settled: Settled,
+        policy: Policy,
+        purge_before: int,
+        target_file_bytes: int,
+        check: Checker,
+    ) -> None:
+        self.skipped: dict[str, list[int]] = defaultdict(list)
+        self._cluster = cluster
+        self._view = view
+        self._settled = settled
+        self._policy = policy
+        self._purge_before = purge_before
+        self._target_file_bytes = target_file_bytes
+        self._check = check
+        self._damaged: set[tuple[VolumeId, str]] = set()
+        self._app_id = f"compaction-{uuid.uuid4()}"
+        self._version = 0
+
+    def choose(self) -> list[Chosen]:
+        """The ranges to compact, with what of them; what stands in the way of the others is kept in `skipped`."""
+        view, chosen = self._view, []
+        if view.moving:
+            self.skipped[IN_TRANSITION] += view.moving
+        for range_ in view.ranges:
+            if any(volume in view.failed for volume in range_.replicas):
+                self.skipped[UNREACHABLE].append(range_.unit)
+            elif self._settled.stands_in_the_way(range_.low, range_.high):
+                self.skipped[PENDING].append(range_.unit)
+            elif not compare(range_, view.snapshots, view.lineage).agrees:
+                self.skipped[DIFFERS].append(range_.unit)
+            else:
+                union: dict[str, DataFile] = {}
+                for volume in range_.replicas:
+                    union |= {f.file_id: f for f in view.snapshots[volume].within(range_.low, range_.high)}
+                found = choose(view.table, range_, union.values(), view.lineage, self._policy, self._purge_before)
+                if found is not None:
+                    chosen.append(found)
+        return chosen
+
+    def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
+        """Merge, write into the ledger, commit: a wave of ranges."""
+        view = self._view
+        wave = self._sound(wave)
+        if not wave:
+            return []
+        plan = plan_merges(view.table, wave, view.snapshots, self._purge_before, self._target_file_bytes, self._damaged)
+        made: dict[int, list[MergedFile]] = defaultdict(list)
+        for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
+            made[merged.number].append(merged)
+        stored: dict[int, list[MergedFile]] = defaultdict(list)
+        for merge in plan.merges:
+            stored[merge.chosen] += made[merge.number] or [encode_empty(merge)]
+        ready: dict[int, tuple[Chosen, Sequence[DataFile]]] = {}
+        for number, one in enumerate(wave):
+            if any(merged.failed for merged in stored[number]):
+                self.skipped[NOT_STORED].append(one.range.unit)
+            else:
+                ready[number] = (one, [merged.file for merged in stored[number]])
+        recorded = self._record(ready)
+        missing = self._commit({number: ready[number] for number in recorded})
+        return [_described(*ready[number], missing[number], self._purge_before) for number in sorted(recorded)]
+
+    def _sound(self, wave: Sequence[Chosen]) -> list[Chosen]:
+        """The ranges of a wave whose files all have a whole copy; which copies are damaged is kept and noted."""
+        view, checked = self._view, set[tuple[VolumeId, str]]()
+        while True:
+            placed = list(zip(wave, sources_of(wave, view.snapshots, self._damaged), strict=True))
+            sound = [one for one, places in placed if all(copy is not None for _, copy in places)]
+            self.skipped[DAMAGED] += [one.range.unit for one, _ in placed if one not in sound]
+            wave = sound
+            copies = {
+                (copy.address.volume_id, copy.file.path): copy
+                for one, places in placed
+                if one in sound
+                for _, copy in places
+                if copy is not None
+            }
+            fresh = [copy for key, copy in copies.items() if key not in checked]
+            checked |= copies.keys()
+            results = zip(fresh, self._check(fresh), strict=True)
+            damaged = [(copy, result.damage) for copy, result in results if result.damage is not None]
+            if not damaged:
+                return sound
+            for copy, damage in damaged:
+                logger.warning("%s is damaged and is not compacted: %s", copy.uri, damage)
+            self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
+            self._cluster.damage.add(view.table.table_id, damaged)
+
+    def _record(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> set[int]:
+        """Write what the merged files replace into the ledger; the ranges that it has taken."""
+        groups = [[self._entry(file, one) for file in files] for one, files in ready.values()]
+        taken = {merge.file_id for merge in self._cluster.ledger.record(groups)}
+        recorded = {number for number, (_, files) in ready.items() if files[0].file_id in taken}
+        self.skipped[OVERTAKEN] += [one.range.unit for number, (one, _) in ready.items() if number not in recorded]
+        return recorded
+
+    def _entry(self, file: DataFile, one: Chosen) -> Merge:
+        low, high = file.window
+        return Merge(
+            table_id=self._view.table.table_id,
+            file_id=file.file_id,
+            low=low,
+            high=high,
+            epoch=self._view.metadata.fence,
+            at=time.time_ns() // 1000,
+            replaced=replaced_by(file, one),
+        )
+
+    def _commit(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> dict[int, dict[str, str]]:
+        """Commit on each replica what is for it, side by side; for each range what the replicas said that did not."""
+        view = self._view
+        due: dict[VolumeId, list[DataFile]] = defaultdict(list)
+        for one, files in ready.values():
+            for volume in one.range.replicas:
+                due[volume] += files
+        self._version += 1
+
+        def commit(volume: VolumeId) -> CommitOutcome:
+            address = address_of(view.metadata, view.table, volume)
+            return commit_files(
+                address,
+                due[volume],
+                epoch=view.metadata.fence,
+                app_id=self._app_id,
+                app_version=self._version,
+                ledger=self._cluster.ledger,
+            )
+
+        outcomes = dict(zip(due, Workers(THREADS).run(commit, due), strict=True))
+        said = {volume: _refusal(outcome) for volume, outcome in outcomes.items()}
+        return {
+            number: {view.place(volume): reason for volume in one.range.replicas if (reason := said[volume])}
+            for number, (one, _) in ready.items()
+        }
+
+
+def _refusal(outcome: CommitOutcome) -> str | None:
+    match outcome:
+        case Acknowledged() | AlreadyApplied():
+            return None
+        case FencedOff(fence=fence):
+            return f"it is fenced at epoch {fence}: the placement has moved on"
+        case Unreachable(reason=reason):
+            return reason
+        case other:
+            return f"it answered {other}"
+
+
+def _waves(chosen: Iterable[Chosen]) -> list[list[Chosen]]:
+    waves: list[list[Chosen]] = []
+    size = 0
+    for one in chosen:
+        if not waves or size + one.size > WAVE_BYTES or len(waves[-1]) >= WAVE_RANGES:
+            waves.append([])
+            size = 0
+        waves[-1].append(one)
+        size += one.size
+    return waves
+
+
+def _described(one: Chosen, files: Sequence[DataFile], missing: dict[str, str], purge_before: int) -> CompactedRange:
+    return CompactedRange(
+        unit=one.range.unit,
+        label=one.range.label,
+        reason=one.reason,
+        files_before=len(one.parts),
+        bytes_before=one.size,
+        rows_before=sum(part.file.rows for part in one.parts),
+        files_after=len(files),
+        bytes_after=sum(file.size for file in files),
+        rows_after=sum(file.rows for file in files),
+        purges_tombstones=one.whole and purge_before > MIN_TOKEN and any(p.file.has_tombstones for p in one.parts),
+        missing=missing,
+    )

@@ -1,0 +1,54 @@
+"""Rewriting files of the log for a whole cluster: compaction when it is asked for, and healing.
+
+The commit lock is taken so that nobody's work is wasted. It is not what makes this safe, so where ZooKeeper does not
+answer it is done without: the conditional commit decides (metastore/rewriting.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.metastore.log.compacting import Rewriting, StoredTwice
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.metastore import Metastore
+
+logger = logging.getLogger(__name__)
+
+LOCK_SECONDS = 10.0
+"""How long the commit lock is waited for."""
+
+
+def compact_log(cluster: Metastore) -> Rewriting:
+    """Put the log's small files together; the files that were. Raises StorageUnavailable, LogUnreadable."""
+    with _commit_lock(cluster):
+        cluster.catch_up()
+        return DeltaLog(cluster.root.log).compact()
+
+
+def heal_log(cluster: Metastore) -> StoredTwice:
+    """Store each entry of the log once; what was stored more often. Raises StorageUnavailable, LogUnreadable."""
+    with _commit_lock(cluster):
+        cluster.catch_up()
+        return DeltaLog(cluster.root.log).heal()
+
+
+def stored_twice(cluster: Metastore) -> StoredTwice:
+    """What `heal_log` would do."""
+    return DeltaLog(cluster.root.log).stored_twice()
+
+
+@contextmanager
+def _commit_lock(cluster: Metastore) -> Iterator[None]:
+    queue = cluster.commit_queue()
+    try:
+        if not queue.acquire(LOCK_SECONDS):
+            logger.info("going on without the commit lock, which others hold")
+    except CoordinationUnavailable as error:
+        logger.warning("going on without the commit lock: %s", error)
+    try:
+        yield
+    finally:
+        queue.release()

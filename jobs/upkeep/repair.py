@@ -1,0 +1,464 @@
+"""Repair: replicas get the files that they miss, and damaged files are healed, without reading a row that is good.
+
+The one idea: a replica is a set of files, so what it misses is a set difference, known from metadata alone. What is
+missing is copied from a replica that has it and committed like any other work, at the epoch that it was planned at.
+That fence is what makes repair safe beside everything else:
+
+- Ranges that are changing their replicas are left alone. One that begins to change after the plan: whoever gives rows
+  away is fenced at the change's epoch before it is copied from, so a repair that was planned earlier either reached it
+  before, and is part of what is copied, or is refused.
+- A replica that gives a range up is fenced before it drops it, and one that gets a range is fenced before it is
+  prepared: what was planned earlier can bring nothing back to either of them.
+- What compaction has replaced is never brought back: a commit looks at the merged files that are live in the snapshot
+  it commits against, and reads pass over what a merged file stands for (ledger.py).
+- Pipelines need no care: the files of a write that reached some replicas only may be anywhere.
+
+Damage is healed by the same file of another replica, and where there is none by its rows: they are brought as they lie
+elsewhere, cut otherwise or merged or not merged yet, and the damaged copy is taken out in the same commit.
+
+A replica table that is lost while its volume is there is reported and not made anew: an empty replica would be counted
+in quorums, and rows that were acknowledged by it and one other could be missed. Replace or rebuild the node: then the
+replica counts when everything has been streamed.
+
+The job of `epochlake repair`, for `spark-submit` and schedulers: the same options, the same exit codes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.damage import (
+    Checked,
+    StoredFile,
+    check_in_threads,
+    check_with_spark,
+    heal,
+    outvoted,
+    torn_or_missing,
+)
+from epochlake.jobs.replicas.damage_notes import DamageNote
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
+from epochlake.jobs.replicas.opening import address_of, open_all
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
+from epochlake.jobs.replicas.receipts import went_back
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.streaming import Copier, SparkCopier, ThreadCopier
+from epochlake.jobs.upkeep.comparing import (
+    IN_TRANSITION,
+    Range,
+    Skipped,
+    at_rest,
+    compare,
+    in_chunks,
+    plan_copies,
+    skipped,
+    superfluous,
+)
+from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
+from epochlake.jobs.workers import Workers
+from epochlake.metastore.announcing import announced
+from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.consistency import DatacenterOf, blocking
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+THREADS = 16
+ROUNDS = 8
+"""How often a repair is planned anew because the cluster has moved on under it."""
+
+CATCH_UP_SECONDS = 30.0
+CHUNK_BYTES = 1 << 30
+CHUNK_FILES = 256
+"""Copies that are committed together: a repair that is stopped has kept what it did before."""
+
+
+class RepairedReplica(msgspec.Struct, frozen=True):
+    """What one replica table was brought (with `dry_run`: what it would be): copied `files` of `size` bytes.
+
+    `removed`: files that a merged file had replaced. `obstacle` says what is still missing there, and why.
+    """
+
+    replica: str
+    files: int = 0
+    size: int = 0
+    removed: int = 0
+    obstacle: str | None = None
+
+
+class DamagedFile(msgspec.Struct, frozen=True):
+    """A live file whose stored bytes are torn, missing or wrong. `obstacle`: why it was not healed."""
+
+    replica: str
+    volume_id: VolumeId
+    path: str
+    damage: str
+    healed: bool
+    obstacle: str | None = None
+
+
+class RepairReport(msgspec.Struct, frozen=True):
+    """What `repair` found and did in one table at an epoch.
+
+    `ranges` were compared, in `differing` of them replicas lacked something of each other. `unreachable`: what replicas
+    said that should be there and were not compared.
+    """
+
+    table: str
+    epoch: int
+    dry_run: bool
+    ranges: int
+    differing: int
+    checked_files: int
+    replicas: tuple[RepairedReplica, ...]
+    damaged: tuple[DamagedFile, ...]
+    skipped: tuple[Skipped, ...]
+    unreachable: dict[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica is known to have every row of its ranges now, undamaged as far as was looked."""
+        done = not self.dry_run or self.differing == 0
+        whole = all(replica.obstacle is None for replica in self.replicas)
+        healed = all(file.healed for file in self.damaged)
+        return done and whole and healed and not self.skipped and not self.unreachable
+
+
+class View(msgspec.Struct, frozen=True):
+    """The replicas of one table as they are at an epoch, none of them fenced above it."""
+
+    metadata: ClusterMetadata
+    table: Table
+    ranges: tuple[Range, ...]
+    moving: tuple[int, ...]
+    snapshots: dict[VolumeId, ReplicaSnapshot]
+    failed: dict[VolumeId, str]
+    lineage: Lineage
+
+    def place(self, volume: VolumeId) -> str:
+        return self.metadata.describe(volume)
+
+    @property
+    def unreachable(self) -> dict[str, str]:
+        return {self.place(volume): reason for volume, reason in sorted(self.failed.items())}
+
+
+def repair(
+    cluster: Store,
+    table: str,
+    *,
+    dry_run: bool = False,
+    check_bytes: bool = False,
+    spark: SparkSession | None = None,
+) -> RepairReport:
+    """Bring every replica of a table what it lacks of the others' files, and heal what is damaged.
+
+    Files that are missing or torn in storage are found by listing; with `check_bytes` every byte is read as well. With
+    `spark` its executors copy and check. `dry_run` changes nothing. Safe beside pipelines, operations and compaction;
+    can be stopped and run again at any time. A replica that went back behind what it has acknowledged counts again when
+    the others have brought it all that they together have acknowledged. Raises Rejected for an unknown table,
+    StorageUnavailable for a ledger that cannot be read.
+    """
+    with announced(cluster, "repair", table):
+        view = look(cluster, table)
+        notes = cluster.damage.of(view.table.table_id)
+        noted = {note.key for note in notes}
+        damaged, checked = _heal(view, check_bytes, dry_run, spark, noted)
+        copier: Copier = ThreadCopier() if spark is None else SparkCopier(spark)
+        if not dry_run and any(not file.healed for file in damaged):
+            damaged = _healed_by_rows(cluster, view, damaged, copier)
+            view = look(cluster, table)
+        run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.healed})
+        report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
+        if not dry_run:
+            _remember(cluster, view, notes, damaged)
+            if all(file.healed for file in damaged):
+                settle_restored(cluster, table)
+        return report
+
+
+def settle_restored(cluster: Store, table: str) -> list[VolumeId]:
+    """Let replicas that went back count again where they have all rows by now; the volumes that do.
+
+    Every other replica must answer, and so many of those that did not go back that they meet every QUORUM, and every
+    LOCAL_QUORUM: what these have together is all that such a level has acknowledged.
+    """
+    acknowledged = cluster.receipts.of(cluster.catch_up().table(table).table_id)
+    view = look(cluster, table)
+    restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
+    if not restored or view.failed or view.moving:
+        return []
+    datacenter_of = view.metadata.directory.datacenter_of
+    whole = set(restored)
+    for range_ in view.ranges:
+        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
+        enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
+        if not (enough and compare(range_, view.snapshots, view.lineage).agrees):
+            whole -= {*range_.replicas}
+    settled = []
+    for volume in sorted(whole):
+        try:
+            cluster.receipts.settle(address_of(view.metadata, view.table, volume), acknowledged[volume])
+        except (StorageUnavailable, WrongCluster) as error:
+            logger.warning("the replica of %s on %s stays refused: %s", table, view.place(volume), error)
+            continue
+        logger.warning("the replica of %s on %s went back, and is whole again", table, view.place(volume))
+        settled.append(volume)
+    return settled
+
+
+def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) -> list[list[VolumeId]]:
+    return [[v for v in replicas if datacenter_of(v) == name] for name in sorted(set(map(datacenter_of, replicas)))]
+
+
+def look(cluster: Store, table: str, least_epoch: int = 0) -> View:
+    """The replicas of a table now. Raises Rejected, StorageUnavailable for the ledger or a log that stays behind."""
+    metadata = cluster.follower.wait_for_fence(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
+    while True:
+        found = metadata.table(table)
+        ranges, moving = at_rest(metadata.placements(found.table_id))
+        volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
+        snapshots, failed = open_all(metadata, found, volumes)
+        ahead = max((snapshot.fence for snapshot in snapshots.values()), default=0)
+        if ahead > metadata.fence:
+            metadata = cluster.follower.wait_for_fence(ahead, CATCH_UP_SECONDS)
+            continue
+        files = [file for snapshot in snapshots.values() for file in snapshot.all_files.values()]
+        lineage = cluster.ledger.lineage(found.table_id, files) if files else NO_LINEAGE
+        return View(metadata, found, tuple(ranges), tuple(moving), snapshots, failed, lineage)
+
+
+class _Run:
+    """One repair: what it did so far, over the rounds in which it is planned."""
+
+    def __init__(
+        self, cluster: Store, copier: Copier, dry_run: bool, damaged: Collection[tuple[VolumeId, str]]
+    ) -> None:
+        self._damaged = damaged
+        self._cluster = cluster
+        self._copier = copier
+        self._dry_run = dry_run
+        self._app_id = f"repair-{uuid.uuid4()}"
+        self._version = 0
+        self._done: dict[VolumeId, RepairedReplica] = {}
+
+    def repair(self, view: View) -> RepairReport:
+        differing: set[int] = set()
+        for _ in range(ROUNDS):
+            compared = [compare(range_, view.snapshots, view.lineage) for range_ in view.ranges]
+            differing |= {one.range.unit for one in compared if not one.agrees}
+            copies = plan_copies(compared, view.snapshots, self._damaged)
+            extra = superfluous(view.snapshots, view.lineage)
+            fence = self._round(view, copies, extra)
+            if fence <= view.metadata.fence:
+                break
+            logger.info("a replica is fenced at epoch %s: planning the repair of %s again", fence, view.table.full_name)
+            view = look(self._cluster, view.table.full_name, fence)
+        return RepairReport(
+            table=view.table.full_name,
+            epoch=view.metadata.epoch,
+            dry_run=self._dry_run,
+            ranges=len(view.ranges),
+            differing=len(differing),
+            checked_files=0,
+            replicas=tuple(self._done[volume] for volume in sorted(self._done)),
+            damaged=(),
+            skipped=skipped({IN_TRANSITION: view.moving} if view.moving else {}),
+            unreachable=view.unreachable,
+        )
+
+    def _round(
+        self, view: View, copies: Mapping[VolumeId, Sequence[PieceCopy]], extra: Mapping[VolumeId, Sequence[DataFile]]
+    ) -> int:
+        """Do what is planned on every replica; the highest fence that refused it, or 0."""
+        volumes = sorted({*copies, *extra})
+        fences = [0]
+        base = self._version
+        self._version += 1 + max((len(copies.get(volume, ())) for volume in volumes), default=0)
+        results = Workers(THREADS).run(
+            lambda volume: self._bring(view, volume, copies.get(volume, ()), len(extra.get(volume, ())), base),
+            volumes,
+        )
+        for volume, (added, fence) in zip(volumes, results, strict=True):
+            before = self._done.get(volume, RepairedReplica(view.place(volume)))
+            self._done[volume] = RepairedReplica(
+                before.replica,
+                before.files + added.files,
+                before.size + added.size,
+                before.removed + added.removed,
+                added.obstacle,
+            )
+            fences.append(fence)
+        return max(fences)
+
+    def _bring(
+        self, view: View, volume: VolumeId, copies: Sequence[PieceCopy], extra: int, version: int
+    ) -> tuple[RepairedReplica, int]:
+        """Copy and commit what one replica lacks; what was done, and the fence that refused it or 0."""
+        place, target = view.place(volume), address_of(view.metadata, view.table, volume)
+        if self._dry_run:
+            return RepairedReplica(place, len(copies), sum(copy.size for copy in copies), extra), 0
+        done = RepairedReplica(place, removed=extra)
+        for chunk in list(in_chunks(copies, CHUNK_BYTES, CHUNK_FILES)) or [[]]:
+            copied = self._copier.copy(chunk)
+            version += 1
+            outcome = commit_files(
+                target,
+                copied.arrived,
+                epoch=view.metadata.fence,
+                app_id=self._app_id,
+                app_version=version,
+                ledger=self._cluster.ledger,
+            )
+            match outcome:
+                case Acknowledged() | AlreadyApplied():
+                    size = sum(file.size for file in copied.arrived)
+                    done = msgspec.structs.replace(done, files=done.files + len(copied.arrived), size=done.size + size)
+                case FencedOff(fence=fence):
+                    reason = f"the replica is fenced at epoch {fence}: the cluster keeps moving, repair again"
+                    return msgspec.structs.replace(done, obstacle=reason), fence
+                case SessionClosed() | Unreachable():
+                    reason = outcome.reason if isinstance(outcome, Unreachable) else str(outcome)
+                    return msgspec.structs.replace(done, obstacle=reason), 0
+            if copied.failed:
+                done = msgspec.structs.replace(
+                    done, obstacle=f"{len(copied.failed)} files, for one: {next(iter(copied.failed.values()))}"
+                )
+        return done, 0
+
+
+def _healed_by_rows(cluster: Store, view: View, damaged: Sequence[DamagedFile], copier: Copier) -> list[DamagedFile]:
+    """What becomes of the damaged copies for which no replica has the same file whole."""
+    merges = cluster.ledger.merges(view.table.table_id)
+    replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
+    among = Surroundings(view.metadata.fence, view.ranges, view.snapshots, view.lineage, replaced)
+    left = {(file.volume_id, file.path) for file in damaged if not file.healed}
+    answers = heal_by_rows(left, among, copier, cluster.ledger)
+    return [
+        msgspec.structs.replace(
+            file,
+            healed=file.healed or answers.get((file.volume_id, file.path), file.obstacle) is None,
+            obstacle=None if file.healed else answers.get((file.volume_id, file.path), file.obstacle),
+        )
+        for file in damaged
+    ]
+
+
+def _remember(cluster: Store, view: View, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:
+    """Take away the notes of copies that are whole now, or that their replica has no more; note what stays damaged."""
+    table_id = view.table.table_id
+    bad = {(file.volume_id, file.path): file.damage for file in damaged if not file.healed}
+    live = {
+        (volume, file.path): StoredFile(file, snapshot.address)
+        for volume, snapshot in view.snapshots.items()
+        for file in snapshot.all_files.values()
+    }
+    looked_at = {(file.volume_id, file.path) for file in damaged} | {
+        _key(StoredFile(file, view.snapshots[volume].address))
+        for volume in view.snapshots
+        for file in _of_ranges(view, volume)
+    }
+    gone = {note.key for note in notes if note.volume_id in view.snapshots and note.key not in live}
+    cluster.damage.clear(
+        [note for note in notes if note.key in gone or (note.key in looked_at and note.key not in bad)]
+    )
+    cluster.damage.add(table_id, [(live[key], damage) for key, damage in bad.items() if key in live])
+
+
+def _heal(
+    view: View,
+    check_bytes: bool,
+    dry_run: bool,
+    spark: SparkSession | None,
+    noted: Collection[tuple[VolumeId, str]],
+) -> tuple[list[DamagedFile], int]:
+    """Find damaged files of the ranges at rest and heal them by the same file; how many files were read for it.
+
+    Copies that were `noted` are read in any case.
+    """
+    stored = {
+        volume: [StoredFile(file, snapshot.address) for file in _of_ranges(view, volume)]
+        for volume, snapshot in view.snapshots.items()
+    }
+    found = _listed(view, stored)
+    bad = {key for key, (_, damage) in found.items() if damage}
+    checked = 0
+    everything = [
+        one
+        for files in stored.values()
+        for one in files
+        if _key(one) not in bad and (check_bytes or _key(one) in noted)
+    ]
+    if everything:
+        results = check_in_threads(everything) if spark is None else check_with_spark(spark, everything)
+        checked = len(results)
+        by_name: dict[tuple[str, int], list[tuple[StoredFile, Checked]]] = defaultdict(list)
+        for one, result in zip(everything, results, strict=True):
+            by_name[one.file.file_id, one.file.size].append((one, result))
+            if result.damage:
+                found[_key(one)] = (one, result.damage)
+        for copies in by_name.values():
+            found |= {_key(copies[number][0]): (copies[number][0], why) for number, why in outvoted(copies).items()}
+    damaged = []
+    for one, damage in sorted(found.values(), key=lambda item: _key(item[0])):
+        place = view.place(one.address.volume_id)
+        if dry_run:
+            damaged.append(DamagedFile(place, one.address.volume_id, one.file.path, damage, False))
+            continue
+        holders = [
+            other.address
+            for other in (candidate for files in stored.values() for candidate in files)
+            if (other.file.file_id, other.file.size) == (one.file.file_id, one.file.size) and _key(other) not in found
+        ]
+        obstacle = heal(one, holders)
+        damaged.append(DamagedFile(place, one.address.volume_id, one.file.path, damage, obstacle is None, obstacle))
+    return damaged, checked
+
+
+def _listed(view: View, stored: Mapping[VolumeId, Sequence[StoredFile]]) -> dict[tuple[VolumeId, str], _Damage]:
+    """Live files that a listing of their replica does not show whole."""
+
+    def attempt(volume: VolumeId) -> dict[str, str]:
+        try:
+            return torn_or_missing(view.snapshots[volume].address, [one.file for one in stored[volume]])
+        except StorageUnavailable as error:
+            logger.warning("the files of %s could not be listed: %s", view.place(volume), error)
+            return {}
+
+    volumes = sorted(stored)
+    damage = dict(zip(volumes, Workers(THREADS).run(attempt, volumes), strict=True))
+    return {
+        _key(one): (one, damage[volume][one.file.path])
+        for volume, files in stored.items()
+        for one in files
+        if one.file.path in damage[volume]
+    }
+
+
+_Damage = tuple[StoredFile, str]
+
+
+def _key(stored: StoredFile) -> tuple[VolumeId, str]:
+    return stored.address.volume_id, stored.file.path
+
+
+def _of_ranges(view: View, volume: VolumeId) -> list[DataFile]:
+    """The live files of a replica that have to do with the ranges that it is compared in."""
+    files: dict[str, DataFile] = {}
+    for range_ in view.ranges:
+        if volume in range_.replicas:
+            files |= {file.file_id: file for file in view.snapshots[volume].within(range_.low, range_.high)}
+    return list(files.values())

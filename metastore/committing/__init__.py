@@ -1,0 +1,1 @@
+"""The commit protocol: from a call to its outcome."""

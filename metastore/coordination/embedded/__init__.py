@@ -1,0 +1,1 @@
+"""The ZooKeeper server that a cluster on one machine starts by itself."""

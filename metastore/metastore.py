@@ -1,0 +1,301 @@
+"""A cluster's metadata as a program uses it: the newest state, earlier ones, and committing a change.
+
+Opening it reads the log and nothing else. ZooKeeper is asked only when something is committed, announced or elected,
+so that looking at a cluster works while its ensemble is away.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from epochlake.metastore import configuration as configurations
+from epochlake.metastore import storage
+from epochlake.metastore.committing.committer import Committed, Committer, Planner
+from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.queue import CommitQueue
+from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
+from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
+from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeeper
+from epochlake.metastore.coordination.root import ROOT, known_root, register_root, replace_root
+from epochlake.metastore.errors import ConfigurationError, LogUnreadable, NotInitialised, WrongCluster
+from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.following.history import metadata_at
+from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
+from epochlake.metastore.following.watcher import Watcher
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.state_ids import next_state_id
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import Event, Initialise
+from epochlake.metastore.root import Root, require_new
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.version import PRODUCT_VERSION
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_NAME = "epochlake"
+
+
+def author() -> str:
+    """Who commits from this process: user, host and process, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+
+
+def init_cluster(
+    conf: str | Path | Configuration | None = None,
+    name: str | None = None,
+    *,
+    reason: str = "",
+    request_id: str | None = None,
+) -> Committed:
+    """Begin a cluster at the root of a configuration, or of a file; None: as `configuration.load` finds it.
+
+    `name` goes before the name in the configuration. Of two programs that begin at once, one is Rejected
+    (already-initialised). A call that was killed half-way can be made again; with the same `request_id`, also a call
+    that was not. Raises Rejected, ConfigurationError, CommitTimeout, CommitUnknown, StorageUnavailable, and
+    LogUnreadable where the root has files of a cluster that has lost its log.
+    """
+    configuration = configurations.given(conf)
+    storage.use_settings(configuration.storage)
+    root = Root(configuration.root)
+    require_new(root)
+    storage.create_directory(root.uri, parents=True)
+    create_log_table(root.log)
+    follower = Follower(DeltaLog(root.log))
+    there = follower.catch_up()
+    event = Initialise(
+        # Who does not say a name, and tries again, means the cluster that is there.
+        name=name or configuration.cluster.name or (there.identity.name if there.epoch else DEFAULT_NAME),
+        cluster_id=next_state_id(""),
+        product_version=PRODUCT_VERSION,
+    )
+    # There is no cluster id yet to find a lock by: the log alone decides which of two beginnings is the first epoch.
+    committer = Committer(follower, LocalQueue(), author=author())
+    return committer.commit(
+        event,
+        request_id=request_id,
+        reason=reason,
+        timeout=configuration.log.commit_timeout_seconds,
+        asked=f"initialise cluster {event.name}",
+    )
+
+
+class Metastore:
+    """The metadata of a cluster, open: its log is followed, and can be committed to. Safe for use by several threads.
+
+    Close it, or use it in a `with`.
+
+    `metadata` is the newest metadata known here; `catch_up()` asks the log.
+    """
+
+    def __init__(
+        self, configuration: Configuration, *, log: EpochLog | None = None, queue: CommitQueue | None = None
+    ) -> None:
+        """`log` and `queue`: in place of the Delta table below the root, and of ZooKeeper's line in front of it."""
+        storage.use_settings(configuration.storage)
+        self.configuration = configuration
+        self.root = Root(configuration.root)
+        self.snapshots = Snapshots(self.root.snapshots)
+        self.follower = self._follow(log or DeltaLog(self.root.log, compact_every=configuration.log.compact_every))
+        self._closed = False
+        self._connecting = threading.RLock()
+        self._watching = threading.Lock()
+        self._embedded: EmbeddedZooKeeper | None = None
+        self._coordination: Coordination | None = None
+        self._watcher: Watcher | None = None
+        self._committer = Committer(
+            self.follower,
+            queue or self.commit_queue(),
+            author=author(),
+            snapshot_every=configuration.log.snapshot_every,
+        )
+        try:
+            metadata = self.follower.catch_up()
+        except NotInitialised:
+            require_new(self.root)
+            raise
+        if metadata.epoch == 0:
+            raise NotInitialised(f"{configuration.root} holds a log without an epoch: run `epochlake init` again")
+        expected = configuration.cluster.name
+        if expected and expected != metadata.identity.name:
+            raise WrongCluster(
+                f"{configuration.root} holds cluster {metadata.identity.name!r}, the configuration is for "
+                f"{expected!r}: correct root or [cluster] name"
+            )
+        self.follower.add_listener(SnapshotWriter(self.snapshots))
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """The newest metadata known here; its `epoch` is at least that of each commit made through this cluster."""
+        if self.follower.metadata.epoch < self._committer.told_epoch:
+            return self.follower.catch_up()
+        return self.follower.metadata
+
+    def catch_up(self) -> ClusterMetadata:
+        """Read the log to its end; the newest metadata. Raises StorageUnavailable, LogUnreadable."""
+        return self.follower.catch_up()
+
+    def commit(
+        self,
+        what: Event | Planner,
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+        asked: str = "",
+    ) -> Committed:
+        """Commit an event or what a planner makes of the newest metadata: see `Committer.commit`."""
+        return self._committer.commit(
+            what,
+            request_id=request_id,
+            reason=reason,
+            timeout=self.configuration.log.commit_timeout_seconds if timeout is None else timeout,
+            expect_epoch=expect_epoch,
+            asked=asked,
+        )
+
+    def at(self, epoch: int | None) -> ClusterMetadata:
+        """The metadata as of `epoch`; None: the newest. Raises InvalidRequest for an epoch that is not in the log."""
+        metadata = self.catch_up()
+        return metadata if epoch in (None, metadata.epoch) else metadata_at(self.log(), self.snapshots, epoch or 0)
+
+    def log(self) -> DeltaLog:
+        """A handle of its own on the log, for reading history."""
+        return DeltaLog(self.root.log)
+
+    def wait_for_news(self, after: int, timeout: float) -> bool:
+        """Wait until an epoch greater than `after` is known here; False after `timeout` seconds.
+
+        From the first call on this process follows the log in the background, by a watch on the head where ZooKeeper
+        answers and by looking at the log every `[log] poll_seconds`.
+        """
+        with self._watching:
+            if self._watcher is None:
+                self._watcher = Watcher(self.follower, self.coordination, self.configuration.log.poll_seconds)
+            watcher = self._watcher
+        return watcher.wait(after, timeout)
+
+    def coordination(self, connect_timeout: float = CONNECT_TIMEOUT_SECONDS) -> Coordination:
+        """The ZooKeeper session of this process, opened on first use, for which a server is given `connect_timeout`
+        seconds. Raises CoordinationUnavailable.
+        """
+        with self._connecting:
+            self.require_open()
+            if self._coordination is None:
+                settings = self.configuration.zookeeper
+                coordination = Coordination(
+                    self._connect_string(),
+                    f"{settings.path.rstrip('/')}/{self.metadata.identity.cluster_id}",
+                    session_timeout=settings.session_timeout_seconds,
+                    connect_timeout=connect_timeout,
+                )
+                try:
+                    self._require_root(coordination, known_root(coordination))
+                except BaseException:
+                    coordination.close()
+                    raise
+                self._coordination = coordination
+            return self._coordination
+
+    def _follow(self, log: EpochLog) -> Follower:
+        return Follower(log, self.snapshots)
+
+    def commit_queue(self) -> CommitQueue:
+        """A place of its own in the line in front of the log."""
+        return ZooKeeperQueue(self.coordination, self._require_root)
+
+    def require_open(self) -> None:
+        """Raises InvalidRequest when it was closed: it follows no log and holds no lease any more."""
+        if self._closed:
+            raise InvalidRequest(
+                f"the cluster {self.metadata.identity.name!r} was closed: keep it open, in its `with`, for as long as "
+                f"its pipelines are used, or open it again"
+            )
+
+    def close(self) -> None:
+        """Stop what follows the log, and leave ZooKeeper. Closing twice does no harm."""
+        with self._watching:
+            watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            # Not under the lock that the watcher's own thread may be waiting for.
+            watcher.stop()
+        with self._connecting:
+            self._closed = True
+            if self._coordination is not None:
+                self._coordination.close()
+                self._coordination = None
+            if self._embedded is not None:
+                self._embedded.release()
+                self._embedded = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connect_string(self) -> str:
+        settings = self.configuration.zookeeper
+        if settings.connect != EMBEDDED:
+            return settings.connect
+        local = storage.local_path(self.root.uri)
+        if local is None:
+            raise ConfigurationError(
+                f"the embedded ZooKeeper needs a local root, {self.root.uri} is not: set [zookeeper] connect"
+            )
+        if self._embedded is None:
+            self._embedded = EmbeddedZooKeeper(
+                Path(local), linger_seconds=settings.embedded_linger_seconds, serves_at=self._coordination_is_at
+            )
+        return self._embedded.start()
+
+    def _coordination_is_at(self, connect: str) -> None:
+        coordination = self._coordination
+        if coordination is not None:
+            coordination.moved_to(connect)
+
+    def _require_root(self, coordination: Coordination, known: str | None) -> None:
+        """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently.
+
+        `known` is the root that ZooKeeper knows. The embedded one moves with its root, so one that has gone from where
+        it was is one that was moved.
+        """
+        mine = self.root.uri
+        known = known or register_root(coordination, mine)
+        if storage.is_same_place(known, mine):
+            return
+        name = self.metadata.identity.name
+        if self.configuration.zookeeper.connect == EMBEDDED:
+            if not self._is_root_of_this_cluster(known):
+                logger.warning("the root of cluster %r was moved from %s to %s", name, known, mine)
+                replace_root(coordination, mine)
+                return
+            advice = f"Use the cluster at {known}; if this copy is to go on in its place, move {known} away first"
+        else:
+            path = coordination.path(ROOT)
+            advice = f"If it was moved there, delete the znode {path}; a copy must not be used"
+        raise WrongCluster(f"ZooKeeper knows cluster {name!r} with its root at {known}, not {mine}. {advice}")
+
+    def _is_root_of_this_cluster(self, uri: str) -> bool:
+        """Whether the log below another URI is one of this cluster."""
+        try:
+            first = DeltaLog(Root(uri).log).read(0, 1)
+            event = first[0].decode() if first else None
+        except (NotInitialised, LogUnreadable):
+            return False
+        return isinstance(event, Initialise) and event.cluster_id == self.metadata.identity.cluster_id

@@ -1,0 +1,1 @@
+"""From the metadata and measured loads to events: pure decisions."""

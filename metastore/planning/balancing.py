@@ -1,0 +1,247 @@
+"""What the coordinator should begin next: pure decisions from the metadata and the measured loads.
+
+Requests come first: what a node gives up is moved before anything is balanced, and while a request is open no balancing
+is begun (seed 000, "Load balancing"). What is begun at once is limited by streams per volume; the rest is planned anew
+when there is room, on the metadata of then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import NewTransition
+from epochlake.metastore.metadata.events.nodes import nodes_given_up, volumes_given_up
+from epochlake.metastore.metadata.model import (
+    Node,
+    NodeState,
+    RequestKind,
+    RequestState,
+    Table,
+    TableId,
+    TopologyRequest,
+    VolumeId,
+)
+from epochlake.metastore.metadata.rules import has_tags, kept_apart
+from epochlake.placement.balancing.model import ClusterLoad, Hold, Obstacle, Plan, Policy, Role
+from epochlake.placement.balancing.planner import plan_moves
+from epochlake.placement.balancing.reasons import move_reasons
+from epochlake.placement.balancing.rules import parted
+from epochlake.placement.tablets.transitions import Kind, Stage
+from numpy.typing import NDArray
+
+BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
+"""Stages in which a transition still counts as a stream of its volumes."""
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """Measured bytes of tablet replicas, and the volumes that could not be measured: neither targets nor sources.
+
+    `avoided` are volumes that a transition to was taken back a moment ago: no targets for now. `held` are tables that
+    are about to be split or merged: they are drained, and not balanced.
+    """
+
+    sizes: Mapping[tuple[TableId, int, VolumeId], int]
+    unmeasured: frozenset[VolumeId]
+    avoided: frozenset[VolumeId] = frozenset()
+    held: frozenset[TableId] = frozenset()
+
+    @property
+    def no_targets(self) -> frozenset[VolumeId]:
+        return self.unmeasured | self.avoided
+
+
+def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> tuple[list[NewTransition], list[str]]:
+    """Tablets that should begin to move now, and what cannot move although it must; nothing for a paused request."""
+    running = [r for r in metadata.open_requests() if r.state is RequestState.RUNNING and not r.paused]
+    started: list[NewTransition] = []
+    for request in running:
+        if request.kind is RequestKind.REPLACE:
+            started += _rebuilds_on_replacement(metadata, request, loads, streams)
+    kinds = {
+        node.node_id: Kind.MIGRATION if request.kind is RequestKind.LEAVE else Kind.REBUILD
+        for request in running
+        if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE)
+        for node in nodes_given_up(metadata, request)
+    }
+    if kinds or (not any(metadata.open_requests()) and metadata.switches.balancing):
+        moves, stuck = _planned_moves(metadata, loads, streams, kinds)
+        return _one_of_each_tablet(started + moves), stuck
+    return _one_of_each_tablet(started), []
+
+
+def _one_of_each_tablet(planned: list[NewTransition]) -> list[NewTransition]:
+    """A tablet that two requests want to move begins with the first one (INV-TABL-2)."""
+    return list({(new.table_id, new.tablet): new for new in reversed(planned)}.values())[::-1]
+
+
+def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) -> tuple[ClusterLoad, _Rows]:
+    """The cluster as the balancer sees it, and what its rows stand for."""
+    nodes = [node for node in metadata.directory.nodes.values() if node.state is not NodeState.NONE]
+    volumes = [volume for node in nodes for volume in node.volumes]
+    row_of_volume = {volume.volume_id: row for row, volume in enumerate(volumes)}
+    tables = sorted(metadata.tablets.maps)
+    keys: list[tuple[TableId, int]] = []
+    hold: list[int] = []
+    table_rows: list[int] = []
+    replica_tablet: list[int] = []
+    replica_volume: list[int] = []
+    replica_size: list[int] = []
+    busy_out, busy_in = Counter[int](), Counter[int]()
+    for table_row, table_id in enumerate(tables):
+        for tablet, current in enumerate(metadata.tablets.maps[table_id]):
+            transition = metadata.tablets.transitions.get((table_id, tablet))
+            replicas = current if transition is None else transition.new_replicas
+            if transition is not None and transition.stage in BEFORE_STREAMED:
+                busy_in[row_of_volume[transition.pending]] += 1
+                if transition.leaving is not None:
+                    busy_out[row_of_volume[transition.leaving]] += 1
+            largest = max((loads.sizes.get((table_id, tablet, volume), 0) for volume in current), default=0)
+            for volume in replicas:
+                replica_tablet.append(len(keys))
+                replica_volume.append(row_of_volume[volume])
+                replica_size.append(max(loads.sizes.get((table_id, tablet, volume), largest), 1))
+            keys.append((table_id, tablet))
+            held = Hold.PENDING_REQUEST if table_id in loads.held and not draining else Hold.FREE
+            hold.append(held if transition is None else Hold.IN_TRANSITION)
+            table_rows.append(table_row)
+    node_row = {node.node_id: row for row, node in enumerate(nodes)}
+    owner = [node_row[metadata.directory.node_of_volume[volume.volume_id].node_id] for volume in volumes]
+    roles = []
+    for node in nodes:
+        if node.node_id in draining:
+            roles.append(Role.DRAINING)
+        elif node.state is not NodeState.NORMAL:
+            roles.append(Role.EXCLUDED)
+        elif node.maintenance:
+            roles.append(Role.MAINTENANCE)
+        elif any(volume.volume_id in loads.no_targets for volume in node.volumes):
+            roles.append(Role.NO_STATISTICS)
+        else:
+            roles.append(Role.ACTIVE)
+    load = ClusterLoad.of(
+        node_datacenter=np.array([node.datacenter for node in nodes]),
+        node_rack=np.array([node.rack for node in nodes]),
+        node_role=roles,
+        node_weight=[node.weight for node in nodes],
+        volume_node=owner,
+        volume_capacity=[volume.capacity for volume in volumes],
+        tablet_table=table_rows,
+        tablet_hold=hold,
+        replica_tablet=np.array(replica_tablet, np.int64),
+        replica_volume=np.array(replica_volume, np.int64),
+        replica_size=replica_size,
+        busy_out=[busy_out[row] for row in range(len(volumes))],
+        busy_in=[busy_in[row] for row in range(len(volumes))],
+    )
+    rules = _rules(metadata, load, [metadata.schema.tables[table_id] for table_id in tables], nodes)
+    load = msgspec.structs.replace(load, table_nodes=rules)
+    return load, _Rows(keys, [volume.volume_id for volume in volumes], [node.node_id for node in nodes])
+
+
+def _rules(
+    metadata: ClusterMetadata, load: ClusterLoad, tables: Sequence[Table], nodes: Sequence[Node]
+) -> NDArray[np.bool_] | None:
+    """The nodes that each table may use, (tables, N); None when there are no rules."""
+    row = {table.table_id: number for number, table in enumerate(tables)}
+    pairs = [(row[table.table_id], [row[other] for other in kept_apart(metadata, table)]) for table in tables]
+    pairs = [(table, others) for table, others in pairs if others]
+    if not pairs and not any(table.options.tags for table in tables):
+        return None
+    cell = load.tablet_table[load.replica_tablet] * len(nodes) + load.volume_node[load.replica_volume]
+    held = np.bincount(cell, minlength=len(tables) * len(nodes)).reshape(len(tables), len(nodes))
+    _, rack = np.unique([f"{node.datacenter}\n{node.rack}" for node in nodes], return_inverse=True)
+    tagged = np.array([[has_tags(table, node) for node in nodes] for table in tables])
+    return parted(held, rack, load.node_role == Role.ACTIVE, pairs) & tagged
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    tablets: list[tuple[TableId, int]]
+    volumes: list[VolumeId]
+    nodes: list[int]
+
+
+def _planned_moves(
+    metadata: ClusterMetadata, loads: Loads, streams: int, kinds: Mapping[int, Kind]
+) -> tuple[list[NewTransition], list[str]]:
+    if not metadata.tablets.maps:
+        return [], []
+    load, rows = cluster_load(metadata, loads, set(kinds))
+    if not len(load.replica_tablet):
+        return [], []
+    plan = plan_moves(load, Policy(streams_per_volume=streams))
+    names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
+    reasons, reason_of = move_reasons(load, plan, names)
+    moves = []
+    silent: set[VolumeId] = set()
+    for index in np.flatnonzero(plan.wave == 1).tolist():
+        table_id, tablet = rows.tablets[load.replica_tablet[plan.replica[index]]]
+        source, target = rows.volumes[plan.source[index]], rows.volumes[plan.target[index]]
+        from_node = metadata.directory.node_of_volume[source].node_id
+        if kinds and from_node not in kinds:
+            continue
+        same_node = from_node == metadata.directory.node_of_volume[target].node_id
+        kind = Kind.INTRANODE_MIGRATION if same_node else kinds.get(from_node, Kind.MIGRATION)
+        if kind is not Kind.REBUILD and source in loads.unmeasured:
+            # It could only fail, be taken back and begin again, for ever.
+            silent.add(source)
+            continue
+        moves.append(NewTransition(table_id, tablet, kind, source, target, reasons[reason_of[index]]))
+    unreadable = [
+        f"tablets of {metadata.describe(volume)} stay: it does not answer. Bring it back, or remove its node"
+        for volume in sorted(silent)
+    ]
+    return moves, unreadable + _stuck(metadata, load, rows, plan, set(kinds))
+
+
+def _stuck(metadata: ClusterMetadata, load: ClusterLoad, rows: _Rows, plan: Plan, draining: set[int]) -> list[str]:
+    """What must leave a node and has nowhere to go."""
+    reasons: Counter[str] = Counter()
+    for replica, why in zip(plan.stay_replica.tolist(), plan.stay_why.tolist(), strict=True):
+        if replica < 0:
+            continue
+        volume = rows.volumes[load.replica_volume[replica]]
+        node = metadata.directory.node_of_volume[volume]
+        if node.node_id in draining:
+            reasons[f"tablets of node {node.name} stay: {obstacle(why)}"] += 1
+    return [f"{count} {reason}" for reason, count in reasons.items()]
+
+
+def obstacle(why: int) -> str:
+    """An obstacle of the balancer, for people."""
+    return Obstacle(why).name.lower().replace("_", " ")
+
+
+def _rebuilds_on_replacement(
+    metadata: ClusterMetadata, request: TopologyRequest, loads: Loads, streams: int
+) -> list[NewTransition]:
+    """Replicas of the replaced node, rebuilt on the volumes of the node that replaces it."""
+    node = metadata.directory.nodes[request.node_id]
+    lost = volumes_given_up(metadata, request)
+    room = {volume.volume_id: streams for volume in node.volumes if volume.volume_id not in loads.no_targets}
+    holds = Counter[VolumeId]()
+    for transition in metadata.tablets.transitions.values():
+        if transition.pending in room:
+            holds[transition.pending] += 1
+            if transition.stage in BEFORE_STREAMED:
+                room[transition.pending] -= 1
+    capacity = {volume.volume_id: volume.capacity for volume in node.volumes}
+    for tablet_map in metadata.tablets.maps.values():
+        for volume in room:
+            holds[volume] += len(tablet_map.tablets_on([volume]))
+    found = []
+    for table_id, tablet in metadata.replicas_in_use(lost):
+        free = [volume for volume, left in room.items() if left > 0]
+        if not free:
+            break
+        if (table_id, tablet) in metadata.tablets.transitions:
+            continue
+        target = min(free, key=lambda volume: ((holds[volume] + 1) / capacity[volume], volume))
+        leaving = next(v for v in metadata.tablets.maps[table_id].replicas(tablet) if v in lost)
+        found.append(NewTransition(table_id, tablet, Kind.REBUILD, leaving, target, "node is replaced"))
+        room[target] -= 1
+        holds[target] += 1
+    return found

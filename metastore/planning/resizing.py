@@ -1,0 +1,169 @@
+"""What should be split and merged, from the metadata and the measured loads: pure decisions of the coordinator.
+
+The rule itself is `placement/tablets/resizing.py`. Here tables become its columns, and the pairs of tablets that a
+merge waits for become transitions, as many as volumes may stream at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+import numpy as np
+from epochlake.metastore.configuration import TabletSettings
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import NewTransition, StartTransitions
+from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
+from epochlake.metastore.planning.balancing import BEFORE_STREAMED, Loads
+from epochlake.placement.tablets.resizing import Colocation, Decision, Goal, Resize, TableSizes, colocations, decide
+from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
+from epochlake.placement.tablets.transitions import Kind
+
+
+class ResizePlanned(msgspec.Struct, frozen=True):
+    """What is decided about a table: `count` tablets now, `wanted` in the end; `in_force` is the decision of now.
+
+    `bytes`: mean size of a replica of a tablet, None when no replica of it could be measured.
+    """
+
+    table_id: TableId
+    count: int
+    bytes: float | None
+    in_force: Resize
+    decision: Decision
+
+
+def planned_resizes(metadata: ClusterMetadata, loads: Loads, settings: TabletSettings) -> list[ResizePlanned]:
+    """The decision for every table with tablets, in the order of their ids."""
+    ids = sorted(metadata.tablets.maps)
+    if not ids:
+        return []
+    total = _bytes_of_tables(metadata, loads)
+    maps = [metadata.tablets.maps[table_id] for table_id in ids]
+    options = [metadata.schema.tables[table_id].options for table_id in ids]
+    sizes = [
+        _mean(total[table_id], _measured(tablet_map, loads)) for table_id, tablet_map in zip(ids, maps, strict=True)
+    ]
+    columns = TableSizes.of(
+        count=[tablet_map.count for tablet_map in maps],
+        replicas=[int((tablet_map.to_array() != NO_REPLICA).sum()) // tablet_map.count for tablet_map in maps],
+        bytes=sizes,
+        target=[one.target_bytes or settings.target_bytes for one in options],
+        minimum=[one.min_count for one in options],
+        maximum=[one.max_count or 1 << 62 for one in options],
+        resize=[tablet_map.resize_type for tablet_map in maps],
+    )
+    volumes = sum(len(n.volumes) for n in metadata.directory.nodes.values() if n.state is NodeState.NORMAL)
+    return [
+        ResizePlanned(table_id, tablet_map.count, None if math.isnan(size) else size, force, decision)
+        for table_id, tablet_map, size, force, decision in zip(
+            ids, maps, sizes, columns.resize, decide(columns, Goal(settings.per_volume, volumes)), strict=True
+        )
+    ]
+
+
+def _bytes_of_tables(metadata: ClusterMetadata, loads: Loads) -> Counter[TableId]:
+    """Bytes on the volumes that hold each table now; what is on others comes or goes with a transition."""
+    places = {
+        table_id: set(np.unique(tablet_map.to_array()).tolist())
+        for table_id, tablet_map in metadata.tablets.maps.items()
+    }
+    total: Counter[TableId] = Counter()
+    for (table_id, _, volume), size in loads.sizes.items():
+        if volume in places.get(table_id, ()):
+            total[table_id] += size
+    return total
+
+
+def _measured(tablet_map: TabletMap, loads: Loads) -> int:
+    """Replicas of tablets that lie on volumes which were measured."""
+    held = tablet_map.to_array()
+    away = np.fromiter({NO_REPLICA, *loads.unmeasured}, dtype=held.dtype)
+    return int((~np.isin(held, away)).sum())
+
+
+def _mean(total: int, replicas: int) -> float:
+    return total / replicas if replicas else math.nan
+
+
+def colocating_transitions(
+    metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: int
+) -> tuple[list[NewTransition], list[str]]:
+    """Moves that may begin now to bring siblings together before a merge, and why others may not."""
+    tablet_map = metadata.tablets.maps[table_id]
+    room = _room(metadata, streams)
+    moving = {tablet for table, tablet in metadata.tablets.transitions if table == table_id}
+    begun: list[NewTransition] = []
+    stuck: dict[str, None] = {}
+    for pair in tablet_map.siblings_apart().tolist():
+        if not room:
+            break
+        if {2 * pair, 2 * pair + 1} & moving:
+            continue
+        move = _next_move(metadata, tablet_map, pair)
+        obstacle = _obstacle(metadata, table_id, move, loads) if move else "their replicas are in different datacenters"
+        if obstacle:
+            stuck[f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}"] = None
+        elif move and move.source in room and move.target in room:
+            begun.append(_transition(metadata, table_id, move))
+            for volume in (move.source, move.target):
+                room[volume] -= 1
+                if not room[volume]:
+                    del room[volume]
+    return begun, list(stuck)
+
+
+def _next_move(metadata: ClusterMetadata, tablet_map: TabletMap, pair: int) -> Colocation | None:
+    """The next move of a pair: one at a time, in the order that keeps nodes and racks apart."""
+    even, odd = tablet_map.replicas(2 * pair), tablet_map.replicas(2 * pair + 1)
+    moves = colocations(pair, even, odd, lambda volume: _location(metadata, volume))
+    return moves[0] if moves else None
+
+
+def _obstacle(metadata: ClusterMetadata, table_id: TableId, move: Colocation, loads: Loads) -> str:
+    """Why a move cannot begin now: it is not allowed, or could only fail, be taken back and begin again, for ever."""
+    if move.source in loads.unmeasured:
+        return f"{metadata.describe(move.source)} does not answer. Bring it back, or remove its node"
+    if move.target in loads.no_targets:
+        return f"{metadata.describe(move.target)} does not answer, or took a tablet back a moment ago"
+    try:
+        metadata.check(StartTransitions((_transition(metadata, table_id, move),)))
+    except Rejected as rejected:
+        return rejected.reason
+    return ""
+
+
+def _transition(metadata: ClusterMetadata, table_id: TableId, move: Colocation) -> NewTransition:
+    nodes = {metadata.directory.node_of_volume[volume].node_id for volume in (move.source, move.target)}
+    kind = Kind.INTRANODE_MIGRATION if len(nodes) == 1 else Kind.MIGRATION
+    reason = f"co-located with tablet {move.tablet - 1}, to be merged with it"
+    return NewTransition(table_id, move.tablet, kind, move.source, move.target, reason)
+
+
+def _room(metadata: ClusterMetadata, streams: int) -> dict[VolumeId, int]:
+    """Streams that each volume may have more."""
+    busy: Counter[VolumeId] = Counter()
+    for transition in metadata.tablets.transitions.values():
+        if transition.stage in BEFORE_STREAMED:
+            busy.update(volume for volume in (transition.leaving, transition.pending) if volume is not None)
+    return {volume: streams - busy[volume] for volume in metadata.directory.volumes if busy[volume] < streams}
+
+
+def _location(metadata: ClusterMetadata, volume: VolumeId) -> tuple[str, str, int]:
+    node = metadata.directory.node_of_volume[volume]
+    return node.datacenter, node.rack, node.node_id
+
+
+def replica_sets_with(tablet_map: TabletMap, volumes: Collection[VolumeId]) -> list[tuple[VolumeId, ...]]:
+    """The different replica sets of a table's tablets that have one of `volumes`."""
+    rows = tablet_map.to_array()[tablet_map.tablets_on(volumes)]
+    different = np.unique(np.sort(rows, axis=1), axis=0)
+    return [tuple(volume for volume in row if volume != NO_REPLICA) for row in different.tolist()]
+
+
+def volumes_of(tablet_map: TabletMap) -> list[VolumeId]:
+    """The volumes that hold tablets of a table."""
+    return [volume for volume in np.unique(tablet_map.to_array()).tolist() if volume != NO_REPLICA]

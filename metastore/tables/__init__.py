@@ -1,0 +1,1 @@
+"""The cluster metadata and its history as Arrow tables and DataFrames."""

@@ -1,0 +1,1 @@
+"""Tablets: their maps, where they may be, how they move, split and merge."""

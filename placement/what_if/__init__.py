@@ -1,0 +1,1 @@
+"""Rings and clusters that are not ours: documents, what Cassandra's tools print, and simulated operations."""
