@@ -238,7 +238,7 @@ def test_waiting_for_the_lock_outlasts_a_restart_of_the_server(server: Ensemble,
     holder, waiting = CommitLock(connect(server.connect_string)), CommitLock(connect(server.connect_string))
     assert holder.acquire(60)
     with ThreadPoolExecutor(1) as pool:
-        acquired = pool.submit(waiting.acquire, 20)
+        acquired = pool.submit(waiting.acquire, 120)
         time.sleep(0.2)
         server.kill()
         holder.release()

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.pipeline import Pipeline
@@ -31,6 +30,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.metastore import metastore
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import ClusterSettings, Configuration
 from epochlake.metastore.coordination.client import Coordination
@@ -68,8 +68,9 @@ def without_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(cluster: Cluster, *_: float) -> Coordination:
         raise CoordinationUnavailable("ZooKeeper is away: this test has none")
 
-    monkeypatch.setattr(clusters, "ZooKeeperQueue", lambda connect, require_root: queue)
-    monkeypatch.setattr(Cluster, "coordination", away)
+    monkeypatch.setattr(metastore, "ZooKeeperQueue", lambda connect, require_root: queue)
+    for opened in (metastore.Metastore, Cluster):
+        monkeypatch.setattr(opened, "coordination", away)
 
 
 def reads_trust_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def begin(root: Path, name: str = "", configuration: Configuration | None = None
     configuration = msgspec.structs.replace(
         configuration or Configuration(), root=str(root / "root"), cluster=ClusterSettings(name)
     )
-    clusters.init_cluster(configuration)
+    metastore.init_cluster(configuration)
     return Cluster(configuration)
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from epochlake.jobs import cluster as clusters
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator import fencing
 from epochlake.jobs.coordinator.coordinator import Coordinator
@@ -86,8 +85,7 @@ def _count(configuration: Configuration, answer: Any) -> None:
 
 def _work(configuration: Configuration, copy: Callable[..., None]) -> None:
     """Without ZooKeeper there is no election: the rounds are done directly."""
-    clusters.ZooKeeperQueue = lambda connect, require_root: LocalQueue()  # type: ignore[assignment, misc]
-    cluster = Cluster(configuration)
+    cluster = Cluster(configuration, queue=LocalQueue())
     coordinator = Coordinator(cluster, ThreadCopier(how=copy))
     while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
         pass
@@ -162,8 +160,7 @@ def write_all_the_time(cluster: SmallCluster, writers: int) -> Iterator[Acknowle
 
 
 def _write(writer: int, configuration: Configuration, directory: str, stop: Any, answers: Any) -> None:
-    clusters.ZooKeeperQueue = lambda connect, require_root: LocalQueue()  # type: ignore[assignment, misc]
-    opened = Cluster(configuration)
+    opened = Cluster(configuration, queue=LocalQueue())
     cluster = SmallCluster(opened, opened.metadata.table("air.flights"), Path(directory))
     pipeline = cluster.pipeline(f"writer {writer}")
     number = 0

@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 
 HOST = "127.0.0.1"
 
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
 _JAVA_OPTIONS = (
     "-Xms16m",
     "-Xmx96m",
@@ -162,6 +162,6 @@ def expire_session(coordination: Coordination) -> None:
     Somebody else takes the session over and closes it; the client finds out when it reconnects.
     """
     thief = KazooClient(coordination.connect_string, client_id=coordination.client.client_id)
-    thief.start()
+    thief.start(timeout=120)
     thief.stop()
     thief.close()

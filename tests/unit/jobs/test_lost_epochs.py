@@ -126,7 +126,7 @@ def test_a_run_that_was_killed_after_its_commit_is_finished_by_the_next(
 ) -> None:
     with monkeypatch.context() as killed:
         killed.setattr(lost_epochs, "_tell_zookeeper", lambda _: 1 / 0)
-        killed.setattr(lost_epochs.Cluster, "close", lambda _: None)
+        killed.setattr(lost_epochs.Metastore, "close", lambda _: None)
         killed.setattr("epochlake.metastore.following.snapshots.Snapshots.put_aside", lambda *_: 1 / 0)
         assert went_back.json("log", "accept-loss").code == 1
     assert went_back.json("log", "accept-loss").code == 3  # no second incarnation
@@ -268,7 +268,7 @@ def test_a_cut_that_was_ended_half_way_never_looks_like_a_shorter_log_and_is_fin
     dig()
     with monkeypatch.context() as killed:
         killed.setattr(cutting, step, lambda *_: 1 / 0)
-        killed.setattr(lost_epochs.Cluster, "close", lambda _: None)
+        killed.setattr(lost_epochs.Metastore, "close", lambda _: None)
         assert grown.json("log", "accept-loss").code != 0
     for command in (["balance", "pause"], ["log", "heal"], ["log", "list"]):
         assert (grown.json(*command).error["type"]) in ("LogTorn", "Unfillable")
