@@ -1,6 +1,6 @@
 """What all benchmarks share: fair repetition, results that carry their floor, and a description of the machine.
 
-The one idea: a figure alone says little on a machine that others use. So what is compared is run in turns, a round of
+A figure alone says little on a machine that others use. So what is compared is run in turns, a round of
 everything after the other, and medians are taken; the ratio to the floor holds also where the seconds do not.
 """
 

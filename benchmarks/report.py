@@ -1,6 +1,6 @@
 """Results as text: a table on the terminal, and the rows between the markers in `benchmarks/README.md`.
 
-The one idea: a row belongs to its benchmark, so running one benchmark again replaces its rows and leaves the others.
+A row belongs to its benchmark, so running one benchmark again replaces its rows and leaves the others.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.effects.pre_split import Segregation, segregate_replica
+from epochlake.jobs.coordinator.effects.pre_split import PreSplit, pre_split_replica
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.opening import address_of
@@ -179,13 +179,13 @@ def cutting() -> list[Result]:
         with _bench() as bench:
             bench.fill(size, TABLETS)
             address = bench.addresses[0]
-            asked = Segregation(address, 2 * TABLETS, bench.cluster.metadata.epoch, 0, 1 << 60)
+            asked = PreSplit(address, 2 * TABLETS, bench.cluster.metadata.epoch, 0, 1 << 60)
             names = [path for path in Path(address.uri).rglob("*.parquet") if "_delta_log" not in path.parts]
             folder = bench.directory / "copy"
             folder.mkdir()
             taken["copy"].append(seconds(lambda: [shutil.copyfile(path, folder / path.name) for path in names]))  # noqa: B023
-            taken["cut"].append(seconds(lambda: segregate_replica(asked, Pace(0))))  # noqa: B023
-            if not segregate_replica(asked, Pace(0)).ready:
+            taken["cut"].append(seconds(lambda: pre_split_replica(asked, Pace(0))))  # noqa: B023
+            if not pre_split_replica(asked, Pace(0)).ready:
                 raise RuntimeError("files are left that straddle")
     megabytes = size / 1e6
     return [

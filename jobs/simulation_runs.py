@@ -1,6 +1,6 @@
 """Many runs of a simulator on the cores that Spark has: each a task of its own, known by its seed and its number.
 
-The one idea: a run is a function of its seed, so nothing has to be kept of the ones that went well. Runs are handed to
+A run is a function of its seed, so nothing has to be kept of the ones that went well. Runs are handed to
 Spark in rounds of whole seeds: what has ended is known round by round, and a range of seeds can be run by itself.
 """
 

@@ -1,6 +1,6 @@
 """The jobs as entry points of wheel tasks (Databricks), which end well by returning and badly by raising.
 
-The one idea: such a task ignores what its function returns and takes any `sys.exit`, also of 0, for a failure. So an
+Such a task ignores what its function returns and takes any `sys.exit`, also of 0, for a failure. So an
 exit code other than 0 becomes an exception here, and nothing ends the process.
 """
 

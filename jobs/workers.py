@@ -1,6 +1,6 @@
 """Running a task for many items side by side, in threads of this process: the one place that makes threads for storage.
 
-The one idea: an access to storage ends by its deadline (metastore/deadlines.py), so a task that only waits for storage
+An access to storage ends by its deadline (metastore/deadlines.py), so a task that only waits for storage
 ends too, and whoever runs tasks may wait for all of them. The threads are daemons all the same: neither an error nor an
 interrupted caller waits for tasks that are under way, nor does the end of the process.
 """

@@ -1,6 +1,6 @@
 """Pipelines and jobs are announced while they live, so that vacuum leaves alone what they read and will commit.
 
-The one idea: a lease is always somewhere that vacuum looks. As a rule it is an ephemeral znode; while ZooKeeper cannot
+A lease is always somewhere that vacuum looks. As a rule it is an ephemeral znode; while ZooKeeper cannot
 be reached it is a file at the root, which is renewed every minute and counts for an hour after the last time. A lease
 is made in the new place before it leaves the old one, and whoever reads leases looks at the root, then into ZooKeeper,
 then at the root again, so that none is missed on its way. See docs/decisions/031-announcing.md.

@@ -1,6 +1,6 @@
 """Deadlines of storage: no access to a volume lasts longer than it may, whatever the file system below does.
 
-The one idea: a thread that hangs in the file system cannot be stopped, only left behind. So each access to a watched
+A thread that hangs in the file system cannot be stopped, only left behind. So each access to a watched
 place runs in a thread of its own, and its caller waits for it until the deadline, counted from its last sign of
 progress. Then the place is *late*, which is one way of being unreachable (StorageLate), and the thread is left behind:
 counted, shown, and never waited for, not even when the process ends. A place with a thread left behind is not asked

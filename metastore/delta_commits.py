@@ -1,6 +1,6 @@
 """Commits of Delta tables on file systems: put whole and on the disk, or not at all; and torn ones are found.
 
-The one idea: delta-rs makes a commit visible and never syncs it, so after a power cut the commit file may be empty, and
+Delta-rs makes a commit visible and never syncs it, so after a power cut the commit file may be empty, and
 an empty file counts as a commit without content. On a file system a commit is therefore put here: its bytes are on the
 disk before the file gets its name, the name is on the disk before anybody is told, and of two who want one version one
 gets it. That is Delta's protocol for file systems; on object stores delta-rs commits by conditional puts.

@@ -1,6 +1,6 @@
 """The one module that touches storage: everything else names a place by its URI.
 
-The one idea: a URI is a plain path, `file://…` or an address that `pyarrow.fs` knows, and whatever goes wrong behind it
+A URI is a plain path, `file://…` or an address that `pyarrow.fs` knows, and whatever goes wrong behind it
 becomes StorageUnavailable, of the kind that it is, with the URI, the cause and what to do. Every access to a volume has
 a deadline (deadlines.py). Local files get what only they can do: atomic
 replacement, put-if-absent, hard links, free space. Object stores put whole objects, which is atomic by itself.

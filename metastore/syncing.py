@@ -1,6 +1,6 @@
 """Bytes that survive a power cut: the one place that asks file systems to keep what was written.
 
-The one idea: nothing is acknowledged, and nothing is built upon, that the disk does not have. First files and the
+Nothing is acknowledged, and nothing is built upon, that the disk does not have. First files and the
 directories that name them, then whatever refers to them. Object stores keep what they have answered, so there is
 nothing to do for them (docs/decisions/020-durability.md).
 

@@ -1,6 +1,6 @@
 """Threads that wait for work, so that a task which only waits for storage does not pay for a thread of its own.
 
-The one idea: a task is handed to a thread that is idle, or to a new one when none is; so tasks never wait for each
+A task is handed to a thread that is idle, or to a new one when none is; so tasks never wait for each
 other. The threads are daemons: the end of the process does not wait for one that hangs.
 """
 

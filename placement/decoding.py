@@ -1,6 +1,6 @@
 """Structs that may be decoded by several threads from the first time on.
 
-The one idea: msgspec finds out what the fields of a struct are when it is first decoded, and a second thread that comes
+Msgspec finds out what the fields of a struct are when it is first decoded, and a second thread that comes
 meanwhile meets what is half done: the process ends by a segmentation fault (msgspec 0.22; tests/unit/placement/
 test_decoding.py shows it). So it finds out here, in one thread at a time, before anything is decoded.
 """

@@ -1,6 +1,6 @@
 """The token of a primary key without Spark: its `xxhash64`, for looking up where one row belongs.
 
-The one idea: Spark hashes columns one after another, each with the hash before it as the seed (42 at first), and a null
+Spark hashes columns one after another, each with the hash before it as the seed (42 at first), and a null
 changes nothing. A value is hashed as the bytes that Spark keeps for its type: 4 or 8 little-endian bytes for whole
 numbers, dates (days) and timestamps (microseconds), UTF-8 for strings. Values of a whole column are hashed by Spark.
 """

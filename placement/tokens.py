@@ -1,6 +1,6 @@
 """Tokens and the tablets that they fall in: a table's token space cut into 2^k equal ranges.
 
-The one idea: with 2^k tablets the high k bits of the token, read as unsigned after flipping the sign bit, *are* the
+With 2^k tablets the high k bits of the token, read as unsigned after flipping the sign bit, *are* the
 tablet's number. So tablets are in token order, and splitting or merging only adds or drops a bit.
 """
 

@@ -1,6 +1,6 @@
 """How every change is made: planned on the newest metadata, prepared outside, committed, and planned again if it moved.
 
-The one idea: a plan is a pure function of the metadata, so a dry run is the plan without the commit. Side effects come
+A plan is a pure function of the metadata, so a dry run is the plan without the commit. Side effects come
 before the commit that relies on them and may be repeated, so a change that was killed half-way is just made again.
 """
 

@@ -1,6 +1,6 @@
 """Replica tables that nobody can need any more: of tables that were dropped, and on volumes that nodes have given up.
 
-The one idea: what may go follows from the log alone, where both are written with their time. Whoever began before may
+What may go follows from the log alone, where both are written with their time. Whoever began before may
 still read it, so it waits for their leases; whoever begins later does not know of it.
 """
 

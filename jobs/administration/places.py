@@ -1,6 +1,6 @@
 """Where volumes may be: in places of their own, of a kind that is known, and what is said when they share a disk.
 
-The one idea: two paths are one place when the file system says so (device and inode, up all the parents), however they
+Two paths are one place when the file system says so (device and inode, up all the parents), however they
 are written: through links, `..`, mounts of the same directory, letters of another case, or as a `file://` URI. A volume
 inside the root, or the root inside a volume, would be cleaned, copied or counted as what it is not.
 """

@@ -1,6 +1,6 @@
 """Making the volume of a node that has left a place for another one: `node add --reuse`.
 
-The one idea: only what provably was this cluster's is deleted. The marker says which volume it was, the log says that
+Only what provably was this cluster's is deleted. The marker says which volume it was, the log says that
 its node has left and that nothing names it, and each table is asked whose it is (upkeep/clearing.py). The marker is
 taken away first, and put anew by who gets the place; everything else stays.
 """

@@ -1,6 +1,6 @@
 """Tokens for a node that joins or moves, where an operator says only how many.
 
-The one idea: requests that wait are counted as if they had been carried out, so that two nodes that are added one
+Requests that wait are counted as if they had been carried out, so that two nodes that are added one
 after the other do not ask for the same tokens.
 """
 

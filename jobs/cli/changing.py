@@ -1,6 +1,6 @@
 """Commands that change the cluster: their common options, dry runs, and what is told after the commit.
 
-The one idea: a change is a plan and a commit. `--dry-run` takes the plan only, and shows the event and what it would
+A change is a plan and a commit. `--dry-run` takes the plan only, and shows the event and what it would
 make of the metadata; a commit is told the same way by every command.
 """
 

@@ -1,6 +1,6 @@
 """The `epochlake` command of the shell: what a Ctrl-C says from the first moment on.
 
-The one idea: nothing but the standard library is imported before an interrupt is handled. What Python itself does
+Nothing but the standard library is imported before an interrupt is handled. What Python itself does
 before this module is out of reach.
 """
 

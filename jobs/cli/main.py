@@ -1,6 +1,6 @@
 """The command line: `main` for whoever has arguments and wants the exit code; the shell's entry is in `entry.py`.
 
-The one idea: every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
+Every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
 never ends the process: in a notebook or a wheel task that would be a failure by itself.
 """
 

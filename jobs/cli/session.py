@@ -1,6 +1,6 @@
 """What all commands share: the global options, the cluster that they lead to, and the two ways to show a document.
 
-The one idea: a command makes a document (a struct with stable keys), and only here is decided whether it is printed as
+A command makes a document (a struct with stable keys), and only here is decided whether it is printed as
 JSON or by a renderer. Data goes to stdout, everything else to stderr.
 """
 

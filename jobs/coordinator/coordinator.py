@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import msgspec
-from epochlake.jobs.coordinator.effects.pre_split import Segregator
+from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.fencing import Fences
 from epochlake.jobs.coordinator.loads import measure_loads
@@ -73,7 +73,7 @@ class CoordinatorReport(msgspec.Struct, frozen=True):
 class Coordinator:
     """One coordinator of a cluster; `run` until it is idle, or as a service.
 
-    `copier` copies the files of a stream, `segregator` cuts files for a split and `measure` measures what is decided
+    `copier` copies the files of a stream, `pre_splitter` cuts files for a split and `measure` measures what is decided
     from: threads of this process by default, or executors of a Spark job.
     """
 
@@ -82,7 +82,7 @@ class Coordinator:
         cluster: Store,
         copier: Copier | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-        segregator: Segregator | None = None,
+        pre_splitter: PreSplitter | None = None,
         measure: Callable[[ClusterMetadata], Loads] = measure_loads,
     ) -> None:
         self._cluster = cluster
@@ -92,7 +92,7 @@ class Coordinator:
         self._tally = Tally()
         fences = Fences()
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
-        self.resizing = ResizingTrack(cluster, segregator, self.tablets.avoided, measure)
+        self.resizing = ResizingTrack(cluster, pre_splitter, self.tablets.avoided, measure)
         self.tablets.held = lambda: self.resizing.held
         sweeper = Sweeper()
         self.tracks: list[Track] = [

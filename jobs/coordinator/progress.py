@@ -1,6 +1,6 @@
 """How far streaming has come: what is at the targets already of what the sources have, from metadata of files alone.
 
-The one idea: nothing is counted while it happens. Whoever opens the replica tables sees how much has arrived, so a
+Nothing is counted while it happens. Whoever opens the replica tables sees how much has arrived, so a
 status in another process, on another day or after a restart says the same as the coordinator itself.
 """
 

@@ -1,6 +1,6 @@
 """What must hold at the end of a demo, each looked at in the cluster itself and not in what somebody reported.
 
-The one idea: a check is a function from what happened, or from what is stored now, to a line with figures. None is
+A check is a function from what happened, or from what is stored now, to a line with figures. None is
 skipped: one that cannot be made does not hold.
 """
 

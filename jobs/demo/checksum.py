@@ -1,6 +1,6 @@
 """A checksum of a set of rows that does not depend on their order, computed twice by code that shares nothing.
 
-The one idea: each row is written as one line of text, and the sums of two hashes of the lines (CRC-32 of the line and
+Each row is written as one line of text, and the sums of two hashes of the lines (CRC-32 of the line and
 of its MD5) are the checksum: a row that is missing, doubled or different in any column changes it. Spark computes it
 from what was read back through the gate; plain Python computes it from the source's file, without Spark, Arrow or the
 data plane.

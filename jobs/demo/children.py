@@ -1,6 +1,6 @@
 """The demo's other processes: the writer, the coordinator, the operator's commands.
 
-The one idea: no process is forgotten and no failure is. Each leads a process group of its own, so that it is ended by
+No process is forgotten and no failure is. Each leads a process group of its own, so that it is ended by
 its id with all that it has started; what it says on stderr goes to a file; how it ended is asked for, always.
 """
 

@@ -1,6 +1,6 @@
 """What happens in the demo, and when: everything is timed by the writer's progress, so that it happens while it writes.
 
-The one idea: a batch is only begun when what is to go on during it has begun. So nodes join and tablets are rebuilt
+A batch is only begun when what is to go on during it has begun. So nodes join and tablets are rebuilt
 under a pipeline that writes on any machine, slow or fast, and the log shows it.
 """
 

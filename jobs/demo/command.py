@@ -1,6 +1,6 @@
 """`epochlake demo` from its options to its exit code.
 
-The one idea: the demo has three parts that know nothing of each other: what happens (`choreography`), what must hold
+The demo has three parts that know nothing of each other: what happens (`choreography`), what must hold
 after it (`checks`), and how that is told (`text`). Here they follow one another.
 """
 

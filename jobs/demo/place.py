@@ -1,6 +1,6 @@
 """The directory of a demo: what is where in it, and the care with which an earlier one is removed.
 
-The one idea: nothing is ever deleted that the demo has not made itself. A directory is a demo's when its marker says so
+Nothing is ever deleted that the demo has not made itself. A directory is a demo's when its marker says so
 and when it holds nothing but what the demo puts there; anything else is refused, with the name of what is in the way.
 """
 

@@ -1,6 +1,6 @@
 """The demo's stage: a real cluster in a directory, with the processes that work on it.
 
-The one idea: this process runs nothing of the cluster itself; it begins it, tells the writer and the operator's
+This process runs nothing of the cluster itself; it begins it, tells the writer and the operator's
 commands what to do, and watches the log like anyone else. When the stage is left, however that happens, no process is.
 """
 

@@ -1,6 +1,6 @@
 """The epochs of a demo as a timeline: for each stretch of time what was written, and what changed in the cluster.
 
-The one idea: a stretch is a write, or what lies between two writes; the log says when each epoch was committed. So an
+A stretch is a write, or what lies between two writes; the log says when each epoch was committed. So an
 epoch that stands beside a batch was committed while that batch was being written, and the timeline is the proof.
 """
 

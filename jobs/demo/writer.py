@@ -1,6 +1,6 @@
 """The demo's pipeline: one process with a Spark session, which writes the batches and reads the table.
 
-The one idea: it does what it is told, a line of JSON on stdin each, and answers with a line on stdout; so whoever tells
+It does what it is told, a line of JSON on stdin each, and answers with a line on stdout; so whoever tells
 it knows at every instant what was acknowledged. `{"write": 3}` writes the third month, `{"count": true}` counts at
 QUORUM, `{"checksum": "ALL"}` reads everything at a level. It ends with its input.
 """

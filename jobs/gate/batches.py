@@ -6,7 +6,7 @@ files is put under the batch's id at the root of the cluster first, and whoever 
 racing copy of the job, lands exactly these files (docs/decisions/006-named-batches.md).
 
 Files change while a batch waits: replicas are cut, ranges move, compactions merge. So a batch is found by its rows, not
-by its files: what replicas hold of them in pieces, or in a merged file, is of the batch (pieces.py, ledger.py).
+by its files: what replicas hold of them in pieces, or in a merged file, is of the batch (intervals.py, ledger.py).
 
 What was staged and never committed may have been cleaned up before the retry. Windows whose rows are nowhere any more
 are staged again, and the new files are decided in their place: the next generation.

@@ -3,7 +3,7 @@
 Files are staged once; what moves under a pipeline's feet is only where they belong. So each round commits, for every
 range that there is *now*, what the files have in it to the range's replicas that do not have it yet. A file was staged
 for one range; where that has been divided since, each replica gets the piece that is its own, cut while it is copied
-there. Where ranges have been put together, what has landed still counts: rows are compared, not files (pieces.py).
+there. Where ranges have been put together, what has landed still counts: rows are compared, not files (intervals.py).
 
 A replica that is fenced at a newer epoch makes the next round start from that epoch. The last word is a look at the
 newest metadata after the last commit: only acknowledgements that satisfy *that* placement count (seed 002, "Read/Write
@@ -21,7 +21,7 @@ import msgspec
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.routing import named, shared
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.copying import PieceCopy, copy_data_file
+from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, Part, missing
 from epochlake.jobs.replicas.ledger import Ledger
@@ -101,7 +101,7 @@ class Due(msgspec.Struct, frozen=True):
     since: Since
 
 
-class Landing:
+class CommitPhase:
     """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail)."""
 
     def __init__(
@@ -276,7 +276,7 @@ class Landing:
         failure: StorageUnavailable | WrongCluster | None = None
         for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
             try:
-                file = copy_data_file(PieceCopy(part, address_of(self._metadata, self._batch.table, source), target))
+                file = copy_data_file(PartCopy(part, address_of(self._metadata, self._batch.table, source), target))
             except (StorageUnavailable, WrongCluster) as unavailable:
                 failure = unavailable
                 continue

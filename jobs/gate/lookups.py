@@ -1,6 +1,6 @@
 """Which volume of a node serves a token: for reads, and for writes (seed 000, "Sharding with tablets").
 
-The one idea: who asks a node and what the node answers are decided at different moments, so in a transition between
+Who asks a node and what the node answers are decided at different moments, so in a transition between
 nodes the answer is the same in all stages: a request that was sent by the placement of the stage before, or of the one
 after, still finds its replica. In one between two volumes of a node nobody else sees a difference, so there the stage
 says which of the two is read and which are written. On the ring a token of a node is on one volume for ever.

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 from epochlake.jobs.gate import batches
-from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, Landing
+from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, CommitPhase
 from epochlake.jobs.gate.conform import conform, conform_keys, only_windows
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
 from epochlake.jobs.gate.verified_reading import damage_behind, plan_verified_read
 from epochlake.jobs.replicas.damage import StoredFile
-from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.opening import open_all, open_to_read
 from epochlake.jobs.replicas.reading import Asked, ReadPlan, read_plan
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -276,7 +276,7 @@ class Pipeline:
         )
         return written_at, staged
 
-    def _routes(self, table: Table, within: Collection[Interval]) -> Cover:
+    def _routes(self, table: Table, within: Collection[Interval]) -> Routing:
         return refined(routes(self._metadata, table, self._placements(table)), within)
 
     def _land(
@@ -293,9 +293,9 @@ class Pipeline:
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
         cluster = self.cluster
-        landing = Landing(batch, self._metadata, self._catch_up, settings.attempts, cluster.ledger, cluster.receipts)
+        phase = CommitPhase(batch, self._metadata, self._catch_up, settings.attempts, cluster.ledger, cluster.receipts)
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
-        landed = landing.land()
+        landed = phase.land()
         return Written(
             table=table.full_name,
             rows=sum(item.file.rows for item in staged),

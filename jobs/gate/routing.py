@@ -1,6 +1,6 @@
 """The ranges of a table as a pipeline plans with them at one epoch: who is written and read where.
 
-The one idea: a table may have a million ranges and has few different sets of replicas, so what is decided by replicas
+A table may have a million ranges and has few different sets of replicas, so what is decided by replicas
 is decided once for each set, and what travels to executors names each set once.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 import numpy as np
 from epochlake.jobs.gate.errors import Ranges
-from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import address_of
@@ -66,10 +66,10 @@ def grouped(placements: TablePlacements) -> Grouped:
     return Grouped(tuple(distinct), group)
 
 
-def routes(metadata: ClusterMetadata, table: Table, among: Grouped) -> Cover:
-    """The cover by which rows are staged: every range with the addresses of its write replicas."""
+def routes(metadata: ClusterMetadata, table: Table, among: Grouped) -> Routing:
+    """The routing by which rows are staged: every range with the addresses of its write replicas."""
     placements = metadata.placements(table.table_id)
-    return Cover(
+    return Routing(
         lows=placements.lows,
         labels=tuple(placements.label(index) for index in range(len(placements.lows))),
         routes=tuple(
@@ -120,17 +120,17 @@ def choose_for_read(
     return chosen, short
 
 
-def refined(cover: Cover, windows: Iterable[Interval]) -> Cover:
-    """The cover with a border also wherever one of `windows` begins or ends, so that no range is partly in one."""
+def refined(routing: Routing, windows: Iterable[Interval]) -> Routing:
+    """The routing with a border also wherever one of `windows` begins or ends, so that no range is partly in one."""
     borders = {border for low, high in windows for border in (low, high + 1) if MIN_TOKEN < border <= MAX_TOKEN}
-    lows = np.union1d(cover.lows, np.array(sorted(borders), dtype=np.int64))
-    within = index_of(cover.lows, lows)
-    ends, known = highs(lows).tolist(), highs(cover.lows).tolist()
+    lows = np.union1d(routing.lows, np.array(sorted(borders), dtype=np.int64))
+    within = index_of(routing.lows, lows)
+    ends, known = highs(lows).tolist(), highs(routing.lows).tolist()
     labels = tuple(
-        cover.labels[index] if (low, high) == (cover.lows[index], known[index]) else range_label(low, high)
+        routing.labels[index] if (low, high) == (routing.lows[index], known[index]) else range_label(low, high)
         for index, low, high in zip(within.tolist(), lows.tolist(), ends, strict=True)
     )
-    return Cover(lows, labels, cover.routes, cover.route[within])
+    return Routing(lows, labels, routing.routes, routing.route[within])
 
 
 def named(metadata: ClusterMetadata, table: Table, indices: Collection[int]) -> Ranges:

@@ -1,6 +1,6 @@
 """A read's plan over copies that were looked at: a file that is missing or damaged on one replica is read on another.
 
-The one idea: which rows a read must show is known from the file sets of the replicas that the level asks. Whose bytes
+Which rows a read must show is known from the file sets of the replicas that the level asks. Whose bytes
 they are read from does not matter, as a file has one identity everywhere. So a damaged copy is passed over when its
 rows lie whole elsewhere, on any replica of the range, as the same file, cut otherwise, or merged; and the level holds.
 

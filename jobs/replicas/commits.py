@@ -1,6 +1,6 @@
 """Committing files into a replica table, taking ranges out of it, and arranging its files, where the fence allows it.
 
-The one idea: open a snapshot, decide by what it says, commit against exactly that snapshot. When the commit fails, the
+Open a snapshot, decide by what it says, commit against exactly that snapshot. When the commit fails, the
 reason is not read from a message: the table is opened again, and the same decision is made on what is there now.
 
 Appends may come in between. A commit that takes files out may not: Delta refuses what looked at the table before it, so
@@ -194,7 +194,7 @@ def drop_ranges(
     return _transact(address, decide, mark)
 
 
-def segregate(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
+def pre_split(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
     """Cut every file that has rows on both sides of a boundary, so that none straddles it; how many are left that do.
 
     A boundary is the last token of its lower side. What is left came in meanwhile: call it again when it is not 0.

@@ -1,6 +1,6 @@
 """Bringing a data file to another replica: whole and checked under the name that it has everywhere, or a piece of it.
 
-The one idea: a copy that is not wanted whole is cut while it is copied, so a replica never gets a row that is not its.
+A copy that is not wanted whole is cut while it is copied, so a replica never gets a row that is not its.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from epochlake.jobs.replicas.sealing import require_intact, require_sealed
 from epochlake.metastore import storage
 
 
-class PieceCopy(msgspec.Struct, frozen=True):
+class PartCopy(msgspec.Struct, frozen=True):
     """Rows that `target` should have, of a file that `source` has."""
 
     part: Part
@@ -40,12 +40,12 @@ class PieceCopy(msgspec.Struct, frozen=True):
         return self.part.file.size if self.part.whole else self.part.file.size * (high - low + 1) // (last - first + 1)
 
 
-def file_copy(file: DataFile, source: ReplicaAddress, target: ReplicaAddress) -> PieceCopy:
+def file_copy(file: DataFile, source: ReplicaAddress, target: ReplicaAddress) -> PartCopy:
     """The copy of a whole file."""
-    return PieceCopy(all_of(file), source, target)
+    return PartCopy(all_of(file), source, target)
 
 
-def copy_data_file(copy: PieceCopy) -> DataFile:
+def copy_data_file(copy: PartCopy) -> DataFile:
     """Store the file, or the piece of it, on the target, where it stays invisible until it is committed; what is there.
 
     Every byte of the source is verified first: a damaged file is never copied, nor put in the place of a good one. The
@@ -63,7 +63,7 @@ def copy_data_file(copy: PieceCopy) -> DataFile:
     return copy.file
 
 
-def link_data_file(copy: PieceCopy) -> DataFile:
+def link_data_file(copy: PartCopy) -> DataFile:
     """Give the file a second name on the target where the volumes share a file system (seed 000, intranode migration);
     copy it where they do not, and cut it where only a piece is wanted. Returns and raises as `copy_data_file`.
 
@@ -80,7 +80,7 @@ def link_data_file(copy: PieceCopy) -> DataFile:
     return copy.file
 
 
-def _uris(copy: PieceCopy) -> tuple[str, str]:
+def _uris(copy: PartCopy) -> tuple[str, str]:
     return storage.join(copy.source.uri, copy.file.path), storage.join(copy.target.uri, copy.file.path)
 
 

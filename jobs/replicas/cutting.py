@@ -1,6 +1,6 @@
 """Cutting a piece out of a data file: the rows of a range of tokens, as a file of their own.
 
-The one idea: a piece is named after what it holds, so whoever cuts it, from the file that was staged or from a piece of
+A piece is named after what it holds, so whoever cuts it, from the file that was staged or from a piece of
 that, makes the same rows under the same name, and one that is there already is as good as a new one. What a piece is
 like (rows, tokens, times) is read from its own footer, so there is nothing to remember between cutting and committing.
 """

@@ -1,6 +1,6 @@
 """Finding stored files whose bytes are not those that were written, and healing them from a good replica.
 
-The one idea: a data file carries its seal (sealing.py), so it is known to be good wherever it lies. Files from before
+A data file carries its seal (sealing.py), so it is known to be good wherever it lies. Files from before
 seals have checksums of pages only: two that both decode and differ all the same (a flipped bit in a footer, say) are
 told apart by their hashes, as a file has the same bytes under its name on every replica: most votes win.
 """

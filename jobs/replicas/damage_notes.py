@@ -1,6 +1,6 @@
 """Notes of damaged files, at the root: what reads had to go round, for the reads after them, `status` and `repair`.
 
-The one idea: a note is a hint and never a proof. It is a small file for each damaged copy, named after the copy, so two
+A note is a hint and never a proof. It is a small file for each damaged copy, named after the copy, so two
 who find the same write the same, and a note that is lost is only found again. Repair takes a note away when the copy is
 whole again, or is no longer of the table.
 """

@@ -1,6 +1,6 @@
 """What a staging task does: rows of some ranges, in token order, become Parquet files stored on several replicas.
 
-The one idea: one pass with little memory. A file is open for the range at hand; rows collect until they make a row
+One pass with little memory. A file is open for the range at hand; rows collect until they make a row
 group; when the range ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
 imports no Spark.
 """
@@ -57,7 +57,7 @@ RESULT_DDL = (
 """A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
 
 
-class Cover(msgspec.Struct, frozen=True, eq=False):
+class Routing(msgspec.Struct, frozen=True, eq=False):
     """Where rows go: range i begins at token `lows[i]`, its files are labelled `labels[i]`, and `routes[route[i]]` are
     its write replicas. Ranges with the same replicas share a route: there are far fewer of these.
     """
@@ -75,7 +75,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     """All that a task needs to know; travels to the executors."""
 
     table: Table
-    cover: Cover
+    routing: Routing
     written_at: int
     deleted: bool
     target_file_bytes: int
@@ -94,7 +94,7 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     stored: list[StoredFile] = []
     try:
         current = None
-        for index, rows in _by_range(batches, plan.cover.lows):
+        for index, rows in _by_range(batches, plan.routing.lows):
             if current is None or current.index != index:
                 if current is not None:
                     stored += current.close()
@@ -160,8 +160,8 @@ class RangeEncoder:
     def __init__(self, plan: StagingPlan, index: int, replicas: Replicas) -> None:
         self.index = index
         self._plan = plan
-        self._label = plan.cover.labels[index]
-        self._targets = plan.cover.replicas(index)
+        self._label = plan.routing.labels[index]
+        self._targets = plan.routing.replicas(index)
         if not self._targets:
             named = f"range {self._label} of {plan.table.full_name}"
             raise RowsRefused(f"there are rows for {named}, and no replica for it")

@@ -1,6 +1,6 @@
 """Fences and sessions of a replica table: raised, opened and closed in one Delta metadata commit.
 
-The one idea: a change of the table's properties conflicts with every commit that looked at the table before it. So once
+A change of the table's properties conflicts with every commit that looked at the table before it. So once
 `raise_fence(address, e)` has returned, nothing that was planned below e can land there, and the replica has
 acknowledged epoch e without any process being alive for it (design, section 9).
 """

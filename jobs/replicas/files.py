@@ -1,6 +1,6 @@
 """Data files: one identity everywhere.
 
-The one idea: a file is written once, under a UUID, and stored under the same path on each of its replicas. So a
+A file is written once, under a UUID, and stored under the same path on each of its replicas. So a
 replica of a tablet is a set of file ids, and two replicas hold the same rows when these sets are equal.
 
 Delta's statistics of a file hold only its row count and the system columns. That is what skips files by key (a key is

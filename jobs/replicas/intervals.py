@@ -1,6 +1,6 @@
 """What files of one origin have in common: which rows a set of files holds, which are missing, which to read.
 
-The one idea: a file is every row of its origin within its window, so sets of files are compared as sets of intervals,
+A file is every row of its origin within its window, so sets of files are compared as sets of intervals,
 without looking at a row, however differently replicas have been cut. A file that compaction has made stands for the
 rows of other origins too: the lineage says for which.
 """

@@ -1,7 +1,7 @@
 """The ledger of compactions: what each merged file stands for.
 
-The one idea: a merged file is known by its id, and what it replaces is written here *before* any replica may have it.
-So whoever meets one (a read, a late landing, repair, streaming) finds out which other files it makes superfluous, and
+A merged file is known by its id, and what it replaces is written here *before* any replica may have it.
+So whoever meets one (a read, a late commit, repair, streaming) finds out which other files it makes superfluous, and
 a compaction that reached some replicas only shows no row twice.
 
 The ledger decides, too: a row of an origin is replaced by at most one merge, ever. Entries are appended against exactly

@@ -1,6 +1,6 @@
 """Merging the files of ranges and storing the result on all of their replicas: what a compaction does with bytes.
 
-The one idea: rows come to a task in token order, as when they are staged, so one pass with little memory writes them. A
+Rows come to a task in token order, as when they are staged, so one pass with little memory writes them. A
 merged file is large enough for reading and no larger: a range becomes several, whose windows are next to each other and
 together the whole range, so that it is exactly known which rows they stand for. Nothing is visible by that.
 """

@@ -1,6 +1,6 @@
 """Reading: the union of the replicas' file sets, each row once, then last write wins where files can overlap.
 
-The one idea: a row has the same place in the same origin wherever it lies, so which replica serves it does not matter,
+A row has the same place in the same origin wherever it lies, so which replica serves it does not matter,
 and a quorum read costs one read of each row. A file that also has rows which were not asked for here, or which another
 file serves, is read with a filter on the token. Files whose token ranges are apart cannot hold the same key: only the
 others are merged, and so only they are shuffled. An append-only table needs no merge at all.

@@ -1,6 +1,6 @@
 """Receipts: the root keeps the newest acknowledgement of every replica table, so that one which went back is told.
 
-The one idea: an acknowledgement leaves a mark in the replica table (Delta's application transaction) and, before it is
+An acknowledgement leaves a mark in the replica table (Delta's application transaction) and, before it is
 counted, its name at the root. A table that lacks a mark which it has a receipt for is an older copy of itself: restored
 from a backup, a snapshot that was mounted, the other half of a mirror. Its marker is right and its fence may be, and
 all the same it lacks rows that it has acknowledged; so it neither acknowledges nor is read before it is whole again.

@@ -1,6 +1,6 @@
 """Replica tables: a Delta table on a volume, with the fence and the open sessions in its own properties.
 
-The one idea: whoever touches a replica opens a snapshot first, and everything that decides whether the touch is allowed
+Whoever touches a replica opens a snapshot first, and everything that decides whether the touch is allowed
 (fence, sessions, what was applied) is in that one snapshot. Delta's conflict detection makes the decision hold until
 the commit (design, section 9).
 """

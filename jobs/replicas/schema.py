@@ -1,6 +1,6 @@
 """Column types in three spellings: Spark's DDL (what a table declares), Delta's JSON (what a replica table stores).
 
-The one idea: a replica table must be made without a JVM, so the DDL of a column's type is parsed here; whatever Delta
+A replica table must be made without a JVM, so the DDL of a column's type is parsed here; whatever Delta
 cannot store is refused before anything is created.
 """
 

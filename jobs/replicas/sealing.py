@@ -1,6 +1,6 @@
 """Sealed data files: a file says in its own footer which bytes it has, so it is proved whole wherever it lies.
 
-The one idea: the checksums of Parquet cover the content of pages, and nothing covers the footer and the headers of
+The checksums of Parquet cover the content of pages, and nothing covers the footer and the headers of
 pages. A flipped bit there can change what rows say without an error. So the footer has two digests more: of all bytes
 before the footer, and of the footer itself with that digest blanked. The seal travels with the file: a copy, a link, a
 piece and a restored file have it without anybody's bookkeeping (docs/decisions/022-sealed-files.md).

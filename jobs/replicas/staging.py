@@ -1,6 +1,6 @@
 """Phase one of a write: rows become Parquet files in the directories of their write replicas, in one Spark job.
 
-The one idea: a range's rows are encoded once, and the same bytes are stored under the same name on each of its
+A range's rows are encoded once, and the same bytes are stored under the same name on each of its
 replicas. Nothing is visible by that; the driver commits the files afterwards, and a file that is never committed is
 vacuumed. A replica whose storage fails is part of the answer, not an error: the consistency level decides.
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, Cover, StagingPlan, encode_rows
+from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, Routing, StagingPlan, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -47,7 +47,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 def stage(
     df: DataFrame,
     table: Table,
-    cover: Cover,
+    routing: Routing,
     *,
     written_at: int,
     deleted: bool = False,
@@ -57,15 +57,15 @@ def stage(
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
     `df` has the table's columns with their declared types, in order; for `deleted`, the key columns suffice, and the
-    rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of `cover`
-    that it was staged for. `digested`: add up the digests of the rows of each file.
+    rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of
+    `routing` that it was staged for. `digested`: add up the digests of the rows of each file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = StagingPlan(
         table=table,
-        cover=cover,
+        routing=routing,
         written_at=written_at,
         deleted=deleted,
         target_file_bytes=target_file_bytes,
@@ -111,8 +111,8 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
     names = [F.col(f"`{column.name}`") for column in table.columns]
     names += [F.col(ROW_DIGEST)] if ROW_DIGEST in df.columns else []
     tokens = df.select(*names).transform(with_token(table.primary_key))
-    tasks = min(len(plan.cover.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
-    return tokens.repartitionById(tasks, task_of_token(plan.cover.lows, tasks)).sortWithinPartitions(TOKEN)
+    tasks = min(len(plan.routing.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
+    return tokens.repartitionById(tasks, task_of_token(plan.routing.lows, tasks)).sortWithinPartitions(TOKEN)
 
 
 def slice_of(tokens: NDArray[np.int64], count: int) -> NDArray[np.int64]:

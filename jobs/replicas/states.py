@@ -1,6 +1,6 @@
 """What a replica table holds at one of its versions, kept by the process and carried on by the commits that came since.
 
-The one idea: reading a Delta table from its beginning costs what its log and its live files cost; a process that opens
+Reading a Delta table from its beginning costs what its log and its live files cost; a process that opens
 the same replica again and again needs only the commits in between. They are read whole and digested, as any commit is.
 
 What is kept is used while the commit that it ends with still lies where it was, the very same file. A table that was

@@ -1,6 +1,6 @@
 """What must hold of files right before they are committed: they are there, whole, and the disk has their names.
 
-The one idea: a process may be paused for any time between storing a file and committing it, and clean-up may take the
+A process may be paused for any time between storing a file and committing it, and clean-up may take the
 file meanwhile. So every commit looks again, whatever it is for, and looks after it has opened the snapshot that it
 commits against: clean-up changes the table before it deletes anything (vacuum.py), which makes that commit fail.
 """

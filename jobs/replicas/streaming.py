@@ -1,6 +1,6 @@
 """Streaming a range: its files are copied to the pending replica, then committed there under the session of the stage.
 
-The one idea: what has to be copied is a set difference, known from metadata alone, so streaming can stop anywhere and
+What has to be copied is a set difference, known from metadata alone, so streaming can stop anywhere and
 be planned again, and a copy that comes too late is only a file that nobody commits (seed 000, "Topology guards").
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
-from epochlake.jobs.replicas.copying import PieceCopy, copy_data_file
+from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, missing
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
@@ -28,7 +28,7 @@ from epochlake.placement.decoding import decodable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Copy = Callable[[PieceCopy], DataFile]
+Copy = Callable[[PartCopy], DataFile]
 """`copy_data_file`, or `link_data_file` for intranode migrations."""
 
 Progress = Callable[[int, int], None]
@@ -38,7 +38,7 @@ _RESULT_DDL = "number bigint, file string, failure string"
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """`arrived`: files that are stored on the target, whole: to be committed. `failed`: `PieceCopy.key` -> why not."""
+    """`arrived`: files that are stored on the target, whole: to be committed. `failed`: `PartCopy.key` -> why not."""
 
     arrived: tuple[DataFile, ...]
     failed: dict[str, str]
@@ -47,7 +47,7 @@ class Copied(msgspec.Struct, frozen=True):
 class Copier(Protocol):
     """Carries out copies, each on its own: one that fails does not stop the others."""
 
-    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied: ...
+    def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied: ...
 
 
 def plan_streaming(
@@ -56,7 +56,7 @@ def plan_streaming(
     low: int,
     high: int,
     lineage: Lineage = NO_LINEAGE,
-) -> list[PieceCopy]:
+) -> list[PartCopy]:
     """What any source has from token `low` to `high` and the target has not, each from the source with least to read.
 
     For a migration one source of the old replicas that are up to date suffices; for a rebuild give a quorum of the live
@@ -74,7 +74,7 @@ def plan_streaming(
     parts = missing(union.values(), target.within(low, high), low, high, lineage)
     for part in sorted(parts, key=lambda part: (-part.file.size, part.file.file_id, part.low)):
         chosen = min(holders[part.file.file_id], key=lambda address: (load[address], address.volume_id))
-        copy = PieceCopy(part, chosen, target.address)
+        copy = PartCopy(part, chosen, target.address)
         load[chosen] += copy.size
         copies.append(copy)
     return copies
@@ -112,7 +112,7 @@ class ThreadCopier:
         self._how = how
         self._pace = Pace(bytes_per_second)
 
-    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
+    def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied:
         results: dict[str, DataFile | str] = {}
         for one, result in Workers(self._threads).each(partial(_attempt, self._how, self._pace), copies):
             results[one.key] = _told(result, progress)
@@ -135,13 +135,13 @@ class SparkCopier:
         self._bytes_per_second = bytes_per_second
         self._turn = threading.Lock() if bytes_per_second else nullcontext()
 
-    def copy(self, copies: Sequence[PieceCopy], progress: Progress | None = None) -> Copied:
+    def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied:
         if not copies:
             return Copied((), {})
         with self._turn:
             return self._copy(copies, progress)
 
-    def _copy(self, copies: Sequence[PieceCopy], progress: Progress | None) -> Copied:
+    def _copy(self, copies: Sequence[PartCopy], progress: Progress | None) -> Copied:
         results: dict[str, DataFile | str] = {}
         tasks = min(self._partitions, len(copies))
         numbers = self._spark.range(0, len(copies), numPartitions=tasks)
@@ -156,7 +156,7 @@ class SparkCopier:
 def _copy_numbered(
     how: Copy,
     bytes_per_second: float,
-    copies: Sequence[PieceCopy],
+    copies: Sequence[PartCopy],
     settings: StorageSettings,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -172,7 +172,7 @@ def _copy_numbered(
             )
 
 
-def _attempt(how: Copy, pace: Pace, copy: PieceCopy) -> DataFile | str:
+def _attempt(how: Copy, pace: Pace, copy: PartCopy) -> DataFile | str:
     """Copy one file; what is there now, or why it failed."""
     pace.take(copy.size)
     try:
@@ -187,7 +187,7 @@ def _told(result: DataFile | str, progress: Progress | None) -> DataFile | str:
     return result
 
 
-def _copied(copies: Sequence[PieceCopy], results: dict[str, DataFile | str]) -> Copied:
+def _copied(copies: Sequence[PartCopy], results: dict[str, DataFile | str]) -> Copied:
     """The answers in the order of the copies."""
     answers = {copy.key: results[copy.key] for copy in copies}
     arrived = tuple(answer for answer in answers.values() if isinstance(answer, DataFile))

@@ -1,6 +1,6 @@
 """A volume knows whose it is: a marker file at its root names the cluster, the node and the volume.
 
-The one idea: a place without its marker is *unreachable*, never empty. An unmounted disk leaves an empty directory
+A place without its marker is *unreachable*, never empty. An unmounted disk leaves an empty directory
 behind, and taking that for a volume without replicas would lose every acknowledged row on it.
 """
 

@@ -1,6 +1,6 @@
 """Deleting a whole replica table that nobody can need any more: moved aside, proved to be the one meant, then deleted.
 
-The one idea: a path says nothing about who owns it now. The same directory may have become another volume meanwhile,
+A path says nothing about who owns it now. The same directory may have become another volume meanwhile,
 with a living replica under the same name. So a table is first given a name that nobody opens, then asked whose it is
 (cluster, table and volume are in its own properties), and put back when it is another one.
 """

@@ -1,6 +1,6 @@
 """Compaction of ranges, before any byte is read: what is worth putting together, and what the result stands for.
 
-The one idea: replicas that agree on a range have the same rows of the same origins, so a merged file is made once,
+Replicas that agree on a range have the same rows of the same origins, so a merged file is made once,
 stored under one name on each of them, and stands on each for the same rows (ledger.py). What a merge may leave out
 follows from what takes part in it: superseded versions always, as the newer one is in the same file; a tombstone only
 when every file of the range takes part, on every replica, and when it is so old that no write from before it can still

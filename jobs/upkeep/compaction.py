@@ -1,6 +1,6 @@
 """Compaction: the files of a range are put together once, and the result takes their place on all of its replicas.
 
-The one idea: what a merged file replaces is written down before any replica has it (replicas/ledger.py). So it may
+What a merged file replaces is written down before any replica has it (replicas/ledger.py). So it may
 reach one replica and not the others, for as long as it likes: reads pass over what a merged file that they have met
 stands for, and repair brings it to the rest. In order:
 

@@ -1,6 +1,6 @@
 """What the replicas of a table have and what they lack of each other, range by range, from their file sets alone.
 
-The one idea: two replicas of a range hold the same rows when neither has a part that the other one lacks (pieces.py).
+Two replicas of a range hold the same rows when neither has a part that the other one lacks (intervals.py).
 So agreement is proved, and repair is planned, without reading a row. Only ranges at rest are compared: while one is on
 the move, its replicas differ by right, and streaming brings them what they need.
 """
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import Lineage, Part, merged, missing, superseded
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -23,7 +23,7 @@ IN_TRANSITION = "in transition"
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A range of a table's cover, first and last token, with the replicas that it has at rest.
+    """A range of a table, first and last token, with the replicas that it has at rest.
 
     `unit` is the number by which people know it: its tablet's, or its own on the ring.
     """
@@ -101,7 +101,7 @@ def plan_copies(
     compared: Iterable[Compared],
     snapshots: Mapping[VolumeId, ReplicaSnapshot],
     damaged: Collection[tuple[VolumeId, str]] = (),
-) -> dict[VolumeId, list[PieceCopy]]:
+) -> dict[VolumeId, list[PartCopy]]:
     """What each replica has to get, and from whom: from the holder with least to read so far, the largest first.
 
     What a replica lacks of one file in neighbouring ranges is one copy, and the whole file where that is all of it.
@@ -122,7 +122,7 @@ def plan_copies(
                     if part.file.file_id in snapshots[other].all_files and (other, part.file.path) not in damaged
                 }
     load = dict.fromkeys(snapshots, 0)
-    copies: dict[VolumeId, list[PieceCopy]] = {}
+    copies: dict[VolumeId, list[PartCopy]] = {}
     for volume, by_file in wanted.items():
         target = snapshots[volume].address
         pieces = [Part(files[file_id], *piece) for file_id, gaps in by_file.items() for piece in merged(gaps)]
@@ -131,7 +131,7 @@ def plan_copies(
             if not able:
                 continue
             chosen = min(able, key=lambda holder: (load[holder], holder))
-            copy = PieceCopy(part, snapshots[chosen].address, target)
+            copy = PartCopy(part, snapshots[chosen].address, target)
             load[chosen] += copy.size
             copies.setdefault(volume, []).append(copy)
     return copies
@@ -145,9 +145,9 @@ def superfluous(snapshots: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage)
     return {volume: files for volume, files in found.items() if files}
 
 
-def in_chunks(copies: Sequence[PieceCopy], most_bytes: int, most_files: int) -> Iterable[list[PieceCopy]]:
+def in_chunks(copies: Sequence[PartCopy], most_bytes: int, most_files: int) -> Iterable[list[PartCopy]]:
     """Copies that are committed together: few enough that what is copied first does not wait long for its commit."""
-    chunk: list[PieceCopy] = []
+    chunk: list[PartCopy] = []
     size = 0
     for copy in copies:
         if chunk and (size + copy.size > most_bytes or len(chunk) >= most_files):

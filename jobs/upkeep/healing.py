@@ -1,6 +1,6 @@
 """Healing a damaged copy by its rows, where no replica has a whole copy of the same file.
 
-The one idea: a file is a set of rows, and the same rows may lie elsewhere in other files: cut otherwise, merged, or not
+A file is a set of rows, and the same rows may lie elsewhere in other files: cut otherwise, merged, or not
 merged yet. So damaged copies are looked at as if they were not there. What their replica lacks then is brought from the
 others, and one commit adds that and takes the damaged copies out, once it is known that nothing goes with them.
 """
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import NO_GOOD_BYTES
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import Lineage, Part, meet, overlap, rows_are_in, without
@@ -83,7 +83,7 @@ def _replace(
     among: Surroundings,
     volume: VolumeId,
     files: Sequence[DataFile],
-    copies: Iterable[PieceCopy],
+    copies: Iterable[PartCopy],
     copier: Copier,
     ledger: Ledger,
 ) -> str | None:
@@ -109,7 +109,7 @@ def _replace(
     return outcome.reason if isinstance(outcome, Unreachable) else "the cluster keeps moving: repair again"
 
 
-def _under_other_names(copy: PieceCopy, taken: Collection[str]) -> list[PieceCopy]:
+def _under_other_names(copy: PartCopy, taken: Collection[str]) -> list[PartCopy]:
     """The copy, in two halves where it would lie under the name of a file that is taken out: a name is used once."""
     part = copy.part
     first, last = overlap((part.low, part.high), part.file.extent)
@@ -117,4 +117,4 @@ def _under_other_names(copy: PieceCopy, taken: Collection[str]) -> list[PieceCop
         return [copy]
     middle = (first + last) // 2
     halves = Part(part.file, part.low, middle), Part(part.file, middle + 1, part.high)
-    return [PieceCopy(half, copy.source, copy.target) for half in halves]
+    return [PartCopy(half, copy.source, copy.target) for half in halves]

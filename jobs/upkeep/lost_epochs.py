@@ -1,6 +1,6 @@
 """Epochs that were committed and are not in the log any more: finding them, and going on without them.
 
-The one idea: what is lost is lost as a whole, and everybody can tell. A new incarnation begins in the log; ZooKeeper's
+What is lost is lost as a whole, and everybody can tell. A new incarnation begins in the log; ZooKeeper's
 head, snapshots and replicas' fences of what is lost come before it, however high their epochs are, so nothing that was
 planned there lands, and replicas that were fenced there work again (seed 003, "Cluster reset").
 """

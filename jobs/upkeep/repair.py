@@ -1,6 +1,6 @@
 """Repair: replicas get the files that they miss, and damaged files are healed, without reading a row that is good.
 
-The one idea: a replica is a set of files, so what it misses is a set difference, known from metadata alone. What is
+A replica is a set of files, so what it misses is a set difference, known from metadata alone. What is
 missing is copied from a replica that has it and committed like any other work, at the epoch that it was planned at.
 That fence is what makes repair safe beside everything else:
 
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import (
     Checked,
     StoredFile,
@@ -281,7 +281,7 @@ class _Run:
         )
 
     def _round(
-        self, view: View, copies: Mapping[VolumeId, Sequence[PieceCopy]], extra: Mapping[VolumeId, Sequence[DataFile]]
+        self, view: View, copies: Mapping[VolumeId, Sequence[PartCopy]], extra: Mapping[VolumeId, Sequence[DataFile]]
     ) -> int:
         """Do what is planned on every replica; the highest fence that refused it, or 0."""
         volumes = sorted({*copies, *extra})
@@ -305,7 +305,7 @@ class _Run:
         return max(fences)
 
     def _bring(
-        self, view: View, volume: VolumeId, copies: Sequence[PieceCopy], extra: int, version: int
+        self, view: View, volume: VolumeId, copies: Sequence[PartCopy], extra: int, version: int
     ) -> tuple[RepairedReplica, int]:
         """Copy and commit what one replica lacks; what was done, and the fence that refused it or 0."""
         place, target = view.place(volume), address_of(view.metadata, view.table, volume)

@@ -1,6 +1,6 @@
 """Settling what earlier compactions have left half done: merged files that the ledger knows and no replica has.
 
-The one idea: such a file keeps what it would replace from ever being compacted, so it is finished or taken back. It can
+Such a file keeps what it would replace from ever being compacted, so it is finished or taken back. It can
 be finished while the cluster is at the epoch that it was planned at: its bytes lie on the replicas, they only have to
 be committed. It is taken back at a later epoch, when every replica is fenced there: whoever planned it, and may only
 be slow, is refused from then on, so if no replica has it then, none ever will. A file that at least one replica has is

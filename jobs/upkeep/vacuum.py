@@ -1,6 +1,6 @@
 """Deleting files that nobody can need any more: dropped, replaced, or staged and never committed.
 
-The one idea: age alone deletes nothing. A file goes when the newest snapshot does not have it, when it was taken out
+Age alone deletes nothing. A file goes when the newest snapshot does not have it, when it was taken out
 before the oldest live pipeline began (the log's tombstones say when), and when it was stored before that as well (a
 pipeline that began later may be about to commit it). What is stored under an old name again, a copy that is repeated or
 a piece that is cut again, counts as new: that is looked at once more just before the file goes.

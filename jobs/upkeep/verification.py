@@ -4,8 +4,8 @@ INV-TABL-1 (seed 000): a replica table holds rows of a tablet only if its volume
 transition the previous and the next replicas may. The same is asked of ranges on the ring; there, what a range's former
 replicas hold is taken away before the request that moved it ends.
 
-The one idea: all of it is known without reading a row. Where the rows of a file lie is in its statistics, and replicas
-of a range hold the same rows when neither lacks a part of the other's files (pieces.py).
+All of it is known without reading a row. Where the rows of a file lie is in its statistics, and replicas
+of a range hold the same rows when neither lacks a part of the other's files (intervals.py).
 """
 
 from __future__ import annotations

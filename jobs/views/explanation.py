@@ -141,11 +141,11 @@ def _tablet(metadata: ClusterMetadata, table: Table, token: int | None, tablet: 
 
 
 def _range(metadata: ClusterMetadata, table: Table, token: int | None, number: int | None) -> Explanation:
-    cover = metadata.ring_placements(table.keyspace)
+    placements = metadata.ring_placements(table.keyspace)
     if token is not None:
-        number = int(index_of(cover.lows, np.array([token], dtype=np.int64))[0])
-    index = _numbered(table, "range", number, len(cover.lows))
-    placement, low = cover.placement(index), int(cover.lows[index])
+        number = int(index_of(placements.lows, np.array([token], dtype=np.int64))[0])
+    index = _numbered(table, "range", number, len(placements.lows))
+    placement, low = placements.placement(index), int(placements.lows[index])
     change = change_at(metadata, table.keyspace, low)
     roles = {}
     for volume in dict.fromkeys((*placement.reads, *placement.writes)):
@@ -158,10 +158,10 @@ def _range(metadata: ClusterMetadata, table: Table, token: int | None, number: i
         token=token,
         placement=PlacementKind.RING.value,
         tablet=index,
-        tablets=len(cover.lows),
-        label=cover.label(index),
+        tablets=len(placements.lows),
+        label=placements.label(index),
         token_start=low if low == MIN_TOKEN else low - 1,
-        token_end=int(highs(cover.lows)[index]),
+        token_end=int(highs(placements.lows)[index]),
         replicas=_replicas(metadata, placement, roles),
         transition=None,
         operation=None if change is None else _operation(metadata, change),

@@ -1,6 +1,6 @@
 """What a request would do to the ring: the operations that it becomes, planned on the metadata of now.
 
-The one idea: a dry run plans as the coordinator will, and carries the plan out on the state of the ring alone, so that
+A dry run plans as the coordinator will, and carries the plan out on the state of the ring alone, so that
 every step of a long way is planned on what the steps before it lead to. Nothing is committed and no file is moved.
 """
 

@@ -1,6 +1,6 @@
 """How open requests stand: how far they are, how long they will take, and what each is waiting for.
 
-The one idea: whatever is open says what is in its way now, the most general first, in words that say what to do.
+Whatever is open says what is in its way now, the most general first, in words that say what to do.
 """
 
 from __future__ import annotations

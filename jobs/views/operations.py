@@ -1,6 +1,6 @@
 """Operations on the ring as people see them: what each does to whom, how far it has come, what it does to a range.
 
-The one idea: an operation is data in the metadata, so everything here follows from one epoch and asks nobody; what
+An operation is data in the metadata, so everything here follows from one epoch and asks nobody; what
 has been streamed by now is for `jobs/coordinator/progress.py` to say.
 """
 

@@ -68,9 +68,9 @@ def _size(
 
 def _shares(metadata: ClusterMetadata, keyspace: str) -> dict[VolumeId, float]:
     """How much of all tokens each volume serves reads of: 1.0 is all of them."""
-    cover = metadata.ring_placements(keyspace)
-    lengths = (highs(cover.lows).astype(np.float64) - cover.lows.astype(np.float64) + 1) / _TURN
-    held = cover.read_volumes >= 0  # a volume at most once in each row
-    volumes = cover.read_volumes[held]
+    placements = metadata.ring_placements(keyspace)
+    lengths = (highs(placements.lows).astype(np.float64) - placements.lows.astype(np.float64) + 1) / _TURN
+    held = placements.read_volumes >= 0  # a volume at most once in each row
+    volumes = placements.read_volumes[held]
     totals = np.bincount(volumes, np.broadcast_to(lengths[:, None], held.shape)[held])
     return {volume: float(totals[volume]) for volume in np.unique(volumes).tolist()}

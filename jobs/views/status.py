@@ -1,6 +1,6 @@
 """How a cluster is: what the metadata says, beside what volumes and ZooKeeper answer now.
 
-The one idea: every answer is best effort but the metadata. A volume that does not answer and a ZooKeeper that is away
+Every answer is best effort but the metadata. A volume that does not answer and a ZooKeeper that is away
 are part of the picture, never the end of it; and whatever is open says what it is waiting for.
 """
 

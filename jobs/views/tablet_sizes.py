@@ -1,6 +1,6 @@
 """How big every replica of a tablet is, measured by a Spark job: what balancing and resizing decide from.
 
-The one idea: a replica table's own log says how many bytes each of its files has, so a task opens a table and adds up,
+A replica table's own log says how many bytes each of its files has, so a task opens a table and adds up,
 and reads no data. Volumes that do not answer have no rows in the answer: not measured is not empty.
 """
 

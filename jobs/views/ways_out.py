@@ -1,6 +1,6 @@
 """What to do about storage that does not answer: bring it back, or the command by which its node is declared lost.
 
-The one idea: a command is only named when the metadata of now accepts it, so nobody is sent from a request that waits
+A command is only named when the metadata of now accepts it, so nobody is sent from a request that waits
 for a dead disk to a command that is refused because of it (docs/decisions/028-a-way-out.md).
 """
 

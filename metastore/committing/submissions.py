@@ -1,6 +1,6 @@
 """What waits to be committed: submissions of this process, proposals of others, and a batch of them made into entries.
 
-The one idea: a result is worked out before the append and told only after it. `Prepared` is pure bookkeeping on the
+A result is worked out before the append and told only after it. `Prepared` is pure bookkeeping on the
 metadata that it was made on; nobody hears of it until the committer has appended its entries.
 """
 

@@ -1,6 +1,6 @@
 """Answers: how the owner of a batch of proposals learns from its claimer what has become of them.
 
-The one idea: each process has a mailbox, an ephemeral znode of its own, and names it in its batches. Who has appended
+Each process has a mailbox, an ephemeral znode of its own, and names it in its batches. Who has appended
 somebody's proposals writes the epochs into the mailbox; a watch brings the owner to read it, and it needs neither the
 lock nor the log. Only successes are told: they are in the log for good, whoever tells them. An answer that is lost or
 written over costs the owner its turn in the line, and nothing else: then the log tells.

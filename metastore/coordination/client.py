@@ -1,6 +1,6 @@
 """The connection to ZooKeeper: one session of one process, every answer awaited for a bounded time.
 
-The one idea: nothing here blocks for ever and nothing here is trusted. kazoo's own calls wait without an end while a
+Nothing here blocks for ever and nothing here is trusted. kazoo's own calls wait without an end while a
 server is away (requests are queued until there is a connection again), so every request goes out asynchronously and
 its answer is awaited until a deadline; after that the caller gets `CoordinationUnavailable`. A request whose answer
 did not come may still be carried out later: callers say what that means for them.

@@ -1,6 +1,6 @@
 """A fair queue of contenders, from which the commit lock and the election are made.
 
-The one idea: kazoo's `Lock` keeps the queue (an ephemeral sequential znode per contender, each watching the one
+Kazoo's `Lock` keeps the queue (an ephemeral sequential znode per contender, each watching the one
 before it), and this module takes away what makes it unsafe to wait with:
 
 - its requests wait for ever when no server answers: here each has a deadline;

@@ -1,6 +1,6 @@
 """The election of the coordinator.
 
-The one idea: it keeps two coordinators from doing the same work twice; it does not make one of them right. A leader
+It keeps two coordinators from doing the same work twice; it does not make one of them right. A leader
 that was paused, or that is cut off, notices later than the others that it no longer leads. Everything that a
 coordinator does is therefore committed through the log and guarded by sessions, and is harmless when done by two.
 """

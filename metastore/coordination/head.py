@@ -1,6 +1,6 @@
 """The head: the newest epoch that somebody published, a hint where the log's tail is.
 
-The one idea: the head notifies, the log decides. It is published after the commit point, so it can lag behind the log
+The head notifies, the log decides. It is published after the commit point, so it can lag behind the log
 (a committer died in between) and it can be lost; whoever reads it goes on to the log in any case.
 """
 

@@ -1,6 +1,6 @@
 """Leases: what pipelines are alive, at which epoch, reading and writing which tables.
 
-The one idea: a lease is an ephemeral znode, so it ends with its process, however that ends. It is shown to people
+A lease is an ephemeral znode, so it ends with its process, however that ends. It is shown to people
 (`pipeline list`) and keeps cleaning up (vacuum) away from what a live pipeline may still read; nothing that was
 acknowledged depends on it. While a process is cut off for longer than its session lives, its lease is gone and comes
 back with the connection: who cleans up must therefore leave a margin of time as well.

@@ -1,6 +1,6 @@
 """The commit lock: who may propose the next epochs.
 
-The one idea: the lock keeps committers from wasting their work on each other; it does not keep the log safe. A holder
+The lock keeps committers from wasting their work on each other; it does not keep the log safe. A holder
 that was paused, or whose session expired, goes on believing that it holds the lock (kazoo's `is_acquired` stays true).
 Then there are two holders, and only the conditional append of the log decides between them (design, section 5, step 6).
 So there is deliberately no way here to ask whether the lock is held.

@@ -1,6 +1,6 @@
 """The queue of proposals: how processes that wait for the commit lock share one commit of the log.
 
-The one idea: a published batch is a znode, and **deleting it is the decision**. ZooKeeper lets exactly one delete of a
+A published batch is a znode, and **deleting it is the decision**. ZooKeeper lets exactly one delete of a
 znode succeed. The lock holder whose delete succeeded (`claim`) may propose the batch; the owner whose delete succeeded
 (`withdraw`) knows that nobody has proposed it on its behalf, and that nobody will.
 

@@ -1,6 +1,6 @@
 """Where the root of the cluster is, as ZooKeeper knows it: a copy of a root must not become a second cluster.
 
-The one idea: the first who commits at a root leaves its URI, and whoever commits compares. Two roots of one cluster
+The first who commits at a root leaves its URI, and whoever commits compares. Two roots of one cluster
 would place rows on the same volumes differently.
 """
 

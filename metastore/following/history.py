@@ -1,6 +1,6 @@
 """Reading history without changing anything: the metadata as of an epoch, the entries of a range, what differs.
 
-The one idea: an epoch of the past is had like the newest one, from a snapshot and the entries after it, so it needs
+An epoch of the past is had like the newest one, from a snapshot and the entries after it, so it needs
 nothing that was not kept anyway. Read with a log handle of its own, never with that of a follower: a handle that was
 moved to the tail behind a committer's back would let it append on top of what it has not seen.
 """

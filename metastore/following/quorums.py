@@ -1,6 +1,6 @@
 """Quorum intersection over the history of a log: could any read have missed a write that was acknowledged?
 
-The one idea: between two steps of the same range or tablet stands a barrier, so only views one epoch apart are ever in
+Between two steps of the same range or tablet stands a barrier, so only views one epoch apart are ever in
 use at once. For every epoch and the one after it, every read quorum of either view has to meet every write quorum of
 the other (design, section 8). Storage that is declared lost at an epoch is in no quorum of that epoch, which needs as
 many replicas as if it were there. Ring ranges are checked exhaustively by `placement/ring/simulation/quorums.py`,

@@ -1,6 +1,6 @@
 """Verifying a whole log: its chain, each event on the metadata before it, and every snapshot against a replay.
 
-The one idea: a finding is noted and the walk goes on, so that one run tells all that is wrong. The chain can always be
+A finding is noted and the walk goes on, so that one run tells all that is wrong. The chain can always be
 walked further. The metadata is lost where entries are missing or cannot be applied; it is taken up again at the next
 snapshot that the log vouches for.
 """

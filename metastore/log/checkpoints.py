@@ -1,6 +1,6 @@
 """The checkpoints of the log's Delta table: a bit that flips in one is found, though delta-rs reads over most of them.
 
-The one idea: delta-rs writes no checksums into a checkpoint, so a digest of its bytes is kept beside it, by who has
+Delta-rs writes no checksums into a checkpoint, so a digest of its bytes is kept beside it, by who has
 written it. Where there is none (an older version's, or a writer that was killed), the checkpoint is compared with the
 commits that are still there: live files with their sizes and statistics, transactions, protocol and metadata.
 """

@@ -1,6 +1,6 @@
 """A log with a hole that cannot be filled, cut there when an operator accepts the loss of what comes after it.
 
-The one idea: until the entry that says so is in, the log stays torn, so nobody goes on as if nothing were lost. The
+Until the entry that says so is in, the log stays torn, so nobody goes on as if nothing were lost. The
 hole gets a file that no reader takes for a commit; then everything after it is put aside, the oldest first, so that a
 cut that was ended half-way never looks like a shorter log; then the entry takes the hole's place in one step.
 """

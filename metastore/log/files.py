@@ -1,6 +1,6 @@
 """The data files of the log's Delta table: which there are, what is in them, and how entries become one.
 
-The one idea: an entry may be stored more than once (two rewritings of the same files once both succeeded), and reading
+An entry may be stored more than once (two rewritings of the same files once both succeeded), and reading
 makes one of it. Two entries of one epoch that are not the same are never passed over.
 """
 

@@ -1,6 +1,6 @@
 """Holes in the log: commits that are torn or missing, and whole ones after them. What they held is proved, or not said.
 
-The one idea: the hash of an entry covers all entries before it. What is missing between two entries is therefore
+The hash of an entry covers all entries before it. What is missing between two entries is therefore
 known by its hash, and a data file that lies there holds it or does not: nothing has to be guessed. Where the entries
 after the hole continue those before it, the commit held none.
 """

@@ -1,6 +1,6 @@
 """Mending a log with torn or missing commits, as after a power cut or damage of the disk.
 
-The one idea: nothing is guessed. An entry is on the disk before the commit that names it (docs/decisions/020). So what
+Nothing is guessed. An entry is on the disk before the commit that names it (docs/decisions/020). So what
 a torn commit at the end would have said is known from the data files that lie there: one file whose entries continue
 the chain is what it named, and is named again, whether that was acknowledged or not; where there is none, the commit
 held no entry. A commit that others were built on was whole once: what it held has to lead by its hashes from the entry

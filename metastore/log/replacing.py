@@ -1,6 +1,6 @@
 """Putting a whole commit of the log where one is torn or missing, by one process at a time.
 
-The one idea: a version is never free while it is mended. A torn file is replaced in one step and kept under another
+A version is never free while it is mended. A torn file is replaced in one step and kept under another
 name; a missing one is put by a link, which fails when somebody else was faster.
 """
 

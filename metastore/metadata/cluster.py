@@ -248,7 +248,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
     def ring_placements(self, keyspace: str) -> RingPlacements:
         """Where every token of the tables of a ring keyspace is read and written now."""
-        return self.rings.cover(replication_setting(self, keyspace), self.directory.nodes)
+        return self.rings.placements_for(replication_setting(self, keyspace), self.directory.nodes)
 
     def ring_volumes(self, table_id: TableId) -> tuple[VolumeId, ...]:
         """All volumes that may hold rows of a ring table now, because they are read or written there; ascending."""

@@ -1,6 +1,6 @@
 """What differs between two versions of the cluster metadata, as a list of changes for people and programs.
 
-The one idea: an unchanged part costs nothing. Components that are the same object are not looked into; of tablet maps
+An unchanged part costs nothing. Components that are the same object are not looked into; of tablet maps
 only the chunks that are not shared are compared, as arrays, so that a million tablets of which ten moved give ten
 changes in well under a millisecond each. A whole map that appears or goes is one change, not one for each tablet.
 """

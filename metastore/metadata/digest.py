@@ -1,6 +1,6 @@
 """The digest of a state of the cluster: what a log entry can name a snapshot by.
 
-The one idea: it is made from what the metadata says, never from how a file encodes it, so every follower gets the
+It is made from what the metadata says, never from how a file encodes it, so every follower gets the
 same, whatever libraries it has. Where in the history the state is (epoch, state id, last snapshot) is left out: the
 event that names the digest changes nothing else, so before it and after it the digest is the same.
 

@@ -1,6 +1,6 @@
 """What replicas compare epochs by: incarnation and epoch, in that order, as one number.
 
-The one idea: epochs whose loss an operator has accepted come before every epoch of the incarnation that goes on,
+Epochs whose loss an operator has accepted come before every epoch of the incarnation that goes on,
 however high they were. In the first incarnation a fence is the epoch itself, so that it reads and compares like one.
 """
 

@@ -1,6 +1,6 @@
 """Where every token of a table is read and written at one epoch, whatever the kind of its placement.
 
-The one idea: a table's placement is a cover of the token space by ranges, each with its replicas. The gate, streaming
+A table's placement is the token space in ranges, each with its replicas. The gate, streaming
 and the proofs over replica tables ask by token, so they know nothing of tablets and rings, and neither a split nor a
 merge of ranges moves a row: only what a range's replicas are does.
 """
@@ -56,7 +56,7 @@ class Since(msgspec.Struct, frozen=True):
 
 
 class TablePlacements(Protocol):
-    """The cover of one table: range i holds the tokens from `lows[i]` to `highs[i]`, both included, in token order."""
+    """The ranges of one table: range i holds the tokens from `lows[i]` to `highs[i]`, both included, in token order."""
 
     @property
     def lows(self) -> NDArray[np.int64]:
@@ -92,7 +92,7 @@ def ranges_within(lows: NDArray[np.int64], low: int, high: int) -> range:
 
 
 class TabletPlacements:
-    """The cover of a table with tablets: the tablets, or their halves from the decision to split them on."""
+    """The ranges of a table with tablets: the tablets, or their halves from the decision to split them on."""
 
     def __init__(self, table_id: TableId, tablet_map: TabletMap, transitions: Mapping[TabletKey, Transition]) -> None:
         self._table_id = table_id
@@ -161,7 +161,7 @@ class Moving(msgspec.Struct, frozen=True, eq=False):
 
 
 class RingPlacements:
-    """The cover of the tables of a ring keyspace: the ranges of its reads and writes, cut where a node's volumes meet.
+    """The tables of a ring keyspace: the ranges of its reads and writes, cut where a node's volumes meet.
 
     Ranges of the ring are `(start, end]`, so each begins at the token after its start; the first one holds MIN_TOKEN
     too. Made once for all tables that share a replication setting.

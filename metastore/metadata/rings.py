@@ -1,6 +1,6 @@
 """Ring placement in the cluster metadata: placements of every replication setting, and the operations in flight.
 
-The one idea: `placement/ring/` computes on a `RingState`, the metadata keeps its parts where they belong. Tokens are
+`placement/ring/` computes on a `RingState`, the metadata keeps its parts where they belong. Tokens are
 the nodes', replication is the keyspaces', placements and operations are here. `ring_state` puts them together for
 planning and for going on by a step, `with_ring_state` takes them apart again. States of nodes follow their requests,
 never the ring.
@@ -56,14 +56,14 @@ class Rings(msgspec.Struct, frozen=True, eq=False, dict=True):
     placed: Mapping[Replication, int] = {}
     epoch: int = 0
 
-    def cover(self, replication: Replication, nodes: Mapping[NodeId, Node]) -> RingPlacements:
+    def placements_for(self, replication: Replication, nodes: Mapping[NodeId, Node]) -> RingPlacements:
         """Where every token is read and written with a replication setting; made once, as volumes never change."""
-        covers: dict[Replication, RingPlacements] = self.__dict__.setdefault("covers", {})
-        if replication not in covers:
-            covers[replication] = RingPlacements(
+        known: dict[Replication, RingPlacements] = self.__dict__.setdefault("known", {})
+        if replication not in known:
+            known[replication] = RingPlacements(
                 self.placements[replication], self._moving(replication), nodes, self.placed[replication]
             )
-        return covers[replication]
+        return known[replication]
 
     def _moving(self, replication: Replication) -> tuple[Moving, ...]:
         return tuple(

@@ -1,6 +1,6 @@
 """The operations on the ring that topology requests ask for, planned on the metadata of now.
 
-The one idea: a plan is made within a commit's planner, so it is made again whenever the metadata has moved on, and a
+A plan is made within a commit's planner, so it is made again whenever the metadata has moved on, and a
 request that cannot go on beside what is in flight stays pending, with the operation in its way as the reason.
 """
 

@@ -1,6 +1,6 @@
 """What an operation on the ring changes, in volumes and tokens: who gains which range, from whom, in which tables.
 
-The one idea: an operation speaks of nodes and of ranges `(start, end]`; replica tables are on volumes and know tokens.
+An operation speaks of nodes and of ranges `(start, end]`; replica tables are on volumes and know tokens.
 Each changed range is cut where a volume of any node concerned ends, so that every piece has one giver and one target.
 """
 
@@ -122,9 +122,9 @@ def tables_by_setting(metadata: ClusterMetadata) -> dict[Replication, tuple[Tabl
 
 def owned_by(metadata: ClusterMetadata, table_id: TableId) -> dict[VolumeId, list[Interval]]:
     """The tokens, as intervals, that each volume may hold rows of now: those that it serves or must get writes of."""
-    cover = metadata.ring_placements(metadata.schema.tables[table_id].keyspace)
-    ends = highs(cover.lows)
-    volumes = np.concatenate([cover.read_volumes, cover.write_volumes], axis=1)
+    placements = metadata.ring_placements(metadata.schema.tables[table_id].keyspace)
+    ends = highs(placements.lows)
+    volumes = np.concatenate([placements.read_volumes, placements.write_volumes], axis=1)
     count = len(volumes)
     rows = np.repeat(np.arange(count), volumes.shape[1])
     flat = volumes.reshape(-1).astype(np.int64)
@@ -135,7 +135,7 @@ def owned_by(metadata: ClusterMetadata, table_id: TableId) -> dict[VolumeId, lis
     begins = np.flatnonzero(np.append(True, (np.diff(held) != 1) | (held[1:] % count == 0)))
     last = np.append(begins[1:], len(held)) - 1
     owned: dict[VolumeId, list[Interval]] = {}
-    runs = (held[begins] // count, cover.lows[held[begins] % count], ends[held[last] % count])
+    runs = (held[begins] // count, placements.lows[held[begins] % count], ends[held[last] % count])
     for volume, low, high in zip(*(column.tolist() for column in runs), strict=True):
         owned.setdefault(volume, []).append((low, high))
     return owned

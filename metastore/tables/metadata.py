@@ -1,6 +1,6 @@
 """Every part of the cluster metadata as an Arrow table: what people and Spark query, without a session or a JVM.
 
-The one idea: a table is a function of one version of the metadata, `PARTS` has them all by name. What is one row for
+A table is a function of one version of the metadata, `PARTS` has them all by name. What is one row for
 each tablet or range is made in `metastore/tables/placements.py`, everything small here. Columns and schemas are those
 of `metastore/tables/columns.py`.
 """

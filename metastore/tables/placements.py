@@ -1,6 +1,6 @@
 """Tablets, ring ranges, and who reads and writes them, as Arrow tables.
 
-The one idea: neither tablets nor ranges are looked at one by one. Tablet maps and placements are arrays already; a
+Neither tablets nor ranges are looked at one by one. Tablet maps and placements are arrays already; a
 column is made of them by repeating, counting and looking up, for all tables at once. Only tablets in transition, which
 are few, are placed by `placement/tablets/transitions.py` one at a time, and written over what the maps say.
 
@@ -193,23 +193,23 @@ class _Tablets(_Ranges):
 
 
 class _RingRanges(_Ranges):
-    """The cover of a ring keyspace, once for each of its tables."""
+    """The placements of a ring keyspace, once for each of its tables."""
 
-    def __init__(self, cover: RingPlacements, tables: list[Table]) -> None:
-        self.cover = cover
-        lows = cover.lows
+    def __init__(self, placements: RingPlacements, tables: list[Table]) -> None:
+        self.placements = placements
+        lows = placements.lows
         start, times = np.where(lows == MIN_TOKEN, lows, lows - 1), len(tables)
         super().__init__(tables, [len(lows)] * times, np.tile(start, times), np.tile(highs(lows), times))
 
     def reads(self) -> Ints:
-        return self._for_each(self.cover.read_volumes)
+        return self._for_each(self.placements.read_volumes)
 
     def writes_and_sets(self) -> tuple[Ints, Ints]:
         """Volumes that get the writes, and which set each of them counts in."""
-        sets = np.full(self.cover.write_volumes.shape, _OLD, np.int32)
-        changing, old, new = self.cover.changing_sets
+        sets = np.full(self.placements.write_volumes.shape, _OLD, np.int32)
+        changing, old, new = self.placements.changing_sets
         sets[changing] = np.where(new, np.where(old, _BOTH, _NEW), _OLD)
-        return self._for_each(self.cover.write_volumes), self._for_each(sets)
+        return self._for_each(self.placements.write_volumes), self._for_each(sets)
 
     def _for_each(self, of_one_table: Ints) -> Ints:
         return np.tile(of_one_table, (len(self._tables), 1))

@@ -1,6 +1,6 @@
 """How much each node should hold: in proportion to capacity, as far as the racks allow.
 
-The one idea: water. A level rises over all racks at once, each as wide as its capacity; a rack stops rising where it
+Water. A level rises over all racks at once, each as wide as its capacity; a rack stops rising where it
 holds as many replicas of every tablet as it may, and never stands below what the other racks cannot take. Then the
 same inside each rack. What is called balanced is measured against these shares, never against an average that nobody
 can reach.

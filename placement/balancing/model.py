@@ -1,6 +1,6 @@
 """What the balancer reads and what it answers: columns of a cluster in, a plan of moves out.
 
-The one idea: everything is an index. Nodes, volumes, tablets and replicas are rows of columns; a plan names rows. Ids
+Everything is an index. Nodes, volumes, tablets and replicas are rows of columns; a plan names rows. Ids
 and names belong to whoever asks, so the same core serves a coordinator with five nodes and Spark with millions of
 replicas.
 """

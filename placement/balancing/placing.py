@@ -1,6 +1,6 @@
 """Where replicas that leave go: to nodes that lack bytes, in numbers and by tables as well.
 
-The one idea: largest first, to the node that lacks most of what the smaller ones will not bring. In each class of
+Largest first, to the node that lacks most of what the smaller ones will not bring. In each class of
 sizes a node's need is its missing bytes less what its missing number of smaller replicas will bring on average; so
 the large ones go where large ones are needed, and in the end bytes and numbers run out together. Among the neediest
 few, the node that has the least of the table gets it, and none gets so much of a table that the table would be worse

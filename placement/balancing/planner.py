@@ -1,6 +1,6 @@
 """The whole plan of a cluster, from its load: what moves where, in which wave, and what stays and why.
 
-The one idea: passes over the state until one finds nothing to do. Each is a function of the state alone and is kept
+Passes over the state until one finds nothing to do. Each is a function of the state alone and is kept
 only if it makes the cluster better, so a plan never makes anything worse, and planning again after it gives an empty
 plan.
 """

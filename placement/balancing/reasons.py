@@ -1,6 +1,6 @@
 """What a plan says to people: why a replica moves, why something stays.
 
-The one idea: a reason is a matter of two nodes and a cause, so there are few different ones in however large a plan.
+A reason is a matter of two nodes and a cause, so there are few different ones in however large a plan.
 """
 
 from __future__ import annotations

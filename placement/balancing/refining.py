@@ -1,6 +1,6 @@
 """The last step to even: single moves and exchanges, each of which pays.
 
-The one idea: a potential, the squares of what each node is off its share, in bytes relative to capacity. A move is
+A potential, the squares of what each node is off its share, in bytes relative to capacity. A move is
 made only when a node is outside the tolerance and the potential falls by a good part of that node's; so it ends, it
 never makes anything worse, and what it leaves it will leave again. Of moves that are equally good, the one that
 spreads its table best.

@@ -1,6 +1,6 @@
 """Placement rules: tables that may not be on every node.
 
-The one idea: tables with the same permitted nodes are a cluster of their own, and a node that may not hold a table is,
+Tables with the same permitted nodes are a cluster of their own, and a node that may not hold a table is,
 for that table, one that drains. The most restricted ones are planned first, each evenly over its own nodes, whatever
 else lies there; those that may use most nodes come last and even out the sum. So no part's goal depends on a later one,
 and a second plan finds nothing to do.

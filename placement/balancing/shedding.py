@@ -1,6 +1,6 @@
 """Which replicas leave a node that holds more than its share.
 
-The one idea: a score per replica, the level at which its table stands on the node plus a factor times its size; the
+A score per replica, the level at which its table stands on the node plus a factor times its size; the
 highest leave. Levels make the tables even, as water does; the factor is searched so that the given number of replicas
 carries the given bytes. So bytes, counts and tables come out right together, with as few bytes moved as possible.
 """

@@ -1,6 +1,6 @@
 """Tables that sit on few nodes, although the nodes are even: their replicas change places with others.
 
-The one idea: chance is fair. A table whose replicas were dealt out at random has a known concentration; only one that
+Chance is fair. A table whose replicas were dealt out at random has a known concentration; only one that
 is clearly above it is spread, by exchanges with replicas of about the same size, so that nodes stay as even as they
 are. Without that bar a cluster would move bytes for ever to even out what no reader notices.
 """

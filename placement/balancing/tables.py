@@ -1,6 +1,6 @@
 """The balancer on Arrow tables: ids and names to rows of columns, and the plan back to ids and words.
 
-The one idea: what Spark hands over is turned into a `ClusterLoad` without an object per row, and a plan is a table
+What Spark hands over is turned into a `ClusterLoad` without an object per row, and a plan is a table
 again, for what moves and for what does not.
 """
 

@@ -1,6 +1,6 @@
 """On which volume of its node a replica is stored.
 
-The one idea: numbers first. Each volume gets its share of the node's replicas, rounded, so that no volume is more
+Numbers first. Each volume gets its share of the node's replicas, rounded, so that no volume is more
 than one above an even spread; bytes are evened out within that, largest first, then by exchanging. Replicas that
 arrive are placed where they help; only what they cannot settle becomes an intranode migration.
 """

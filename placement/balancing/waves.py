@@ -1,6 +1,6 @@
 """Moves in waves, so that no volume sends or gets more than a few replicas at once.
 
-The one idea: a wave is a bit. Each volume keeps one number per stream whose bits are the waves taken; a move runs in
+A wave is a bit. Each volume keeps one number per stream whose bits are the waves taken; a move runs in
 the lowest wave that is free at both ends (and in which its tablet has no other move), found with one bit operation.
 """
 

@@ -1,6 +1,6 @@
 """The balancer for Spark: DataFrames of the cluster in, the plan as a DataFrame out.
 
-The one idea: planning needs all of a datacenter at once but is quick, so it happens in one process per part of the
+Planning needs all of a datacenter at once but is quick, so it happens in one process per part of the
 cluster that shares nothing with the others: the driver by default, one task per datacenter (and per rack, where no
 replica can leave its rack) for clusters of several such parts.
 """

@@ -1,6 +1,6 @@
 """Placements of a ring as DataFrames, computed by Spark in parallel over slices of the ring.
 
-The one idea: who owns which token is small (some megabytes for a thousand nodes) and goes to every task; what follows
+Who owns which token is small (some megabytes for a thousand nodes) and goes to every task; what follows
 from it is not, and each task computes it for its own slice of the ranges (`slices.py`). The rows are those of the
 whole-ring functions, whatever the number of slices.
 """

@@ -1,6 +1,6 @@
 """Tokens for a joining node, so that ownership evens out.
 
-The one idea: what a node will hold is decided by the sub-ring in which it competes. Where a datacenter keeps at least
+What a node will hold is decided by the sub-ring in which it competes. Where a datacenter keeps at least
 as many replicas as it has racks, every rack holds every range, and only nodes of the same rack share the work; else
 all nodes of the datacenter do. In that sub-ring the newcomer is due an equal share, and takes it in equal pieces,
 each from whoever owns most at that moment.

@@ -1,6 +1,6 @@
 """Planning an operation: what its steps will change, what it locks, and whether it may start at all.
 
-The one idea: the strategy is asked for the placement of the ring as it is and of the ring as it will be, and the
+The strategy is asked for the placement of the ring as it is and of the ring as it will be, and the
 difference is the plan. Two operations may run together when their locked ranges are disjoint *and* their plans
 together lead to the placement that the strategy gives to the ring after both; otherwise the second is rejected,
 naming the first. Every function returns an `Operation` for `steps.accepted`, or raises `PlanRejected` and changes

@@ -1,6 +1,6 @@
 """Read and write placements of one replication setting, and the deltas that change them.
 
-The one idea: a cover of the ring is a sorted array of starts, so splitting inserts a start, merging takes one out,
+A cover of the ring is a sorted array of starts, so splitting inserts a start, merging takes one out,
 and a change replaces rows. A delta says what it expects to find (`before`) as well as what it puts there (`after`):
 it can be turned round exactly, and applied to anything else than what it was computed for it fails instead of
 corrupting.

@@ -1,6 +1,6 @@
 """Placements of a part of a ring, from as little of the ring as that takes.
 
-The one idea: walks are short. The replicas of a slice of ranges are those that the strategy gives to a *window* of the
+Walks are short. The replicas of a slice of ranges are those that the strategy gives to a *window* of the
 ring, the slice's tokens and some after them, taken for a ring of its own: as soon as the window shows every rack, and
 no walk from the slice leaves it. Where one does the window is made longer. So tasks that share nothing compute the
 placement of one ring together, and operations in flight change in each slice what lies in it.

@@ -1,6 +1,6 @@
 """Replication strategies for a whole ring at once.
 
-The one idea: a strategy asks for the *first k distinct* nodes, or racks, met when walking the ring from a token. For
+A strategy asks for the *first k distinct* nodes, or racks, met when walking the ring from a token. For
 all tokens together that is computed by doubling: what the window of 2w tokens shows is what its first half shows,
 then what is new in its second half. Most tokens are done after a few rounds, and no ring needs more than log2(tokens)
 of them.

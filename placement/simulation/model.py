@@ -1,6 +1,6 @@
 """A simple model of range movements, to compare production with. It shares no placement code with it.
 
-The one idea: nothing is ever planned, locked or changed in place. A node's replicas are found by walking a sorted
+Nothing is ever planned, locked or changed in place. A node's replicas are found by walking a sorted
 list of tokens in plain Python, datacenter by datacenter; and what reads and writes are while operations are in flight
 follows from *which rings are in force*: reads go by the ring that has every operation past its MID step applied,
 writes by the ring of the finished ones together with the ring of those past their START.

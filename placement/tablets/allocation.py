@@ -1,6 +1,6 @@
 """Where the replicas of a new table's tablets go: distinct nodes, spread over racks, by free capacity.
 
-The one idea: decide *how many* replicas every rack, node and volume gets first (apportionment by free capacity), and
+Decide *how many* replicas every rack, node and volume gets first (apportionment by free capacity), and
 only then *which*. Laid out on a line, a node's share is one run no longer than the number of tablets, and the replicas
 of one tablet stand that number apart: so no tablet meets a node twice, whatever the shares are. Shuffling keeps that.
 """

@@ -1,6 +1,6 @@
 """Whether a table's tablets should be split or merged, and how siblings come to the same place before a merge.
 
-The one idea: sizes alone say how many tablets a table should have in the end, and a decision is one step towards that
+Sizes alone say how many tablets a table should have in the end, and a decision is one step towards that
 number. The number does not depend on how many tablets there are now (between half of the target and the target there is
 exactly one power of two, or two at the very edge), so a table that is split is not merged again: seed 000, "Tablet
 splitting".

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.gate import batches
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate import batches, commit_phase
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, PipelineSettings
@@ -28,7 +27,7 @@ ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, append_only=True, configuration=ONE_TRY)
 
 
@@ -49,15 +48,15 @@ def everything(cluster: SmallCluster, spark: SparkSession, level: str = "ALL") -
 def land_half(cluster: SmallCluster, pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the batch; between staging and committing B and C go away, so that it lands on A alone, and fails."""
 
-    def losing(self: Landing, number: int) -> int:
+    def losing(self: CommitPhase, number: int) -> int:
         with cluster.without("BC"):
             return original(self, number)
 
-    original = Landing._round
-    monkeypatch.setattr(Landing, "_round", losing)
+    original = CommitPhase._round
+    monkeypatch.setattr(CommitPhase, "_round", losing)
     with pytest.raises(ConsistencyNotReached):
         pipeline.write(january(spark), "air.flights", batch="2013-01")
-    monkeypatch.setattr(Landing, "_round", original)
+    monkeypatch.setattr(CommitPhase, "_round", original)
 
 
 def forget_staged_files(cluster: SmallCluster, nodes: str) -> None:
@@ -107,14 +106,14 @@ def test_a_batch_that_one_silent_replica_may_hold_alone_is_not_staged_again(
 def test_a_batch_whose_staged_files_are_all_gone_is_staged_again(
     cluster: SmallCluster, pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: Landing, number: int) -> int:
+    def dying(self: CommitPhase, number: int) -> int:
         raise KeyboardInterrupt
 
-    original = Landing._round
-    monkeypatch.setattr(Landing, "_round", dying)
+    original = CommitPhase._round
+    monkeypatch.setattr(CommitPhase, "_round", dying)
     with pytest.raises(KeyboardInterrupt):
         pipeline.write(january(spark), "air.flights", batch="2013-01")
-    monkeypatch.setattr(Landing, "_round", original)
+    monkeypatch.setattr(CommitPhase, "_round", original)
     forget_staged_files(cluster, "ABC")
     again = pipeline.write(january(spark), "air.flights", batch="2013-01")
     assert (again.already, again.rows) == (False, 20)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import DecideResize, FinishResize
@@ -29,7 +29,7 @@ QUICK = Configuration(
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 def rows(spark: SparkSession, ids: range, note: str) -> DataFrame:
@@ -87,11 +87,11 @@ def resize(cluster: SmallCluster, kind: Resize) -> None:
 def die_before_landing(
     table: SmallTable, spark: SparkSession, batch: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: Landing, number: int) -> int:
+    def dying(self: CommitPhase, number: int) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Landing, "_round", dying)
+        patched.setattr(CommitPhase, "_round", dying)
         with pytest.raises(KeyboardInterrupt):
             table.pipeline("load", spark).write(batch, "air.flights", batch="2013-01")
 

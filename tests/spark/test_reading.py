@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel, segregate
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
 from epochlake.jobs.replicas.reading import Asked, Scan, not_overlapping, plan_read, read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
@@ -252,7 +252,7 @@ def test_any_history_of_writes_and_deletes_reads_alike_however_replicas_were_cut
         write(rows(spark, *batch), replicas, at=at, tablets=2, deleted=chance.random() < 0.3)
     expected = {table: sorted(map(tuple, read_files(spark, table, pinned(replicas)).collect())) for table in TABLES}
     for replica in replicas:
-        segregate(replica, [chance.randint(-(2**63), 2**63 - 1) for _ in range(3)], 1)
+        pre_split(replica, [chance.randint(-(2**63), 2**63 - 1) for _ in range(3)], 1)
     quarters = [tokens_of_label(tablet_label(n, 4)) for n in range(4)]
     gone = {replica: chance.sample(quarters, 2) for replica in replicas[1:]}
     for replica, ranges in gone.items():
@@ -269,7 +269,7 @@ def test_relabelled_and_cut_files_are_what_spark_reads_from_the_delta_table(
     [replica, *_] = replicas
     write(spark.range(100).selectExpr("id", "'x' as note"), [replica], at=1)
     middle = tokens_of_label("1-0")[1]
-    assert segregate(replica, [middle], 1) == 0
+    assert pre_split(replica, [middle], 1) == 0
     relabel(replica, lambda file: "1-0" if file.max_token <= middle else "1-1", 1)
     found = spark.read.format("delta").load(replica.uri)
     assert sorted(row.id for row in found.collect()) == list(range(100))

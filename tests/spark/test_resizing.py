@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.effects.pre_split import SparkSegregator
+from epochlake.jobs.coordinator.effects.pre_split import SparkPreSplitter
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.tracks import resizing
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
@@ -129,7 +129,7 @@ def test_executors_cut_as_threads_do(tmp_path: Path, spark: SparkSession, seed: 
     story = Resizable(placed(tmp_path, three, "ABC", append_only=True, configuration=QUICK), random.Random(seed))
     story.write(count=100)
     story.aim(ALWAYS_SPLIT)
-    story.cluster.coordinator = Coordinator(story.cluster.cluster, segregator=SparkSegregator(spark))
+    story.cluster.coordinator = Coordinator(story.cluster.cluster, pre_splitter=SparkPreSplitter(spark))
     story.until_count(4, write=False)
     story.stay()
     story.cluster.settle()

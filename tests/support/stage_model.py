@@ -1,6 +1,6 @@
 """A model of tablets in transition, small enough to look at every state that it can get into.
 
-The one idea: whatever may happen next, happens. From a state all actions are tried that the rules allow: a coordinator
+Whatever may happen next, happens. From a state all actions are tried that the rules allow: a coordinator
 fences, prepares, streams, cleans up, commits the next stage or goes back on an error; an older coordinator, paused
 before one of its side effects, does it now; a writer commits to one more replica by the view that it planned by, or
 looks at the newest one; a volume dies, or an operator declares it lost although it answers who does not know.

@@ -46,7 +46,7 @@ def run(
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
     if where is Streaming.SPARK:
-        from epochlake.jobs.coordinator.effects.pre_split import SparkSegregator
+        from epochlake.jobs.coordinator.effects.pre_split import SparkPreSplitter
         from epochlake.jobs.replicas.streaming import SparkCopier
         from epochlake.jobs.spark_session import session as spark_session
         from epochlake.jobs.views.tablet_sizes import measure_loads_by_spark
@@ -54,7 +54,7 @@ def run(
         rate, spark = session.configuration.coordinator.bytes_per_second, spark_session("epochlake-coordinator")
         spread = {
             "copier": SparkCopier(spark, bytes_per_second=rate),
-            "segregator": SparkSegregator(spark, rate),
+            "pre_splitter": SparkPreSplitter(spark, rate),
             "measure": partial(measure_loads_by_spark, spark),
         }
     look = partial(operations_in_flight, session.cluster)

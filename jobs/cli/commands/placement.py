@@ -207,17 +207,17 @@ def _tablet(metadata: ClusterMetadata, table: Table, tablet: int, count: int) ->
 
 
 def _ranges(metadata: ClusterMetadata, table: Table, limit: int) -> tuple[int, list[TabletRow]]:
-    cover = metadata.ring_placements(table.keyspace)
-    count, ends = len(cover.lows), highs(cover.lows)
+    placements = metadata.ring_placements(table.keyspace)
+    count, ends = len(placements.lows), highs(placements.lows)
     rows = []
     for index in range(min(count, limit or count)):
-        placement, low = cover.placement(index), int(cover.lows[index])
+        placement, low = placements.placement(index), int(placements.lows[index])
         change = change_at(metadata, table.keyspace, low)
         step = None if change is None else last_step(change.operation)
         rows.append(
             TabletRow(
                 tablet=index,
-                label=cover.label(index),
+                label=placements.label(index),
                 token_start=low if low == MIN_TOKEN else low - 1,
                 token_end=int(ends[index]),
                 reads=tuple(metadata.describe(volume) for volume in placement.reads),

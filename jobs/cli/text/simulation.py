@@ -1,6 +1,6 @@
 """How simulated rings look: who owns how much before and after, and each step with what it changes.
 
-The one idea: a ring of a thousand ranges is not read, so what changes comes first and the rest is counted.
+A ring of a thousand ranges is not read, so what changes comes first and the rest is counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeping the rows of token ranges in files of their own: what makes a replica ready for a split (seed 000).
 
-The one idea: a file that straddles a boundary is cut where it lies, a few boundaries at a time, each in a commit of its
+A file that straddles a boundary is cut where it lies, a few boundaries at a time, each in a commit of its
 own. So a replica is always whole, work can stop anywhere and goes on where it was (a piece that is stored already is
 not cut again), and what is planned on old metadata is refused by the fence before it changes anything.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.commits import segregate
+from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
@@ -36,7 +36,7 @@ THREADS = 4
 _RESULT_DDL = "number bigint, result string"
 
 
-class Segregation(msgspec.Struct, frozen=True):
+class PreSplit(msgspec.Struct, frozen=True):
     """What is asked of a replica table: that no file of it has rows of two of the `count` equal ranges of all tokens.
 
     Planned at `epoch`; the replica's fence is raised to it first where it is below `fence`. Stops after the boundary
@@ -50,7 +50,7 @@ class Segregation(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Segregated(msgspec.Struct, frozen=True):
+class PreSplitOutcome(msgspec.Struct, frozen=True):
     """What became of it: bytes of files that were cut, how many files still straddle a boundary, and why it stopped.
 
     `away`: the replica does not answer; `failure` without that: somebody with newer metadata is at work there.
@@ -67,47 +67,47 @@ class Segregated(msgspec.Struct, frozen=True):
         return not (self.failure or self.left)
 
 
-class Segregator(Protocol):
-    """Carries out segregations, each on its own; the results in their order."""
+class PreSplitter(Protocol):
+    """Carries out pre-splits, each on its own; the results in their order."""
 
-    def segregate(self, asked: Sequence[Segregation]) -> list[Segregated]: ...
+    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]: ...
 
 
-def segregate_replica(asked: Segregation, pace: Pace) -> Segregated:
+def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
     """Cut the files that straddle a boundary, up to the limit."""
     cut = 0
     try:
         snapshot = open_snapshot(asked.address)
         if snapshot.fence > asked.epoch:
-            return Segregated(failure=_behind(asked, snapshot.fence))
+            return PreSplitOutcome(failure=_behind(asked, snapshot.fence))
         if snapshot.fence < asked.fence:
             fence = raise_fence(asked.address, asked.epoch)
             if isinstance(fence, Unreachable):
-                return Segregated(failure=fence.reason, away=True)
+                return PreSplitOutcome(failure=fence.reason, away=True)
             if fence > asked.epoch:
-                return Segregated(failure=_behind(asked, fence))
+                return PreSplitOutcome(failure=_behind(asked, fence))
             snapshot = open_snapshot(asked.address)
         straddling = boundaries_within(snapshot.all_files.values(), asked.count)
     except (StorageUnavailable, WrongCluster) as error:
-        return Segregated(failure=str(error), away=True)
+        return PreSplitOutcome(failure=str(error), away=True)
     left = len({file.file_id for files in straddling.values() for file in files})
     for boundaries, size in _slices(straddling, asked.limit):
         if cut and cut + size > asked.limit:
             break
         pace.take(size)
-        outcome = segregate(asked.address, boundaries, asked.epoch)
+        outcome = pre_split(asked.address, boundaries, asked.epoch)
         match outcome:
             case Unreachable(reason=reason):
-                return Segregated(cut, left, reason, away=True)
+                return PreSplitOutcome(cut, left, reason, away=True)
             case FencedOff(fence=fence):
-                return Segregated(cut, left, _behind(asked, fence))
+                return PreSplitOutcome(cut, left, _behind(asked, fence))
         cut += size
     if cut:
         try:
             left = len(_straddling(open_snapshot(asked.address).all_files.values(), asked.count))
         except (StorageUnavailable, WrongCluster) as error:
-            return Segregated(cut, left, str(error), away=True)
-    return Segregated(cut, left)
+            return PreSplitOutcome(cut, left, str(error), away=True)
+    return PreSplitOutcome(cut, left)
 
 
 def boundaries_within(files: Iterable[DataFile], count: int) -> dict[int, list[DataFile]]:
@@ -146,42 +146,42 @@ def _slices(straddling: dict[int, list[DataFile]], limit: int) -> Iterator[tuple
         yield boundaries, total
 
 
-def _behind(asked: Segregation, fence: int) -> str:
+def _behind(asked: PreSplit, fence: int) -> str:
     ahead, planned = Fence.of(fence), Fence.of(asked.epoch)
     return f"{asked.address.uri} is fenced at {ahead}, this was planned at {planned}: a newer coordinator is at work"
 
 
-class ThreadSegregator:
+class ThreadPreSplitter:
     """Cuts in threads of this process."""
 
     def __init__(self, threads: int = THREADS, bytes_per_second: float = 0) -> None:
         self._threads = threads
         self._pace = Pace(bytes_per_second)
 
-    def segregate(self, asked: Sequence[Segregation]) -> list[Segregated]:
-        return Workers(self._threads).run(lambda one: segregate_replica(one, self._pace), asked)
+    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
+        return Workers(self._threads).run(lambda one: pre_split_replica(one, self._pace), asked)
 
 
-class SparkSegregator:
+class SparkPreSplitter:
     """Cuts in the executors of a Spark session, one task for each replica table: where they are nearer to storage."""
 
     def __init__(self, spark: SparkSession, bytes_per_second: float = 0) -> None:
         self._spark = spark
         self._bytes_per_second = bytes_per_second
 
-    def segregate(self, asked: Sequence[Segregation]) -> list[Segregated]:
+    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
         if not asked:
             return []
         rate = self._bytes_per_second / len(asked)
         numbers = self._spark.range(0, len(asked), numPartitions=len(asked))
-        task = partial(_segregate_numbered, rate, tuple(asked), storage.used_settings())
+        task = partial(_pre_split_numbered, rate, tuple(asked), storage.used_settings())
         results = {row.number: row.result for row in numbers.mapInArrow(task, _RESULT_DDL).collect()}
-        return [msgspec.json.decode(results[number], type=decodable(Segregated)) for number in range(len(asked))]
+        return [msgspec.json.decode(results[number], type=decodable(PreSplitOutcome)) for number in range(len(asked))]
 
 
-def _segregate_numbered(
+def _pre_split_numbered(
     bytes_per_second: float,
-    asked: Sequence[Segregation],
+    asked: Sequence[PreSplit],
     settings: StorageSettings,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -189,7 +189,7 @@ def _segregate_numbered(
     pace = Pace(bytes_per_second)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            result = msgspec.json.encode(segregate_replica(asked[number], pace)).decode()
+            result = msgspec.json.encode(pre_split_replica(asked[number], pace)).decode()
             yield pa.RecordBatch.from_arrays(
                 [pa.array([number], pa.int64()), pa.array([result], pa.string())], names=["number", "result"]
             )

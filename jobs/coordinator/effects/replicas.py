@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
@@ -100,7 +100,7 @@ def drop(
 
 def copies_for(
     ledger: Ledger, sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, low: int, high: int
-) -> list[PieceCopy]:
+) -> list[PartCopy]:
     """What has to be streamed, without what merged files have replaced (`plan_streaming`). Raises SideEffectFailed."""
     files = [file for snapshot in (*sources, target) for file in snapshot.within(low, high)]
     try:

@@ -22,7 +22,7 @@ from epochlake.jobs.coordinator.effects.replicas import (
 from epochlake.jobs.coordinator.effects.sources import Sources
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Place, is_gone
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.fences import mark_filled, mark_unfilled
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
@@ -127,7 +127,7 @@ def stream_group(
     table_id, volume = place
     target = open_replica(metadata, table_id, volume)
     sources = Sources(metadata, table_id, metadata.fence_at(running.epoch), receipts)
-    copies: list[PieceCopy] = []
+    copies: list[PartCopy] = []
     for gain in gains:
         copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
     group = _first_of(copies, most_bytes)
@@ -191,9 +191,9 @@ def _require_marked(metadata: ClusterMetadata, place: Place, marked: int | Fence
             raise SideEffectFailed(f"{name}: {reason}")
 
 
-def _first_of(copies: Sequence[PieceCopy], most_bytes: int) -> list[PieceCopy]:
+def _first_of(copies: Sequence[PartCopy], most_bytes: int) -> list[PartCopy]:
     """So many of the copies as one group may have, one at least."""
-    group: list[PieceCopy] = []
+    group: list[PartCopy] = []
     size = 0
     for copy in copies[:GROUP_FILES]:
         size += copy.size

@@ -1,6 +1,6 @@
 """Sweeping: taking out of replica tables what their volumes do not own any more, before a request ends.
 
-The one idea: what a volume may hold follows from the newest metadata alone, so a sweep needs to know nothing of what
+What a volume may hold follows from the newest metadata alone, so a sweep needs to know nothing of what
 was done. It is under a fence at that epoch: what was planned before cannot come in after it.
 
 Storage that does not answer is passed over where it goes with this very request, is that of the node whose request is

@@ -1,6 +1,6 @@
 """The track of topology requests: taken up with their plans, and ended when everything that they need is done.
 
-The one idea: a request that cannot go on says why and waits, and never stands in the way of another one.
+A request that cannot go on says why and waits, and never stands in the way of another one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 import numpy as np
-from epochlake.jobs.coordinator.effects.pre_split import Segregated, Segregation, Segregator, ThreadSegregator
+from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitOutcome, PreSplitter, ThreadPreSplitter
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.replicas.commits import relabel
 from epochlake.jobs.replicas.fences import raise_fence
@@ -70,8 +70,8 @@ class _Cutting(msgspec.Struct, frozen=True):
     """Cutting that is under way beside the rounds."""
 
     decided: Decided
-    asked: list[Segregation]
-    results: Future[list[Segregated]]
+    asked: list[PreSplit]
+    results: Future[list[PreSplitOutcome]]
 
 
 class ResizingTrack:
@@ -85,13 +85,13 @@ class ResizingTrack:
     def __init__(
         self,
         cluster: Store,
-        segregator: Segregator | None = None,
+        pre_splitter: PreSplitter | None = None,
         avoided: Callable[[], Collection[VolumeId]] = frozenset,
         measure: Callable[[ClusterMetadata], Loads] = measure_loads,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
-        self._segregator = segregator or ThreadSegregator(bytes_per_second=self._settings.bytes_per_second)
+        self._pre_splitter = pre_splitter or ThreadPreSplitter(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
         self._measure = measure
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
@@ -176,7 +176,7 @@ class ResizingTrack:
         decided = (table_id, tablet_map.resize_seq_number)
         ready = self._ready.setdefault(decided, {})
         due = [volume for volume in volumes_of(tablet_map) if volume not in ready]
-        cut = self._segregate(metadata, decided, due, fence=metadata.fence_at(tablet_map.epoch))
+        cut = self._pre_split(metadata, decided, due, fence=metadata.fence_at(tablet_map.epoch))
         if not self._acknowledged(metadata, decided, set(ready)):
             return cut
         if self._is_moving(metadata, table_id):
@@ -186,10 +186,10 @@ class ResizingTrack:
         seen_before = [volume for volume, epoch in ready.items() if epoch < metadata.epoch]
         for volume in seen_before:
             ready.pop(volume)
-        cut = self._segregate(metadata, decided, seen_before, fence=metadata.fence) or cut
+        cut = self._pre_split(metadata, decided, seen_before, fence=metadata.fence) or cut
         return self._end(metadata, decided, set(ready)) or cut
 
-    def _segregate(
+    def _pre_split(
         self, metadata: ClusterMetadata, decided: Decided, volumes: Collection[VolumeId], fence: int
     ) -> bool:
         """One slice of cutting on each of the volumes; whether anything was cut, or still is."""
@@ -209,7 +209,7 @@ class ResizingTrack:
 
     def _cut(
         self, metadata: ClusterMetadata, decided: Decided, volumes: list[VolumeId], count: int, fence: int
-    ) -> list[tuple[Segregation, Segregated]]:
+    ) -> list[tuple[PreSplit, PreSplitOutcome]]:
         """What has become of cutting for a decision, when it is done within a round's patience.
 
         One is under way at a time, beside the rounds, so that nothing else waits for it. It is not stopped when its
@@ -228,10 +228,10 @@ class ResizingTrack:
             limit = min(SLICE_BYTES, int(rate * PATIENCE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
             table = metadata.schema.tables[decided[0]]
             asked = [
-                Segregation(address_of(metadata, table, volume), count, metadata.fence, fence, max(1, limit))
+                PreSplit(address_of(metadata, table, volume), count, metadata.fence, fence, max(1, limit))
                 for volume in volumes
             ]
-            self._cutting = _Cutting(decided, asked, self._beside.submit(self._segregator.segregate, asked))
+            self._cutting = _Cutting(decided, asked, self._beside.submit(self._pre_splitter.pre_split, asked))
         cutting = self._cutting
         if cutting.decided != decided or not wait([cutting.results], timeout=PATIENCE_SECONDS).done:
             return []
@@ -364,13 +364,13 @@ class ResizingTrack:
         return isinstance(outcome, Acknowledged)
 
 
-def _labels(cover: TablePlacements) -> Callable[[DataFile], str]:
+def _labels(placements: TablePlacements) -> Callable[[DataFile], str]:
     """The label of each file: that of the range that its rows are in; its old one when they are in several."""
 
     def label_of(file: DataFile) -> str:
         tokens = file.extent if file.rows else file.window
-        first, last = index_of(cover.lows, np.array(tokens, dtype=np.int64)).tolist()
-        return cover.label(first) if first == last or not file.rows else file.label
+        first, last = index_of(placements.lows, np.array(tokens, dtype=np.int64)).tolist()
+        return placements.label(first) if first == last or not file.rows else file.label
 
     return label_of
 

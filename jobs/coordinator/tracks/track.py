@@ -1,6 +1,6 @@
 """What a track of the coordinator is: one kind of work that it moves forward, a round at a time.
 
-The one idea: tracks share nothing but the metadata, so each can be understood by itself, one that is stuck or was
+Tracks share nothing but the metadata, so each can be understood by itself, one that is stuck or was
 overtaken never holds up the others, and a new kind of work is a new track in the coordinator's list.
 """
 

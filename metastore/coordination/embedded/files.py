@@ -1,6 +1,6 @@
 """What the processes around an embedded ZooKeeper leave for each other in `<root>/zookeeper/`.
 
-The one idea: who uses the server, who supervises it and who is starting it are locks on files, not contents of files.
+Who uses the server, who supervises it and who is starting it are locks on files, not contents of files.
 The operating system takes a lock back when its process ends, however it ends, so none of them can be stale. What is
 written in a file (the endpoint, a process id) is only believed while the supervisor's lock is held, and checked.
 """

@@ -2,7 +2,7 @@
 
     python -m epochlake.metastore.coordination.embedded.server ROOT [--linger SECONDS] [--java PATH] [--jars DIRECTORY]
 
-The one idea: users are counted by the operating system. Each holds a shared lock on one file, so an exclusive lock can
+Users are counted by the operating system. Each holds a shared lock on one file, so an exclusive lock can
 be had exactly when there are none, whether they closed, crashed or were killed. The supervisor stops the server while
 it *holds* that exclusive lock: a user that comes at this moment waits for the lock and then starts a new server.
 

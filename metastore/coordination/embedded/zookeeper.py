@@ -1,6 +1,6 @@
 """The embedded ZooKeeper, as those see it who use it: there while they need it, shared by all who use the same root.
 
-The one idea: whoever comes first starts it, whoever goes last lets it stop, and nobody has to know which of the two he
+Whoever comes first starts it, whoever goes last lets it stop, and nobody has to know which of the two he
 is. A user holds a shared lock on a file; the supervisor (`server.py`) does the rest.
 
 Guarantees: one server for a root at a time, reachable on loopback only; it outlives the process that started it while

@@ -1,6 +1,6 @@
 """The kinds of events: the name that the log keeps of each, its struct, and since when it is there. It only grows.
 
-The one idea: what is in the log for ever is written down here and nowhere else. A class may be renamed or moved, and a
+What is in the log for ever is written down here and nowhere else. A class may be renamed or moved, and a
 field may be added that has a default; a name, once written, is neither changed nor used for anything else.
 """
 

@@ -1,6 +1,6 @@
 """A node whose storage is declared lost: what becomes of the requests that it takes part in.
 
-The one idea: the declaration ends in the same epoch what cannot go on without that storage, so an operator is never
+The declaration ends in the same epoch what cannot go on without that storage, so an operator is never
 sent from a request that waits for a dead disk to another one that is refused because of it. Requests are taken back
 where that can be, and a leave goes on as a removal, from where it is. What cannot be taken back any more (ranges that
 are handed over, a replace that has started) goes on to its end without that storage. All of it is in the event as a

@@ -1,6 +1,6 @@
 """Plans of range movements in events: read from the attachment, and checked again on the metadata of now.
 
-The one idea: a plan was made on older metadata than that on which it is committed, so nothing about it is taken on
+A plan was made on older metadata than that on which it is committed, so nothing about it is taken on
 trust but the decision itself. It must fit the placements, go on beside what is in flight, and lead to what the
 replication strategy gives to the ring after it. What the ring refuses is refused here with its code, nodes by name.
 """

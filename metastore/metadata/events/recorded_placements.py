@@ -1,6 +1,6 @@
 """Placements on the ring as an event records them: computed once, by who appends it, and read back ever after.
 
-The one idea: the ranges of the ring are known from the tokens that nodes own, so of a new placement only the replicas
+The ranges of the ring are known from the tokens that nodes own, so of a new placement only the replicas
 have to be recorded, a row for each range in the order of the ring. For 1,000 nodes of 256 tokens each these take 0.8 MB
 (docs/decisions/033-frozen-formats.md).
 """

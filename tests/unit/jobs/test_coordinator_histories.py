@@ -17,7 +17,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.tracks import tablets
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.metastore.errors import Rejected
@@ -37,7 +37,7 @@ ROUNDS_AN_EVENT = 2
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(ring_effects, "GROUP_FILES", 2)
     monkeypatch.setattr(tablets, "AVOIDED_SECONDS", 0.0)
 

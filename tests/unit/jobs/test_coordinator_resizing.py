@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.coordinator.effects import pre_split as segregation
-from epochlake.jobs.coordinator.effects.pre_split import Segregation, segregate_replica
+from epochlake.jobs.coordinator.effects import pre_split
+from epochlake.jobs.coordinator.effects.pre_split import PreSplit, pre_split_replica
 from epochlake.jobs.coordinator.tracks import resizing
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.replicas.commits import straddling
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Pace
@@ -37,7 +37,7 @@ Grow = Callable[..., Resizable]
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
     monkeypatch.setattr(resizing, "MEASURE_SECONDS", 0.0)
     monkeypatch.setattr(resizing, "RETRY_SECONDS", 0.0)
@@ -183,14 +183,14 @@ def test_a_topology_request_does_not_wait_for_cutting_that_is_under_way(
     monkeypatch.setattr(resizing, "PATIENCE_SECONDS", 0.05)
     story = resizable(nodes=FOUR)
     story.write(count=40)
-    cut, begun, let_go = segregation.segregate, threading.Event(), threading.Event()
+    cut, begun, let_go = pre_split.pre_split, threading.Event(), threading.Event()
 
     def slowly(*asked: object) -> object:
         begun.set()
         assert let_go.wait(60)
         return cut(*asked)
 
-    monkeypatch.setattr(segregation, "segregate", slowly)
+    monkeypatch.setattr(pre_split, "pre_split", slowly)
     story.aim(ALWAYS_SPLIT)
     story.decide(Resize.SPLIT)
     assert story.cluster.round()
@@ -238,7 +238,7 @@ def test_a_decision_is_revoked_when_the_size_crosses_back_and_late_work_for_it_i
     story.until(lambda tablets: tablets.resize_type == "none", write=False)
     assert (story.tablets.count, story.tablets.resize_seq_number) == (2, 2)
     address = story.cluster.address("A")
-    late = segregate_replica(Segregation(address, 4, planned.epoch, 0, 1 << 40), Pace(0))
+    late = pre_split_replica(PreSplit(address, 4, planned.epoch, 0, 1 << 40), Pace(0))
     assert "a newer coordinator is at work" in late.failure
     story.cluster.settle()
     story.assert_settled()
@@ -323,7 +323,7 @@ class Killed(BaseException):
 DEADLY = (1, 3, 6, 12)
 """Which calls kill: any of several in a round, and then none, so that it goes on some time."""
 
-PLACES = ["segregate", "raise_fence", "relabel", "DecideResize", "FinishResize", "StartTransitions"]
+PLACES = ["pre_split", "raise_fence", "relabel", "DecideResize", "FinishResize", "StartTransitions"]
 
 
 @pytest.mark.parametrize(("place", "when"), slice_of(PLACES, ["before", "after"]))
@@ -349,8 +349,8 @@ def test_a_coordinator_that_is_killed_at_any_side_effect_is_followed_by_one_that
         return once
 
     match place:
-        case "segregate":
-            monkeypatch.setattr(segregation, "segregate", deadly(segregation.segregate))
+        case "pre_split":
+            monkeypatch.setattr(pre_split, "pre_split", deadly(pre_split.pre_split))
         case "raise_fence" | "relabel":
             monkeypatch.setattr(resizing, place, deadly(getattr(resizing, place)))
         case _:

@@ -18,11 +18,11 @@ from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.effects.sources import Sources
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.tracks.operations import if_unmoved
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas import streaming
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
@@ -61,7 +61,7 @@ Begin = Callable[[RingCluster], str]
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(ring_effects, "GROUP_FILES", 1)
 
 
@@ -388,7 +388,7 @@ class HeldCopier(ThreadCopier):
         super().__init__()
         self.copied, self.let_go = threading.Event(), threading.Event()
 
-    def copy(self, copies: Sequence[PieceCopy], progress: object = None) -> Copied:
+    def copy(self, copies: Sequence[PartCopy], progress: object = None) -> Copied:
         result = super().copy(copies)
         self.copied.set()
         assert self.let_go.wait(60)

@@ -11,8 +11,8 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.gate.commit_phase import Batch, Landing
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.commit_phase import Batch, CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -40,7 +40,7 @@ ROW = {100: SPREAD[-1] + 1}
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 def land_slowly(ring: RingCluster, away: str, meanwhile: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ def land_slowly(ring: RingCluster, away: str, meanwhile: Callable[[], None]) -> 
     for node in away:
         ring.lose(node)
     batch = Batch(ring.table, pipeline.pipeline_id, 0, staged, ConsistencyLevel.QUORUM, None, time.time())
-    Landing(batch, pipeline._metadata, catch_up, attempts=2).land()
+    CommitPhase(batch, pipeline._metadata, catch_up, attempts=2).land()
     assert rounds > 1
 
 

@@ -12,7 +12,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration import schema
 from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.progress import operation_progress, seconds_left
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.configuration import CoordinatorSettings
@@ -47,7 +47,7 @@ EIGHT = {name: ("dc1", f"r{index % 3}", (2 * index - 7,)) for index, name in enu
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 def settle_under_writes(ring: RingCluster, first: int = 100) -> set[int]:

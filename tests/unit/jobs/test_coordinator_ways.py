@@ -15,10 +15,10 @@ from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.coordinator.tracks.tablets import advance_unless_moved
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
@@ -55,7 +55,7 @@ STAGES = [
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
 
 
@@ -354,7 +354,7 @@ class HeldCopier(ThreadCopier):
         super().__init__()
         self.copied, self.let_go = threading.Event(), threading.Event()
 
-    def copy(self, copies: Sequence[PieceCopy], progress: object = None) -> Copied:
+    def copy(self, copies: Sequence[PartCopy], progress: object = None) -> Copied:
         result = super().copy(copies)
         self.copied.set()
         assert self.let_go.wait(60)

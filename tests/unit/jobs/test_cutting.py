@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas import commits, cutting
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel, segregate, straddling
-from epochlake.jobs.replicas.copying import PieceCopy, copy_data_file
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel, straddling
+from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
@@ -206,8 +206,8 @@ def test_what_cannot_be_cut_is_said_by_name(tmp_path: Path, address: ReplicaAddr
 def test_copying_brings_the_file_when_it_is_wanted_whole_and_else_the_piece(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = stored(source, *range(10, 30))
-    assert copy_data_file(PieceCopy(Part(file, 0, 500), source, target)) == file
-    copy = PieceCopy(Part(file, 0, 19), source, target)
+    assert copy_data_file(PartCopy(Part(file, 0, 500), source, target)) == file
+    copy = PartCopy(Part(file, 0, 19), source, target)
     piece = copy_data_file(copy)
     assert (piece.file_id, piece.rows) == (copy.key, 10)
     assert copy.size == file.size // 2
@@ -246,33 +246,33 @@ def test_dropping_is_behind_the_fence_or_says_so(address: ReplicaAddress, tmp_pa
     load(address, file)
     raise_fence(address, 9)
     assert drop_ranges(address, [(2, 2)], 8) == FencedOff(9)
-    assert segregate(address, [2], 8) == FencedOff(9)
+    assert pre_split(address, [2], 8) == FencedOff(9)
     assert relabel(address, lambda held: "0-0", 8) == FencedOff(9)
     assert open_snapshot(address).all_files == {file.file_id: file}
     (Path(address.uri) / file.path).unlink()
     assert isinstance(drop_ranges(address, [(2, 2)], 9), Unreachable)
-    assert isinstance(segregate(address, [2], 9), Unreachable)
+    assert isinstance(pre_split(address, [2], 9), Unreachable)
 
 
-def test_segregation_leaves_no_file_on_both_sides_and_every_row(tmp_path: Path, seed: int) -> None:
+def test_a_pre_split_leaves_no_file_on_both_sides_and_every_row(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     address = make_replica(tmp_path, 1, fence=5)
     load(address, *(stored(address, *sorted(chance.sample(range(-1000, 1000), 20))) for _ in range(5)))
     before, boundaries = live_tokens(address), sorted(chance.sample(range(-1000, 1000), 3))
     version = open_snapshot(address).version
-    assert segregate(address, boundaries, 5) == 0
+    assert pre_split(address, boundaries, 5) == 0
     snapshot = open_snapshot(address)
     assert snapshot.version == version + 1, "parents go and pieces come in one commit"
     assert straddling(snapshot, boundaries) == []
     assert live_tokens(address) == before
-    assert segregate(address, boundaries, 5) == 0
+    assert pre_split(address, boundaries, 5) == 0
     assert open_snapshot(address).version == version + 1
 
 
 def test_a_boundary_is_the_last_token_of_its_lower_side(address: ReplicaAddress) -> None:
     load(address, stored(address, 1, 2), stored(address, 2, 3), stored(address, 3, 4), stored(address, 2))
     assert [file.extent for file in straddling(open_snapshot(address), [2])] == [(2, 3)]
-    segregate(address, [2], 5)
+    pre_split(address, [2], 5)
     assert sorted(file.extent for file in open_snapshot(address).all_files.values()) == [
         (1, 2),
         (2, 2),
@@ -287,7 +287,7 @@ def test_relabelling_moves_no_byte_and_any_delta_reader_sees_it(address: Replica
 
     low, high, both = stored(address, 1, 2), stored(address, 600, 700), stored(address, 5, 650)
     load(address, low, high, both)
-    segregate(address, [499], 5)
+    pre_split(address, [499], 5)
     listed = {path: path.stat().st_mtime_ns for path in Path(address.uri).rglob("*.parquet")}
     outcome = relabel(address, lambda file: "1-0" if file.max_token <= 499 else "1-1", 5)
     assert isinstance(outcome, Acknowledged)
@@ -323,7 +323,7 @@ def test_what_was_dropped_meanwhile_is_not_brought_back_by_those_that_arrange_fi
 ) -> None:
     """Both looked at the same files, at the same epoch; the drop was faster."""
     arrangements = [
-        lambda: segregate(address, [20], 5),
+        lambda: pre_split(address, [20], 5),
         lambda: relabel(address, lambda file: f"{file.label[:-1]}f", 5),
         lambda: drop_ranges(address, [(15, 16)], 5),
     ]
@@ -366,7 +366,7 @@ def test_what_is_live_in_pieces_or_in_a_wider_file_is_not_added_again(address: R
 def test_vacuum_takes_the_parent_the_leftovers_of_cuts_and_no_live_piece(address: ReplicaAddress) -> None:
     file, dropped = stored(address, *range(10)), stored(address, 50, 51)
     load(address, file, dropped)
-    segregate(address, [4], 5)
+    pre_split(address, [4], 5)
     drop_ranges(address, [(50, 60)], 5)
     abandoned = cut(address, Part(file, 2, 3), address)
     leftover = Path(address.uri) / file.path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import ReadDisturbed, RowsUnreadable
-from epochlake.jobs.replicas.commits import segregate
+from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
@@ -108,7 +108,7 @@ def test_a_noted_copy_that_is_whole_again_serves_when_no_other_does(table: Small
 
 
 def test_rows_of_a_damaged_file_are_read_of_pieces_and_the_other_way_round(table: SmallCluster) -> None:
-    assert segregate(table.address("B"), [0, 2**62], table.metadata.epoch) == 0
+    assert pre_split(table.address("B"), [0, 2**62], table.metadata.epoch) == 0
     for whole in "AC":
         for path in copies(table, whole):
             path.unlink()

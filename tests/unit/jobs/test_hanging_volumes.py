@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.volumes import MARKER_FILE
@@ -37,7 +37,7 @@ TABLE = "air.flights"
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
     return placed(tmp_path, FOUR, "ABC", configuration=QUICK)
 

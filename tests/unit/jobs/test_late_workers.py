@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas import commits
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import all_of
@@ -63,7 +63,7 @@ def bring(source: ReplicaAddress, target: ReplicaAddress) -> object:
 def cut(source: ReplicaAddress, target: ReplicaAddress) -> object:
     """What a coordinator does before a split."""
     [file] = open_snapshot(target).all_files.values()
-    return segregate(target, [file.min_token], 5)
+    return pre_split(target, [file.min_token], 5)
 
 
 def sweep(source: ReplicaAddress, target: ReplicaAddress) -> object:

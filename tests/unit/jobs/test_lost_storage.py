@@ -8,7 +8,7 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator import fencing
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas import volumes
@@ -42,7 +42,7 @@ LOST = "was declared lost"
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
 
 

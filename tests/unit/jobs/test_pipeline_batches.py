@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.gate import batches
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import batches, commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
-from epochlake.jobs.replicas.commits import drop_ranges, segregate
+from epochlake.jobs.replicas.commits import drop_ranges, pre_split
 from epochlake.jobs.replicas.files import path_of
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.upkeep.vacuum import vacuum
@@ -35,7 +34,7 @@ QUORUM = ConsistencyLevel.QUORUM
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_a_file_that_its_only_holder_has_cut_is_landed_from_the_pieces(cluster: 
     staged = cluster.staged(pipeline, {1: -5, 2: 5})
     with cluster.without("BC"), pytest.raises(ConsistencyNotReached):
         cluster.land(pipeline, staged)
-    segregate(cluster.address("A"), [-1], cluster.metadata.epoch)
+    pre_split(cluster.address("A"), [-1], cluster.metadata.epoch)
     forget_staged(cluster, "ABC")
     located = locate(cluster, pipeline, staged)
     assert (located.lost, located.files[0].stored, len(located.pieces)) == ((), frozenset(), 2)

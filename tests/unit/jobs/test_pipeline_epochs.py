@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate import pipeline as pipeline_module
-from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas import commits
@@ -48,7 +48,7 @@ FORWARD = [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW,
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
     reads_trust_fences_alone(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, "ABC", configuration=ONE_TRY)
 
 
@@ -67,7 +67,7 @@ def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return opening
 
-    monkeypatch.setattr(landing, "commit_files", commit)
+    monkeypatch.setattr(commit_phase, "commit_files", commit)
     monkeypatch.setattr(pipeline_module, "open_all", blindly(open_all))
     monkeypatch.setattr(pipeline_module, "open_to_read", blindly(open_to_read))
 
@@ -75,11 +75,11 @@ def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_a_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines judge their acknowledgements by the epoch that they planned at."""
 
-    def init(self: Landing, batch: object, metadata: ClusterMetadata, *rest: object) -> None:
+    def init(self: CommitPhase, batch: object, metadata: ClusterMetadata, *rest: object) -> None:
         original(self, batch, metadata, lambda epoch: metadata, *rest[1:])  # type: ignore[arg-type]
 
-    original = Landing.__init__
-    monkeypatch.setattr(Landing, "__init__", init)
+    original = CommitPhase.__init__
+    monkeypatch.setattr(CommitPhase, "__init__", init)
 
 
 @dataclass
@@ -252,7 +252,7 @@ def test_an_acknowledgement_of_a_replica_that_gave_the_tablet_up_in_between_does
     cluster.until(S.WRITE_BOTH_READ_OLD)
     writer = cluster.pipeline()
 
-    def meanwhile(self: Landing, number: int) -> int:
+    def meanwhile(self: CommitPhase, number: int) -> int:
         with cluster.without("BC" if number == 1 else "B"):
             fence = original(self, number)
         if number == 1:
@@ -263,8 +263,8 @@ def test_an_acknowledgement_of_a_replica_that_gave_the_tablet_up_in_between_does
             cluster.until(None)
         return fence
 
-    original = Landing._round
-    monkeypatch.setattr(Landing, "_round", meanwhile)
+    original = CommitPhase._round
+    monkeypatch.setattr(CommitPhase, "_round", meanwhile)
     written = cluster.write(writer)
     assert [node for node in "ABCX" if written in cluster.files_on(node)] in (["A", "C", "X"], ["A", "X"], ["A", "C"])
     for nodes in ("AC", "AX", "CX"):
@@ -275,12 +275,12 @@ def test_an_acknowledgement_of_a_replica_that_gave_the_tablet_up_in_between_does
 def test_placement_that_moves_for_ever_ends_in_an_error(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = cluster.pipeline()
 
-    def meanwhile(self: Landing, number: int) -> int:
+    def meanwhile(self: CommitPhase, number: int) -> int:
         cluster.cluster.commit(SwitchBalancing(number % 2 == 1))
         return original(self, number)
 
-    original = Landing._round
-    monkeypatch.setattr(Landing, "_round", meanwhile)
+    original = CommitPhase._round
+    monkeypatch.setattr(CommitPhase, "_round", meanwhile)
     with cluster.without("BC"), pytest.raises(ConsistencyNotReached, match=r"QUORUM .* tablet"):
         cluster.write(writer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.configuration import Configuration, PipelineSettings
@@ -44,7 +44,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 def cluster_of(tmp_path: Path, replicas: str) -> SmallCluster:
@@ -160,15 +160,15 @@ def test_staged_files_that_were_cleaned_up_before_a_late_commit_are_not_committe
     cluster = placed(tmp_path, FOUR, "ABC", configuration=ONE_TRY)
     assert cluster.write(cluster.pipeline())
 
-    def cleaned_up(self: landing.Landing, number: int) -> int:
+    def cleaned_up(self: commit_phase.CommitPhase, number: int) -> int:
         for node in "ABC":
             for path in Path(cluster.address(node).uri).glob("_tablet=*/*.parquet"):
                 if path.stem not in cluster.files_on(node):
                     path.unlink()
         return original(self, number)
 
-    original = landing.Landing._round
-    monkeypatch.setattr(landing.Landing, "_round", cleaned_up)
+    original = commit_phase.CommitPhase._round
+    monkeypatch.setattr(commit_phase.CommitPhase, "_round", cleaned_up)
     with pytest.raises(ConsistencyNotReached, match="is not there any more"):
         cluster.write(cluster.pipeline())
     for node in "ABC":

@@ -8,10 +8,10 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
-from epochlake.jobs.replicas.commits import segregate, straddling
+from epochlake.jobs.replicas.commits import pre_split, straddling
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.staging import StagedFile
@@ -32,7 +32,7 @@ PARTS = [part << 60 for part in range(-8, 8)]
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
     reads_trust_fences_alone(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, append_only=True, configuration=ONE_TRY)
 
 
@@ -65,7 +65,7 @@ def middles(cluster: SmallCluster) -> list[int]:
 
 def cut_apart(cluster: SmallCluster) -> None:
     for node in "AB":  # C is cut later, or never
-        assert segregate(cluster.address(node), middles(cluster), cluster.metadata.epoch) == 0
+        assert pre_split(cluster.address(node), middles(cluster), cluster.metadata.epoch) == 0
 
 
 CHAIN: dict[str, Callable[[SmallCluster], None]] = {

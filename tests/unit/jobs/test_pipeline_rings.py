@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.gate.commit_phase import Landing
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas.staging import StagedFile
@@ -53,7 +53,7 @@ OPERATIONS: list[Callable[[RingCluster], None]] = [join, leave, move]
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingCluster:
     without_zookeeper(monkeypatch)
     reads_trust_fences_alone(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return ringed(tmp_path, FOUR, configuration=QUICK)
 
 
@@ -232,7 +232,7 @@ TWO_DATACENTERS = {
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return ringed(tmp_path, TWO_DATACENTERS, {"dc1": 3, "dc2": 3}, configuration=QUICK, rows={})
 
 
@@ -267,9 +267,9 @@ def test_acknowledgements_do_not_outlive_the_replication_that_they_were_given_un
     """
     administration.create_keyspace(ring.cluster, "other", {"dc1": 3}, placement=PlacementKind.RING)
     writer, rows = ring.pipeline(), {101: -3 * TURN}
-    original = Landing._round
+    original = CommitPhase._round
 
-    def meanwhile(self: Landing, number: int) -> int:
+    def meanwhile(self: CommitPhase, number: int) -> int:
         if number > 1:
             return original(self, number)
         with ring.without("B"):
@@ -279,7 +279,7 @@ def test_acknowledgements_do_not_outlive_the_replication_that_they_were_given_un
             ring.settle()
         return fence
 
-    monkeypatch.setattr(Landing, "_round", meanwhile)
+    monkeypatch.setattr(CommitPhase, "_round", meanwhile)
     ring.write_rows(writer, rows)
     for away in "ABCD":
         with ring.without(away):

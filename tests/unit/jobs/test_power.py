@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.gate.batches import decide, decided
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import file_copy
 from epochlake.jobs.replicas.encoding import StagingPlan, encode_rows
 from epochlake.jobs.replicas.fences import open_session, raise_fence
@@ -165,7 +165,7 @@ def test_every_acknowledged_row_fence_and_piece_survives_a_power_cut(disk: Disk,
     disk.promise(third.uri, replica_has(disk, third, range(20)))
 
     for_good = [*range(5), *range(10, 20)]
-    assert segregate(third, [450], 5) == 0
+    assert pre_split(third, [450], 5) == 0
     disk.promise(third.uri, replica_has(disk, third, for_good))
     assert isinstance(drop_ranges(third, [(450, 999)], 5), Acknowledged)
     disk.promise(third.uri, replica_has(disk, third, for_good))

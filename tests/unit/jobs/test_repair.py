@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.replicas.commits import segregate
+from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import StoredFile
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
@@ -74,7 +74,7 @@ def test_replicas_that_lack_something_of_each_other_are_repaired_in_one_go(table
 def test_a_replica_that_has_a_file_in_pieces_lacks_only_what_is_in_no_piece(table: SmallCluster) -> None:
     write_versions(table, dict.fromkeys(range(50), "x"))
     middle = -(2**62)
-    assert segregate(table.address("A"), [middle], table.metadata.epoch) == 0
+    assert pre_split(table.address("A"), [middle], table.metadata.epoch) == 0
     assert table.files_on("A") != table.files_on("B")
     report = repair(table.cluster, TABLE)
     assert (report.differing, report.complete) == (0, True)
@@ -212,7 +212,7 @@ def assert_healed(table: SmallCluster, expected: list[tuple[int, str]]) -> None:
 
 def test_whole_files_are_healed_by_pieces_and_pieces_by_whole_files(table: SmallCluster) -> None:
     expected = write_some(table)
-    assert segregate(table.address("B"), [-(2**62), 0, 2**62], table.metadata.epoch) == 0
+    assert pre_split(table.address("B"), [-(2**62), 0, 2**62], table.metadata.epoch) == 0
     damage_all(table, "A")
     damage_all(table, "C")
     assert_healed(table, expected)
@@ -223,7 +223,7 @@ def test_whole_files_are_healed_by_pieces_and_pieces_by_whole_files(table: Small
 def test_a_piece_is_healed_by_a_piece_of_the_same_rows_with_other_bytes(table: SmallCluster) -> None:
     expected = write_some(table)
     for node in "AB":
-        assert segregate(table.address(node), [0], table.metadata.epoch) == 0
+        assert pre_split(table.address(node), [0], table.metadata.epoch) == 0
     address = table.address("A")
     for file in list(open_snapshot(address).all_files.values()):
         # The same rows with other bytes: as if it had been cut out of another piece by another version.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas import commits, fences, states
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel
@@ -244,7 +244,7 @@ def test_a_replica_that_another_tool_has_written_to_counts_as_damaged_and_the_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     cluster = placed(tmp_path, FOUR, "ABC")
     written = {cluster.write(cluster.pipeline()) for _ in range(4)}
     DeltaTable(cluster.address("A").uri).optimize.compact()

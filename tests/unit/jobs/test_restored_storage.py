@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.receipts import Receipts
@@ -28,7 +28,7 @@ OLDER = "went back"
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas import sealing, streaming
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
-from epochlake.jobs.replicas.copying import PieceCopy, file_copy, link_data_file
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
+from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, cut_id, new_file_id
 from epochlake.jobs.replicas.intervals import Part, select
@@ -228,7 +228,7 @@ def test_replicas_that_were_cut_differently_stream_to_each_other_what_they_lack(
     offsets = sorted(chance.sample(range(1000), 40))
     spread(store(replicas[0], ids=range(40), tokens=[first + n for n in offsets]), *replicas)
     for replica in replicas:
-        segregate(replica, [first + chance.randrange(1000) for _ in range(3)], 1)
+        pre_split(replica, [first + chance.randrange(1000) for _ in range(3)], 1)
     for _ in range(6):
         target, *sources = chance.sample(replicas, 3)
         low = first + chance.randrange(1000)
@@ -252,7 +252,7 @@ def test_a_copy_of_every_kind_that_fails_is_told_by_the_name_that_it_would_have(
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source, ids=range(100))
     (Path(source.uri) / file.path).unlink()
-    piece = PieceCopy(Part(file, file.min_token, file.min_token + 9), source, target)
+    piece = PartCopy(Part(file, file.min_token, file.min_token + 9), source, target)
     copied = ThreadCopier().copy([piece])
     assert list(copied.failed) == [cut_id(file.file_id, file.min_token, file.min_token + 9)]
 

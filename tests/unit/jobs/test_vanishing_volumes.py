@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import DeltaError
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.replicas.reachability import probe
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.vacuum import vacuum
@@ -31,7 +31,7 @@ TABLE = "air.flights"
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
     return placed(tmp_path, FOUR, "ABC", configuration=QUICK)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges, segregate
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.upkeep import verification
@@ -27,7 +27,7 @@ from tests.support.rings import RingCluster, join, ringed
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def smuggle(cluster: RingCluster | SmallCluster, node: str, *tokens: int) -> Non
 def test_replicas_that_were_cut_differently_hold_exactly_what_they_own(tablets: SmallCluster, tmp_path: Path) -> None:
     assert owned_exactly(tablets.metadata) == ()
     first = tokens_of_label("1-1")[0]
-    assert segregate(tablets.address("A"), [first + 3], 2**62) == 0
-    assert segregate(tablets.address("B"), [first + 1, first + 6], 2**62) == 0
+    assert pre_split(tablets.address("A"), [first + 3], 2**62) == 0
+    assert pre_split(tablets.address("B"), [first + 1, first + 6], 2**62) == 0
     assert owned_exactly(tablets.metadata) == ()
     report = verify_replicas(tablets.metadata)
     assert {(stored.node, stored.files, stored.rows) for stored in report.replicas} == {

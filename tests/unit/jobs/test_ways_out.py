@@ -17,7 +17,7 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.gate import commit_phase as landing
+from epochlake.jobs.gate import commit_phase
 from epochlake.metastore.metadata.model import NodeState, RequestState
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.ring.checks import gaining
@@ -95,7 +95,7 @@ def at_first(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     directory = tmp_path_factory.mktemp("ways")
     with pytest.MonkeyPatch.context() as patched:
         without_zookeeper(patched)
-        patched.setattr(landing, "RETRY_SECONDS", 0.0)
+        patched.setattr(commit_phase, "RETRY_SECONDS", 0.0)
         ring = ringed(directory / "case", SIX, configuration=QUICK)
         for first, away in ((100, "B"), (200, "D"), (300, "F")):
             with ring.without(away):
@@ -106,7 +106,7 @@ def at_first(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(tablet_track, "AVOIDED_SECONDS", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Landing while ranges are divided, put together and moved at random between any two of its steps, in a made-up world.
+"""The commit phase while ranges are divided, merged and moved at random between any two of its steps, in a made-up world.
 
 The world has no storage: a replica is a set of data files, a file knows its tokens. So many histories are tried in
 seconds, and what must hold after each is looked at token by token.
@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from epochlake.jobs.gate import commit_phase as landing
-from epochlake.jobs.gate.commit_phase import Batch, Landing
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.commit_phase import Batch, CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
-from epochlake.jobs.replicas.copying import PieceCopy
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile, cut_id, path_of
 from epochlake.jobs.replicas.intervals import Part, holds
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
@@ -165,9 +165,9 @@ class World:
         old, new = (tuple(self.dice.sample(VOLUMES, self.dice.choice([1, 2, 3, 3]))) for _ in range(2))
         return (old, new) if self.dice.random() < 0.4 else (old,)
 
-    # --- what landing asks of storage -------------------------------------------------------------------------------
+    # --- what it asks of storage -------------------------------------------------------------------------------
 
-    def copy_data_file(self, copy: PieceCopy) -> DataFile:
+    def copy_data_file(self, copy: PartCopy) -> DataFile:
         self.happen()
         if {copy.source.volume_id, copy.target.volume_id} & self.away:
             raise StorageUnavailable("away")
@@ -192,19 +192,19 @@ class World:
 
 def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | None:
     """Stage, let time pass, land; None when the level was not reached."""
-    monkeypatch.setattr(landing, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(landing, "THREADS", 1)
-    monkeypatch.setattr(landing, "copy_data_file", world.copy_data_file)
-    monkeypatch.setattr(landing, "commit_files", world.commit_files)
-    monkeypatch.setattr(landing, "is_stored", lambda file, where: file in world.stored[where.volume_id])
-    monkeypatch.setattr(landing, "address_of", lambda metadata, table, volume: SimpleNamespace(volume_id=volume))
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "copy_data_file", world.copy_data_file)
+    monkeypatch.setattr(commit_phase, "commit_files", world.commit_files)
+    monkeypatch.setattr(commit_phase, "is_stored", lambda file, where: file in world.stored[where.volume_id])
+    monkeypatch.setattr(commit_phase, "address_of", lambda metadata, table, volume: SimpleNamespace(volume_id=volume))
     planned = world.metadata()
     staged = world.stage(world.dice.randint(1, 4))
     for _ in range(world.dice.randint(0, 3)):
         world.move_on()
     batch = Batch(TABLE, "test", 0, staged, ConsistencyLevel.QUORUM, None, 1e12)
     try:
-        Landing(batch, planned, lambda epoch: world.metadata(), 8).land()  # type: ignore[arg-type, return-value]
+        CommitPhase(batch, planned, lambda epoch: world.metadata(), 8).land()  # type: ignore[arg-type, return-value]
     except ConsistencyNotReached:
         return None
     return staged
@@ -229,7 +229,7 @@ def test_what_has_landed_is_on_a_quorum_of_every_write_set_and_nowhere_else(
 
 
 def keep_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Landing, "_forget_what_may_be_gone", lambda self, newest: None)
+    monkeypatch.setattr(CommitPhase, "_forget_what_may_be_gone", lambda self, newest: None)
 
 
 def never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +237,8 @@ def never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_any_write_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    satisfied = landing.is_satisfied
-    monkeypatch.setattr(landing, "is_satisfied", lambda level, sets, *rest: satisfied(level, sets[:1], *rest))
+    satisfied = commit_phase.is_satisfied
+    monkeypatch.setattr(commit_phase, "is_satisfied", lambda level, sets, *rest: satisfied(level, sets[:1], *rest))
 
 
 @pytest.mark.parametrize("broken", [keep_acknowledgements, never_cut, count_any_write_set])

@@ -1,4 +1,4 @@
-"""Segregation of a replica table: nothing straddles afterwards, a slice at a time, and nothing stale has an effect."""
+"""PreSplit of a replica table: nothing straddles afterwards, a slice at a time, and nothing stale has an effect."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.coordinator.effects import pre_split as segregation
+from epochlake.jobs.coordinator.effects import pre_split
 from epochlake.jobs.coordinator.effects.pre_split import (
-    Segregation,
-    ThreadSegregator,
+    PreSplit,
+    ThreadPreSplitter,
     boundaries_within,
-    segregate_replica,
+    pre_split_replica,
 )
 from epochlake.jobs.replicas.commits import commit_files, straddling
 from epochlake.jobs.replicas.fences import raise_fence
@@ -51,8 +51,8 @@ def fill(address: ReplicaAddress, seed: int, files: int = 6, rows: int = 40) -> 
     return set(range(files * rows))
 
 
-def asked(address: ReplicaAddress, *, epoch: int = 9, fence: int = 7, limit: int = NO_LIMIT) -> Segregation:
-    return Segregation(address, COUNT, epoch, fence, limit)
+def asked(address: ReplicaAddress, *, epoch: int = 9, fence: int = 7, limit: int = NO_LIMIT) -> PreSplit:
+    return PreSplit(address, COUNT, epoch, fence, limit)
 
 
 def rows_of(address: ReplicaAddress) -> list[int]:
@@ -64,14 +64,14 @@ def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(
     address: ReplicaAddress, seed: int
 ) -> None:
     rows = fill(address, seed)
-    result = segregate_replica(asked(address), Pace(0))
+    result = pre_split_replica(asked(address), Pace(0))
     assert result.ready
     assert result.cut > 0
     snapshot = open_snapshot(address)
     assert straddling(snapshot, ENDS[:-1]) == []
     assert snapshot.fence == 9
     assert rows_of(address) == sorted(rows)
-    again = segregate_replica(asked(address, epoch=10), Pace(0))
+    again = pre_split_replica(asked(address, epoch=10), Pace(0))
     assert (again.ready, again.cut) == (True, 0)
     assert open_snapshot(address).fence == 9  # high enough already: pipelines are not disturbed again
 
@@ -80,7 +80,7 @@ def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address:
     rows = fill(address, seed)
     sizes = [file.size for file in open_snapshot(address).all_files.values()]
     steps = 0
-    while not (result := segregate_replica(asked(address, limit=max(sizes)), Pace(0))).ready:
+    while not (result := pre_split_replica(asked(address, limit=max(sizes)), Pace(0))).ready:
         assert result.cut > 0
         assert result.left > 0
         assert rows_of(address) == sorted(rows)
@@ -93,7 +93,7 @@ def test_what_was_planned_before_the_fence_changes_nothing(address: ReplicaAddre
     fill(address, seed)
     raise_fence(address, 12)
     before = open_snapshot(address).version
-    result = segregate_replica(asked(address, epoch=11), Pace(0))
+    result = pre_split_replica(asked(address, epoch=11), Pace(0))
     assert not result.ready
     assert "fenced at 12" in result.failure
     assert not result.away
@@ -105,7 +105,7 @@ def test_a_fence_that_is_raised_while_it_cuts_stops_it(
 ) -> None:
     """A decision that is revoked fences its replicas: an executor that still works for it must not go on."""
     rows = fill(address, seed)
-    cut = segregation.segregate
+    cut = pre_split.pre_split
     done = []
 
     def revoked_after_the_first(where: ReplicaAddress, boundaries: list[int], epoch: int) -> object:
@@ -114,10 +114,10 @@ def test_a_fence_that_is_raised_while_it_cuts_stops_it(
         raise_fence(where, 20)
         return result
 
-    monkeypatch.setattr(segregation, "segregate", revoked_after_the_first)
-    result = segregate_replica(asked(address, limit=1 << 12), Pace(0))
+    monkeypatch.setattr(pre_split, "pre_split", revoked_after_the_first)
+    result = pre_split_replica(asked(address, limit=1 << 12), Pace(0))
     assert len(done) == 1
-    assert "fenced at 20" in segregate_replica(asked(address), Pace(0)).failure
+    assert "fenced at 20" in pre_split_replica(asked(address), Pace(0)).failure
     assert not result.ready
     assert rows_of(address) == sorted(rows)
 
@@ -126,7 +126,7 @@ def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: Replica
     fill(address, seed)
     marker = tmp_path / "v1" / MARKER_FILE
     os.rename(marker, tmp_path / "away")
-    [result] = ThreadSegregator().segregate([asked(address)])
+    [result] = ThreadPreSplitter().pre_split([asked(address)])
     assert result.away
     assert not result.ready
 
@@ -135,7 +135,7 @@ def test_a_limit_of_bytes_a_second_is_kept(address: ReplicaAddress, seed: int) -
     fill(address, seed)
     size = sum(file.size for file in open_snapshot(address).all_files.values())
     started = time.monotonic()
-    [result] = ThreadSegregator(bytes_per_second=size).segregate([asked(address, limit=size)])
+    [result] = ThreadPreSplitter(bytes_per_second=size).pre_split([asked(address, limit=size)])
     assert result.ready
     assert result.cut == size
     # Two tablets, two commits: the second waits for the time of the first.
