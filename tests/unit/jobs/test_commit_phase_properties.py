@@ -1,4 +1,4 @@
-"""The commit phase while ranges are divided, merged and moved at random between any two of its steps, in a made-up world.
+"""The commit phase while ranges are divided, merged and moved at random between any two of its steps, in a toy world.
 
 The world has no storage: a replica is a set of data files, a file knows its tokens. So many histories are tried in
 seconds, and what must hold after each is looked at token by token.
