@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.log.entry import Entry
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 class Rejected(EpochlakeError):
     """The metadata does not allow the event. Nothing was logged.
 
-    `code` is stable and meant for programs (`node-exists`, `unknown-table`, …), `reason` for people.
+    `code` is stable and meant for programs (docs/rejections.md), `reason` for people.
     """
 
     exit_code = 3
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"rejected ({code}): {reason}")
         self.code = code
         self.reason = reason

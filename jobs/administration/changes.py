@@ -19,6 +19,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -30,7 +31,7 @@ R = TypeVar("R")
 LONGEST_WORDS = 1_000
 """Arguments longer than so many characters are kept as their beginning and their digest."""
 
-STALE_PLAN = "stale-plan"
+STALE_PLAN = Code.STALE_PLAN
 """The code of rejections that only mean: plan again on the metadata of now."""
 
 
@@ -139,6 +140,6 @@ def require_epoch(metadata: ClusterMetadata, expected: int | None) -> None:
     """Reject before any side effect what the commit would reject after it."""
     if expected is not None and metadata.epoch != expected:
         raise Rejected(
-            "epoch-moved",
+            Code.EPOCH_MOVED,
             f"epoch {expected} was expected, the cluster is at epoch {metadata.epoch}: look again",
         )

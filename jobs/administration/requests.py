@@ -25,6 +25,7 @@ from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind, TopologyRequest
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -171,7 +172,7 @@ def plan_change_replication(
     found = metadata.keyspace(keyspace)
     if found.placement is not PlacementKind.RING:
         raise Rejected(
-            "unsupported-placement",
+            Code.UNSUPPORTED_PLACEMENT,
             f"keyspace {keyspace!r} is placed by tablets, whose replication cannot be changed yet: create a keyspace "
             "with the other replication and copy its tables there",
         )
@@ -212,12 +213,12 @@ def open_request(metadata: ClusterMetadata, said: str) -> TopologyRequest:
         return about[0]
     if about:
         ids = ", ".join(request.request_id for request in about)
-        raise Rejected("unknown-request", f"{said!r} has several open requests: name one of them, {ids}")
+        raise Rejected(Code.UNKNOWN_REQUEST, f"{said!r} has several open requests: name one of them, {ids}")
     if said in metadata.directory.by_name or said in metadata.schema.keyspaces:
         what = "node" if said in metadata.directory.by_name else "keyspace"
-        raise Rejected("unknown-request", f"{what} {said!r} has no open request: see `epochlake request list`")
+        raise Rejected(Code.UNKNOWN_REQUEST, f"{what} {said!r} has no open request: see `epochlake request list`")
     raise Rejected(
-        "unknown-request",
+        Code.UNKNOWN_REQUEST,
         f"{said!r} is neither a topology request nor a node or keyspace of this cluster: see `epochlake request list`",
     )
 

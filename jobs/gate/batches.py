@@ -32,6 +32,7 @@ from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailab
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
 from epochlake.placement.decoding import decodable
+from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval, range_label, tokens_of_label
 
 FORMAT = 1
@@ -166,7 +167,7 @@ def require_same_rows(table: Table, name: str, decision: Decision, given: Rows) 
     """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
     if not decision.rows.may_be(given):
         raise Rejected(
-            "batch-used",
+            Code.BATCH_USED,
             f"batch {name!r} of {table.full_name} was written with {decision.rows}, and now comes with {given}: "
             "a batch that is tried again has the same rows. Give other rows another name; a source that changes from "
             "one reading to the next (a clock, random numbers) has to be stored first",

@@ -37,6 +37,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import OperationKind
 from epochlake.placement.tokens import Interval
 
@@ -339,7 +340,7 @@ class CommitPhase:
         table = self._batch.table
         if table.table_id not in metadata.schema.tables:
             raise Rejected(
-                "unknown-table",
+                Code.UNKNOWN_TABLE,
                 f"table {table.full_name} was dropped at or before epoch {metadata.epoch}, while it was being written",
             )
 

@@ -34,6 +34,7 @@ from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval
 from pyspark.sql import DataFrame, SparkSession
 
@@ -451,7 +452,7 @@ class Pipeline:
 
     def _require(self, table: Table) -> None:
         if table.table_id not in self._metadata.schema.tables:
-            raise Rejected("unknown-table", f"table {table.full_name} was dropped by epoch {self.epoch}")
+            raise Rejected(Code.UNKNOWN_TABLE, f"table {table.full_name} was dropped by epoch {self.epoch}")
 
     def _level(self, consistency: str | None) -> ConsistencyLevel:
         default = self.cluster.configuration.pipeline.consistency

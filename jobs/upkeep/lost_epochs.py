@@ -44,6 +44,7 @@ from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.metastore import Metastore
 from epochlake.metastore.root import Root
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ def _hole(uri: str) -> Unfillable | None:
     except Unfillable as hole:
         return hole
     if mendings:
-        raise Rejected("can-be-healed", "nothing has to be lost: run `epochlake log heal`")
+        raise Rejected(Code.CAN_BE_HEALED, "nothing has to be lost: run `epochlake log heal`")
     return None
 
 
@@ -234,7 +235,7 @@ class _Unannounced:
 def _nothing_lost(metadata: ClusterMetadata, look: Look) -> Rejected:
     unasked = f" ({'; '.join(look.unasked)})" if look.unasked else ""
     return Rejected(
-        "nothing-lost",
+        Code.NOTHING_LOST,
         f"the log ends at epoch {metadata.epoch} and holds all that is known{unasked}: nothing to accept",
     )
 

@@ -15,8 +15,9 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import Node, RequestKind, VolumeId
+from epochlake.placement.rejections import Code
 
-GIVEN_UP_BY_FORCE = frozenset({"rows-lost", "only-replica"})
+GIVEN_UP_BY_FORCE = frozenset({Code.ROWS_LOST, Code.ONLY_REPLICA})
 """Why a removal is refused that goes through by force: rows would be lost."""
 
 _UNNAMED = "(new)"
@@ -72,5 +73,5 @@ def _rows_are_lost(metadata: ClusterMetadata, node: Node) -> bool:
         require_rows_elsewhere(metadata, node)
         loss_of(metadata, node, RequestKind.REPLACE)
     except Rejected as rejected:
-        return rejected.code == "rows-lost"
+        return rejected.code == Code.ROWS_LOST
     return False

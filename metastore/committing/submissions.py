@@ -18,6 +18,7 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, TakeSnapshot
 from epochlake.placement.decoding import decodable
+from epochlake.placement.rejections import Code
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Submission:
         """The event on top of `metadata`. Raises Rejected, or whatever the planner raises."""
         if self.expect_epoch is not None and metadata.epoch != self.expect_epoch:
             raise Rejected(
-                "epoch-moved",
+                Code.EPOCH_MOVED,
                 f"epoch {self.expect_epoch} was expected, the cluster is at epoch {metadata.epoch}: look again",
             )
         if self.planned is not None:
@@ -119,7 +120,7 @@ def used_for_another_change(submission: Submission, entry: Entry) -> Rejected:
     """The rejection of a request id that comes again with another change."""
     then = entry.asked or _described(entry.event, entry.payload)
     return Rejected(
-        "request-id-used",
+        Code.REQUEST_ID_USED,
         f"request id {submission.request_id} was used at epoch {entry.epoch} for: {then}. Now it comes with: "
         f"{submission.description()}. Use another request id for another change",
     )
@@ -264,12 +265,12 @@ def _as_followers_see_it(event: Event, asked: str) -> tuple[Event, EncodedEvent]
     stop every follower for good. Raises Rejected (invalid-event).
     """
     if not isinstance(event, Event):
-        raise Rejected("invalid-event", f"a planner returns an event, not {type(event).__name__}")
+        raise Rejected(Code.INVALID_EVENT, f"a planner returns an event, not {type(event).__name__}")
     try:
         encoded = encode_event(event, asked)
         return decode_event(encoded.event, encoded.payload, encoded.attachment, epoch=0), encoded
     except (LogUnreadable, msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise Rejected("invalid-event", f"{type(event).__name__} holds what the log cannot keep: {error}") from error
+        raise Rejected(Code.INVALID_EVENT, f"{type(event).__name__} holds what the log cannot keep: {error}") from error
 
 
 def _completed(
@@ -284,4 +285,4 @@ def _require_text(**texts: str) -> None:
         try:
             text.encode()
         except (UnicodeEncodeError, AttributeError) as error:
-            raise Rejected("invalid-text", f"{name} {text!r} is not text that the log can keep: {error}") from error
+            raise Rejected(Code.INVALID_TEXT, f"{name} {text!r} is not text that the log can keep: {error}") from error

@@ -21,6 +21,7 @@ from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
 from epochlake.metastore.metadata.rings import ring_state, settles
 from epochlake.placement.errors import words_of
+from epochlake.placement.rejections import Code
 
 UNREADABLE = "unreadable"
 GAP = "gap"
@@ -213,7 +214,7 @@ class _Walk:
         try:
             before.check(event)
         except Rejected as rejected:
-            doubled = isinstance(event, StartTransitions) and rejected.code == "transition-in-the-way"
+            doubled = isinstance(event, StartTransitions) and rejected.code == Code.TRANSITION_IN_THE_WAY
             self._found(epoch, INV_TABL_2 if doubled else REJECTED, f"{event.kind()} was not valid: {rejected.reason}")
 
     def _check_transition(self, metadata: ClusterMetadata, key: TabletKey, transition: Transition) -> None:

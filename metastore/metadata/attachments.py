@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from epochlake.metastore.arrays import array_of_integers, values_of
 from epochlake.metastore.errors import Rejected
+from epochlake.placement.rejections import Code
 
 
 def encode_replicas(replicas: np.ndarray) -> bytes:
@@ -24,7 +25,7 @@ def decode_replicas(attachment: bytes) -> np.ndarray:
         table = pa.ipc.open_stream(attachment).read_all()
         whole = table.num_columns > 0 and all(field.type == pa.int32() for field in table.schema)
     except (pa.ArrowException, OSError) as error:
-        raise Rejected("invalid-event", f"the replicas of the event cannot be read: {error}") from error
+        raise Rejected(Code.INVALID_EVENT, f"the replicas of the event cannot be read: {error}") from error
     if not whole or any(column.null_count for column in table.columns):
-        raise Rejected("invalid-event", "the replicas of the event are not one column of numbers per replica")
+        raise Rejected(Code.INVALID_EVENT, "the replicas of the event are not one column of numbers per replica")
     return np.column_stack([values_of(column.combine_chunks()) for column in table.columns])

@@ -38,6 +38,7 @@ from epochlake.metastore.metadata.placements import (
     TabletPlacements,
 )
 from epochlake.metastore.metadata.rings import Rings, replication_setting
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import LOST as LOST_MEMBERS
 from epochlake.placement.tablets.tablet_map import TabletMap
 
@@ -160,10 +161,10 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     def check(self, event: Event) -> None:
         """Raise `Rejected` when the event is not valid on top of this metadata."""
         if self.epoch == 0 and not event.may_be_first:
-            raise Rejected("not-initialised", "there is no cluster yet: run `epochlake init` first")
+            raise Rejected(Code.NOT_INITIALISED, "there is no cluster yet: run `epochlake init` first")
         if not self.switches.changes and not event.allowed_while_paused:
             raise Rejected(
-                "changes-paused",
+                Code.CHANGES_PAUSED,
                 f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'}): "
                 "run `epochlake changes resume` first",
             )
@@ -204,14 +205,14 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         node = self.directory.by_name.get(name)
         if node is None:
             known = ", ".join(sorted(self.directory.by_name)) or "none"
-            raise Rejected("unknown-node", f"there is no node {name!r} (nodes: {known})")
+            raise Rejected(Code.UNKNOWN_NODE, f"there is no node {name!r} (nodes: {known})")
         return node
 
     def keyspace(self, name: str) -> Keyspace:
         keyspace = self.schema.keyspaces.get(name)
         if keyspace is None:
             known = ", ".join(sorted(self.schema.keyspaces)) or "none"
-            raise Rejected("unknown-keyspace", f"there is no keyspace {name!r} (keyspaces: {known})")
+            raise Rejected(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name!r} (keyspaces: {known})")
         return keyspace
 
     def table(self, full_name: str) -> Table:
@@ -219,13 +220,13 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         if table is None:
             known = ", ".join(sorted(self.schema.by_name)) or "none"
             hint = "" if "." in full_name else "; a table is named keyspace.table"
-            raise Rejected("unknown-table", f"there is no table {full_name!r} (tables: {known}{hint})")
+            raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known}{hint})")
         return table
 
     def request(self, request_id: str) -> TopologyRequest:
         request = self.requests.get(request_id)
         if request is None:
-            raise Rejected("unknown-request", f"there is no topology request {request_id!r}")
+            raise Rejected(Code.UNKNOWN_REQUEST, f"there is no topology request {request_id!r}")
         return request
 
     def open_requests(self) -> Iterator[TopologyRequest]:

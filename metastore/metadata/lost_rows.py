@@ -12,6 +12,7 @@ import numpy as np
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Node, NodeId
 from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import read_replicas
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def require_rows_elsewhere(metadata: ClusterMetadata, node: Node) -> None:
     at_risk = _tablets_at_risk(metadata, lost, node) + _ranges_at_risk(metadata, lost, node)
     if at_risk:
         raise Rejected(
-            "rows-lost",
+            Code.ROWS_LOST,
             f"without the storage of node {node.name!r} no quorum is left of {_said(at_risk)}: rows that it has "
             "acknowledged may be nowhere else. Bring it back, or give them up with --force",
         )

@@ -14,6 +14,7 @@ from epochlake.metastore.metadata.events import PrepareOperation, StartRequest
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import Node, RequestKind, TopologyRequest
 from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.allocation import allocate_tokens
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.errors import PlanRejected
@@ -82,7 +83,7 @@ def node_operation(metadata: ClusterMetadata, request: TopologyRequest, tokens_p
             return plan_rebuild(state, name, node_id, request.source_datacenter)
         case RequestKind.REPLACE if node.replaces is not None:
             return plan_replace(state, name, node.replaces, node_id, request.tokens or None)
-    raise Rejected("wrong-request", f"request {name} ({request.kind}) is about no node's ranges")
+    raise Rejected(Code.WRONG_REQUEST, f"request {name} ({request.kind}) is about no node's ranges")
 
 
 def _allocated(metadata: ClusterMetadata, node: Node, count: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
 from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, same
@@ -23,21 +24,21 @@ _GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
 
 def node_in_state(state: RingState, node_id: int, wanted: MemberState, what: str) -> None:
     if node_id not in state.nodes:
-        raise PlanRejected("unknown-node", f"node {node_id} is to {what}, but is not known. Register it first.")
+        raise PlanRejected(Code.UNKNOWN_NODE, f"node {node_id} is to {what}, but is not known. Register it first.")
     current = state.nodes[node_id].state
     if current is not wanted:
         busy = next((operation for operation in state.operations.values() if node_id in operation.nodes), None)
         if busy is not None:
             raise _busy(node_id, busy)
         raise PlanRejected(
-            "node-state", f"node {node_id} is to {what}, which takes a node that is {wanted}: it is {current}."
+            Code.NODE_STATE, f"node {node_id} is to {what}, which takes a node that is {wanted}: it is {current}."
         )
 
 
 def operation_new(state: RingState, asked: Operation) -> None:
     other = state.operations.get(asked.operation_id)
     if other is not None:
-        raise PlanRejected("operation-exists", f"{other} has this name already. Choose another.", other.operation_id)
+        raise PlanRejected(Code.OPERATION_EXISTS, f"{other} has this name already. Choose another.", other.operation_id)
 
 
 def nodes_free(state: RingState, asked: Operation) -> None:
@@ -51,21 +52,23 @@ def tokens_free(state: RingState, tokens: Collection[int], exempt: Collection[in
     wanted = set(tokens)
     for token in wanted:
         if not MIN_TOKEN <= token <= MAX_TOKEN:
-            raise PlanRejected("tokens-taken", f"token {token} is no signed 64-bit number, so nobody can own it.")
+            raise PlanRejected(Code.TOKENS_TAKEN, f"token {token} is no signed 64-bit number, so nobody can own it.")
     for node in state.nodes.values():
         taken = wanted.intersection(node.tokens)
         if taken and node.node_id not in exempt:
-            raise PlanRejected("tokens-taken", f"tokens {sorted(taken)} belong to node {node.node_id}. Choose others.")
+            raise PlanRejected(
+                Code.TOKENS_TAKEN, f"tokens {sorted(taken)} belong to node {node.node_id}. Choose others."
+            )
     for operation in state.operations.values():
         taken = wanted.intersection(operation.tokens)
         if taken and operation.node_id not in exempt:
             reason = f"tokens {sorted(taken)} will belong to node {operation.node_id}: {operation}. Choose others."
-            raise PlanRejected("tokens-taken", reason, operation.operation_id)
+            raise PlanRejected(Code.TOKENS_TAKEN, reason, operation.operation_id)
 
 
 def not_last(state: RingState, node_id: int) -> None:
     if set(settled_tokens(state)) <= {node_id}:
-        raise PlanRejected("last-node", f"node {node_id} is the last one with tokens: nobody could take its ranges.")
+        raise PlanRejected(Code.LAST_NODE, f"node {node_id} is the last one with tokens: nobody could take its ranges.")
 
 
 def replication_kept(state: RingState, node_id: int) -> None:
@@ -82,7 +85,7 @@ def replication_kept(state: RingState, node_id: int) -> None:
         where = "the cluster" if everywhere else f"datacenter {leaver.datacenter}"
         if len(fellows) <= factor:
             raise PlanRejected(
-                "below-replication",
+                Code.BELOW_REPLICATION,
                 f"node {node_id} cannot go: {where} has {len(fellows)} nodes that stay, it among them, and keyspace "
                 f"{keyspace} keeps {factor} replicas there. Add a node first, lower the replication, or force it.",
                 _first(going, state),
@@ -96,7 +99,7 @@ def _rack_kept(leaver: RingNode, fellows: list[RingNode], factor: int, keyspace:
     alone = [node.node_id for node in fellows if node.rack == leaver.rack] == [leaver.node_id]
     if alone and 1 < len(racks) <= factor:
         raise PlanRejected(
-            "rack-needed",
+            Code.RACK_NEEDED,
             f"node {leaver.node_id} cannot go: it is the last of rack {leaver.datacenter}/{leaver.rack}, and keyspace "
             f"{keyspace} keeps {factor} replicas in {len(racks)} racks. Add a node to the rack first, or force it.",
         )
@@ -109,7 +112,7 @@ def others_hold(state: RingState, node_id: int) -> None:
         if len(alone):
             start, end = reads.starts[alone[0]], reads.ends[alone[0]]
             raise PlanRejected(
-                "only-replica",
+                Code.ONLY_REPLICA,
                 f"node {node_id} cannot be removed: it holds the only replica of {len(alone)} ranges of keyspace "
                 f"{keyspace}, ({start}, {end}] first. Their rows would be lost: bring it back, or force it.",
             )
@@ -124,7 +127,7 @@ def ranges_free(state: RingState, asked: Operation) -> None:
                 names = ", ".join(name for name, key in sorted(state.keyspaces.items()) if key == replication)
                 reason = f"{asked} needs range ({hit[0]}, {hit[1]}] of {names}, which is locked by {operation}."
                 reason += " Wait for it or cancel it."
-                raise PlanRejected("ranges-locked", reason, operation.operation_id)
+                raise PlanRejected(Code.RANGES_LOCKED, reason, operation.operation_id)
 
 
 def settings_free(state: RingState, asked: Operation) -> None:
@@ -137,7 +140,7 @@ def settings_free(state: RingState, asked: Operation) -> None:
         changing, planned = (asked, operation) if asked.previous is not None else (operation, asked)
         if changing.previous is not None and planned.deltas.keys() & {changing.previous, *changing.deltas}:
             raise PlanRejected(
-                "ranges-locked",
+                Code.RANGES_LOCKED,
                 f"{asked} needs the ring of keyspace {changing.keyspace}, which is locked by {operation}. Wait for it "
                 "or cancel it.",
                 operation.operation_id,
@@ -155,7 +158,7 @@ def hands_nothing_to_departing(state: RingState, asked: Operation) -> None:
             for node_id in sorted(gaining(giver) & going.departing):
                 how = "replaced" if going.kind is OperationKind.REPLACE else "taken out"
                 raise PlanRejected(
-                    "hands-to-departing",
+                    Code.HANDS_TO_DEPARTING,
                     f"{asked} cannot go on beside {operation}: {giver} hands ranges to node {node_id}, which is itself "
                     f"being {how} by {going}. Wait for {operation} or cancel it.",
                     operation.operation_id,
@@ -177,7 +180,7 @@ def settles(state: RingState, asked: Operation) -> None:
         if not _reaches_its_target(state, base, (*subset, asked)):
             names = ", ".join(map(str, subset))
             raise PlanRejected(
-                "would-not-settle",
+                Code.WOULD_NOT_SETTLE,
                 f"{asked} together with {names} would not reach the placement that the strategy gives to the ring "
                 "after all of them: one shifts racks or nodes that another counts on. Wait or cancel.",
                 subset[-1].operation_id,
@@ -245,7 +248,7 @@ def _new_nodes(change: Change) -> set[int]:
 
 def _busy(node_id: int, operation: Operation) -> PlanRejected:
     reason = f"node {node_id} takes part in {operation}. Wait for it or cancel it."
-    return PlanRejected("node-busy", reason, operation.operation_id)
+    return PlanRejected(Code.NODE_BUSY, reason, operation.operation_id)
 
 
 def _first(nodes: set[int], state: RingState) -> str | None:

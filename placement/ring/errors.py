@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 
 
 class PlanRejected(EpochlakeError):
     """The state of the ring does not allow the plan; nothing was changed.
 
     `code` is stable and meant for programs, `reason` for people. `operation_id` names the operation that stands in
-    the way, where one does. Codes: `unknown-node`, `node-state`, `node-busy`, `operation-exists`,
-    `unknown-operation`, `cancelling`, `tokens-taken`, `tokens-unchanged`, `ranges-locked`, `hands-to-departing`,
-    `would-not-settle`, `last-node`, `below-replication`, `rack-needed`, `only-replica`, `unknown-keyspace`,
-    `keyspace-busy`, `replication-step`, `no-source`.
+    the way, where one does.
     """
 
     exit_code = 3
 
-    def __init__(self, code: str, reason: str, operation_id: str | None = None) -> None:
+    def __init__(self, code: Code, reason: str, operation_id: str | None = None) -> None:
         super().__init__(f"rejected ({code}): {reason}")
         self.code = code
         self.reason = reason

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.movement import Movement, founding, movement
@@ -61,7 +62,7 @@ def plan_move(state: RingState, operation_id: str, node_id: int, tokens: Iterabl
     checks.node_in_state(state, node_id, MemberState.NORMAL, "move")
     wanted = _tokens(tokens)
     if wanted == state.nodes[node_id].tokens:
-        raise PlanRejected("tokens-unchanged", f"node {node_id} owns just these tokens already. Choose others.")
+        raise PlanRejected(Code.TOKENS_UNCHANGED, f"node {node_id} owns just these tokens already. Choose others.")
     checks.tokens_free(state, wanted, exempt=(node_id,))
     return _planned(state, Operation(operation_id, OperationKind.MOVE, node_id, wanted, {}, {}))
 

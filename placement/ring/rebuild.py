@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.movement import refilling
@@ -35,7 +36,7 @@ def _sources_for_all(state: RingState, keyspace: str, reads: Assignment, node_id
         start, end = reads.starts[orphans[0]], reads.ends[orphans[0]]
         where = f"in datacenter {datacenter} " if datacenter else ""
         raise PlanRejected(
-            "no-source",
+            Code.NO_SOURCE,
             f"node {node_id} cannot be rebuilt: no other replica {where}holds {len(orphans)} of its ranges of keyspace "
             f"{keyspace}, ({start}, {end}] first. Choose another datacenter.",
         )

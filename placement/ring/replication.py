@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import Ranges
@@ -34,17 +35,19 @@ def plan_replication_change(
     `below-replication` when a datacenter has too few nodes for it (not with `force`); and like every operation.
     """
     if keyspace not in state.keyspaces:
-        raise PlanRejected("unknown-keyspace", f"keyspace {keyspace} is not known; known: {sorted(state.keyspaces)}.")
+        raise PlanRejected(
+            Code.UNKNOWN_KEYSPACE, f"keyspace {keyspace} is not known; known: {sorted(state.keyspaces)}."
+        )
     previous = state.keyspaces[keyspace]
     if previous.changing:
         busy = next(operation for operation in state.operations.values() if operation.keyspace == keyspace)
         reason = f"the replication of keyspace {keyspace} is changing: {busy}. Wait for it or cancel it."
-        raise PlanRejected("keyspace-busy", reason, busy.operation_id)
+        raise PlanRejected(Code.KEYSPACE_BUSY, reason, busy.operation_id)
     path = replication_path(previous, replication)
     if len(path) != 1:
         detail = f"ask for {dict(path[0].factors)} first" if path else "it has this replication already"
         raise PlanRejected(
-            "replication-step", f"keyspace {keyspace} changes its replication a step at a time: {detail}."
+            Code.REPLICATION_STEP, f"keyspace {keyspace} changes its replication a step at a time: {detail}."
         )
     if not force:
         _enough_nodes(state, keyspace, replication)
@@ -107,4 +110,4 @@ def _enough_nodes(state: RingState, keyspace: str, replication: Replication) -> 
         if factor > len(fellows):
             where = "the cluster" if replication.strategy == SIMPLE else f"datacenter {name}"
             reason = f"keyspace {keyspace} is to keep {factor} replicas, but {where} has {len(fellows)} nodes."
-            raise PlanRejected("below-replication", f"{reason} Add nodes first, or force it.")
+            raise PlanRejected(Code.BELOW_REPLICATION, f"{reason} Add nodes first, or force it.")

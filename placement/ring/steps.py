@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.placements import Assignment, Placements, applied, applied_to_reads, inverse
 from epochlake.placement.ring.state import (
@@ -52,7 +53,7 @@ def advanced(state: RingState, operation_id: str) -> RingState:
     """
     operation = in_flight(state, operation_id)
     if operation.cancelling:
-        raise PlanRejected("cancelling", f"{operation} is being cancelled: it only goes back.", operation_id)
+        raise PlanRejected(Code.CANCELLING, f"{operation} is being cancelled: it only goes back.", operation_id)
     return _stepped(state, operation)
 
 
@@ -92,7 +93,7 @@ def in_flight(state: RingState, operation_id: str) -> Operation:
     """The operation of that name; raises `PlanRejected` (`unknown-operation`)."""
     if operation_id not in state.operations:
         known = ", ".join(map(str, state.operations.values())) or "nothing"
-        raise PlanRejected("unknown-operation", f"operation {operation_id} is not in flight; in flight: {known}.")
+        raise PlanRejected(Code.UNKNOWN_OPERATION, f"operation {operation_id} is not in flight; in flight: {known}.")
     return state.operations[operation_id]
 
 

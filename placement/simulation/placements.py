@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 from epochlake.placement.errors import InvariantViolated
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.codec import decode_state, encode_state
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_replace
@@ -296,7 +297,7 @@ class _Run:
 
     def _check_rejection(self, rejection: PlanRejected, name: str, tokens: Owners) -> None:
         """A plan is not rejected for a lock that nobody needs."""
-        if rejection.code != "ranges-locked" or rejection.operation_id is None:
+        if rejection.code != Code.RANGES_LOCKED or rejection.operation_id is None:
             return
         self.model.prepare(name, tokens)
         apart = overlapping(self.model.affected(name), self.model.affected(rejection.operation_id)) is None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.placements import Assignment, calculated, same
@@ -112,7 +113,9 @@ class _Run:
         rejected."""
         operation = self.state.operations.get(str(step.op))
         if operation is None and step.op in self.rejected:
-            raise PlanRejected("unknown-operation", f"operation {step.op} is not in flight: its PREPARE was rejected.")
+            raise PlanRejected(
+                Code.UNKNOWN_OPERATION, f"operation {step.op} is not in flight: its PREPARE was rejected."
+            )
         if operation is None:
             raise InvalidRequest(f"{step.path}.step: {step.name} of operation {step.op}, which is not in flight.")
         if step.step is not None and next_step(operation) is not step.step:

@@ -32,11 +32,12 @@ from epochlake.jobs.views.what_if import parse_tokens
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 
 app = typer.Typer(help="Nodes and their volumes.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-NEEDS_ANOTHER_NODE = frozenset({"too-few-nodes", "rack-needed", "below-replication", "last-node"})
+NEEDS_ANOTHER_NODE = frozenset({Code.TOO_FEW_NODES, Code.RACK_NEEDED, Code.BELOW_REPLICATION, Code.LAST_NODE})
 """Codes of rejections that a node in the place of the lost one avoids."""
 
 VolumeOption = Annotated[

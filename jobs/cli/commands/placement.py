@@ -22,6 +22,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, Table
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import MIN_TOKEN, tablet_label, tablet_range
 from epochlake.placement.what_if.nodetool import from_describering, from_ring
 
@@ -133,7 +134,7 @@ def simulate_(
     session.show(answered, partial(simulation, limit=limit))
     refused = list(_refusals(answered))
     if refused:
-        raise Rejected("operation-refused", "; ".join(refused))
+        raise Rejected(Code.OPERATION_REFUSED, "; ".join(refused))
 
 
 def _refusals(answered: dict[str, Any]) -> Iterator[str]:

@@ -39,6 +39,7 @@ from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import RequestState, TopologyRequest, VolumeId
 from epochlake.metastore.metadata.rings import Running
 from epochlake.metastore.planning.ring_changes import Gain, RingChange, change_of
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Operation, Step
 
 logger = logging.getLogger(__name__)
@@ -281,9 +282,9 @@ def if_unmoved(running: Running, event: Event) -> Planner:
 
     def plan(metadata: ClusterMetadata) -> Event:
         if metadata.rings.running.get(running.operation_id) != running:
-            raise Rejected("stale-plan", "another coordinator has moved it on")
+            raise Rejected(Code.STALE_PLAN, "another coordinator has moved it on")
         if metadata.requests[running.request_id].paused:
-            raise Rejected("request-paused", "its request has been paused")
+            raise Rejected(Code.REQUEST_PAUSED, "its request has been paused")
         return event
 
     return plan

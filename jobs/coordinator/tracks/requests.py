@@ -20,10 +20,11 @@ from epochlake.metastore.metadata.events.losses import DECLARING
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request
 from epochlake.metastore.planning.ring import next_replication_step, replication_left, started
+from epochlake.placement.rejections import Code
 
 logger = logging.getLogger(__name__)
 
-NOT_YET = frozenset({"replicas-left", "operation-in-flight", "replication-not-reached"})
+NOT_YET = frozenset({Code.REPLICAS_LEFT, Code.OPERATION_IN_FLIGHT, Code.REPLICATION_NOT_REACHED})
 """Why a request that goes on has not ended: nothing to report."""
 
 
@@ -118,7 +119,7 @@ def _while(request: TopologyRequest, plan: Callable[[ClusterMetadata], Event | N
     def planned(metadata: ClusterMetadata) -> Event:
         event = plan(metadata) if metadata.request(request.request_id) == request else None
         if event is None:
-            raise Rejected("stale-plan", f"request {request.request_id} has been moved on by somebody else")
+            raise Rejected(Code.STALE_PLAN, f"request {request.request_id} has been moved on by somebody else")
         return event
 
     return planned

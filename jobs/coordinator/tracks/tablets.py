@@ -38,6 +38,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.planning.balancing import BEFORE_STREAMED, next_transitions
+from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
 logger = logging.getLogger(__name__)
@@ -262,7 +263,7 @@ def advance_unless_moved(planned_on: ClusterMetadata, changes: Sequence[StageCha
         keys = [(change.table_id, change.tablet) for change in changes]
         valid = [change for change, key in zip(changes, keys, strict=True) if now.get(key) == then[key]]
         if not valid:
-            raise Rejected("stale-plan", "another coordinator has moved these tablets on")
+            raise Rejected(Code.STALE_PLAN, "another coordinator has moved these tablets on")
         return AdvanceTransitions(tuple(valid))
 
     return plan

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -33,7 +34,7 @@ class RelaxBarriers(Event, frozen=True):
     barriers: tuple[RelaxedBarrier, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.barriers), "nothing-to-do", "no barrier is named that would relax")
+        require(bool(self.barriers), Code.NOTHING_TO_DO, "no barrier is named that would relax")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         return metadata

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from epochlake.metastore.errors import Rejected
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -68,11 +69,11 @@ def require_name(what: str, name: str) -> None:
     """Reject names that could not be a directory and a SQL identifier alike."""
     if not NAME.match(name):
         raise Rejected(
-            "invalid-name",
+            Code.INVALID_NAME,
             f"{what} name {name!r}: use a letter, then letters, digits, '_' or '-', 63 at most",
         )
 
 
-def require(condition: bool, code: str, reason: str) -> None:
+def require(condition: bool, code: Code, reason: str) -> None:
     if not condition:
         raise Rejected(code, reason)

@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.replicas import GOING
 from epochlake.metastore.metadata.model import NodeId, NodeState, RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request, ring_state, with_ring_state
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Step
 from epochlake.placement.ring.steps import cancelled
 
@@ -26,17 +27,17 @@ def require_cancellable(metadata: ClusterMetadata, request: TopologyRequest) -> 
     """Raise Rejected when the request has ended, is on its way back, or has gone too far to be taken back."""
     require(
         request.state in (RequestState.PENDING, RequestState.RUNNING),
-        "wrong-state",
+        Code.WRONG_STATE,
         f"request {request.request_id} is {request.state}: it cannot be cancelled",
     )
     require(
         request.kind is not RequestKind.REPLACE or request.state is RequestState.PENDING,
-        "cannot-cancel",
+        Code.CANNOT_CANCEL,
         f"replace {request.request_id} has started, the replaced node has left: let it finish",
     )
     require(
         request.state is RequestState.PENDING or not handed_over(metadata, request),
-        "cannot-cancel",
+        Code.CANNOT_CANCEL,
         f"the ranges of request {request.request_id} ({request.kind}) have all been handed over: let it finish",
     )
 

@@ -8,6 +8,7 @@ import msgspec
 from epochlake.metastore.metadata.digest import SCHEME, digest_of
 from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.model import Identity
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -25,7 +26,7 @@ class Initialise(Event, frozen=True):
     def check(self, metadata: ClusterMetadata) -> None:
         require(
             metadata.epoch == 0,
-            "already-initialised",
+            Code.ALREADY_INITIALISED,
             f"there is already a cluster {metadata.identity.name!r} (id {metadata.identity.cluster_id}) at this root",
         )
         require_name("cluster", self.name)
@@ -57,7 +58,7 @@ class ResumeChanges(Event, frozen=True):
     allowed_while_paused: ClassVar[bool] = True
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(not metadata.switches.changes, "not-paused", "changes are not paused: there is nothing to resume")
+        require(not metadata.switches.changes, Code.NOT_PAUSED, "changes are not paused: there is nothing to resume")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         switches = msgspec.structs.replace(metadata.switches, changes=True, changes_reason="", epoch=epoch)
@@ -75,7 +76,7 @@ class SwitchBalancing(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         word = "on" if self.on else "off"
-        require(metadata.switches.balancing != self.on, "nothing-to-do", f"balancing is already {word}")
+        require(metadata.switches.balancing != self.on, Code.NOTHING_TO_DO, f"balancing is already {word}")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         switches = msgspec.structs.replace(metadata.switches, balancing=self.on, balancing_reason=self.why, epoch=epoch)
@@ -103,7 +104,7 @@ class AcceptLoss(Event, frozen=True):
         present = metadata.identity.incarnation
         require(
             self.incarnation > present,
-            "old-incarnation",
+            Code.OLD_INCARNATION,
             f"incarnation {self.incarnation} cannot begin: the cluster is at incarnation {present} already",
         )
 
@@ -130,12 +131,12 @@ class TakeSnapshot(Event, frozen=True):
     def check(self, metadata: ClusterMetadata) -> None:
         require(
             metadata.last_snapshot_epoch != metadata.epoch,
-            "nothing-to-do",
+            Code.NOTHING_TO_DO,
             f"epoch {metadata.epoch} is a snapshot already",
         )
         require(
             not self.digest.startswith(SCHEME) or self.digest == digest_of(metadata),
-            "wrong-digest",
+            Code.WRONG_DIGEST,
             f"the digest {self.digest} is not that of the metadata at epoch {metadata.epoch}",
         )
 

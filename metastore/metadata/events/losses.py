@@ -17,6 +17,7 @@ from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.cancelling import cancelling, handed_over, require_cancellable, with_request
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.checks import depends_on
 from epochlake.placement.ring.state import OperationKind
 
@@ -66,7 +67,7 @@ def check_loss(metadata: ClusterMetadata, node: Node, kind: RequestKind, planned
     own = {name for name in now.takes_back if not _waits_for(metadata, metadata.requests[name], node.node_id)}
     require(
         planned.takes_over == now.takes_over and own <= {*planned.takes_back} <= {*now.takes_back},
-        "stale-plan",
+        Code.STALE_PLAN,
         f"what becomes of the requests of node {node.name!r} was planned on old metadata: plan it again",
     )
     for name in planned.takes_back:
@@ -103,7 +104,7 @@ def _goes_on_as_removal(metadata: ClusterMetadata, request: TopologyRequest, nod
     """Whether an open request of the node goes on as its removal. Raises Rejected where there is nothing to declare."""
     if request.kind is RequestKind.REMOVE and kind is RequestKind.REMOVE:
         raise Rejected(
-            "request-in-the-way",
+            Code.REQUEST_IN_THE_WAY,
             f"node {node.name!r} is being removed already (request {request.request_id}, {request.state}): run the "
             "coordinator, and see `epochlake status` for what it waits for",
         )
@@ -111,7 +112,7 @@ def _goes_on_as_removal(metadata: ClusterMetadata, request: TopologyRequest, nod
         return False
     if kind is RequestKind.REPLACE and handed_over(metadata, request):
         raise Rejected(
-            "request-in-the-way",
+            Code.REQUEST_IN_THE_WAY,
             f"node {node.name!r} has handed its ranges over already (request {request.request_id}, {request.kind}): "
             f"there is no place to take. Run `epochlake node remove {node.name}`, and add another node",
         )

@@ -14,6 +14,7 @@ from epochlake.metastore.metadata.events.base import Event, require, require_nam
 from epochlake.metastore.metadata.events.losses import Loss, check_loss, holds_nothing, with_loss
 from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, TopologyRequest, Volume
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 
 if TYPE_CHECKING:
@@ -50,30 +51,30 @@ class RegisterNode(Event, frozen=True):
         known = directory.by_name.get(self.name)
         require(
             known is None or known.state is NodeState.LEFT,
-            "node-exists",
+            Code.NODE_EXISTS,
             f"there is already a node {self.name!r} (state {known.state if known else ''}): choose another name",
         )
         require(
             all(node.host_id != self.host_id for node in directory.nodes.values()),
-            "host-exists",
+            Code.HOST_EXISTS,
             f"host id {self.host_id} is that of a node which is or was in this cluster",
         )
-        require(self.node_id == next_node_id(metadata), "stale-plan", "the node number was planned on old metadata")
-        require(bool(self.volumes), "no-volumes", f"node {self.name!r} has no volume: give at least one --volume")
+        require(self.node_id == next_node_id(metadata), Code.STALE_PLAN, "the node number was planned on old metadata")
+        require(bool(self.volumes), Code.NO_VOLUMES, f"node {self.name!r} has no volume: give at least one --volume")
         first = next_volume_id(metadata)
         require(
             [volume.volume_id for volume in self.volumes] == list(range(first, first + len(self.volumes))),
-            "stale-plan",
+            Code.STALE_PLAN,
             "the volume numbers were planned on old metadata",
         )
         require(
             len({volume.name for volume in self.volumes}) == len(self.volumes),
-            "volume-exists",
+            Code.VOLUME_EXISTS,
             f"two volumes of node {self.name!r} have the same name",
         )
         require(
             len({volume.uri.rstrip("/") for volume in self.volumes}) == len(self.volumes),
-            "volume-exists",
+            Code.VOLUME_EXISTS,
             f"two volumes of node {self.name!r} have the same URI",
         )
         # A new disk may be mounted where the dead one was: markers tell the two volumes apart.
@@ -85,24 +86,28 @@ class RegisterNode(Event, frozen=True):
         }
         for volume in self.volumes:
             owner = in_use.get(volume.uri)
-            require(owner is None, "volume-exists", f"{volume.uri} is a volume of node {owner.name if owner else ''!r}")
+            require(
+                owner is None, Code.VOLUME_EXISTS, f"{volume.uri} is a volume of node {owner.name if owner else ''!r}"
+            )
             require(
                 0 < volume.capacity < 2**63,
-                "invalid-capacity",
+                Code.INVALID_CAPACITY,
                 f"volume {volume.uri} has a capacity of {volume.capacity} B: give one above 0 and below 9.22 EB",
             )
-        require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
+        require(
+            self.request_id not in metadata.requests, Code.REQUEST_EXISTS, f"request {self.request_id} exists already"
+        )
         if self.replaces is not None:
             self._check_replaces(metadata)
         require_tokens_free(metadata, self.tokens, self.replaces)
 
     def _check_replaces(self, metadata: ClusterMetadata) -> None:
         replaced = metadata.directory.nodes.get(self.replaces or 0)
-        require(replaced is not None, "unknown-node", f"there is no node number {self.replaces} to replace")
+        require(replaced is not None, Code.UNKNOWN_NODE, f"there is no node number {self.replaces} to replace")
         assert replaced is not None
         require(
             replaced.state is not NodeState.LEFT,
-            "wrong-state",
+            Code.WRONG_STATE,
             f"node {replaced.name!r} has left: there is nothing to replace",
         )
         loss = Loss(self.takes_back, declares=self.declares_lost)
@@ -110,13 +115,13 @@ class RegisterNode(Event, frozen=True):
         after = with_loss(metadata, replaced.node_id, loss, self.request_id, metadata.epoch + 1)
         require(
             not holds_nothing(after, replaced.node_id),
-            "wrong-state",
+            Code.WRONG_STATE,
             f"node {replaced.name!r} has not joined yet, and has no place to take: run `epochlake node remove "
             f"{replaced.name}`, and add another one",
         )
         require(
             (replaced.datacenter, replaced.rack) == (self.datacenter, self.rack),
-            "wrong-rack",
+            Code.WRONG_RACK,
             f"node {replaced.name!r} is in {replaced.datacenter}/{replaced.rack}; its replacement must be there too, "
             f"not in {self.datacenter}/{self.rack}",
         )
@@ -201,7 +206,7 @@ def require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
         involved = metadata.directory.nodes.get(request.node_id)
         if involved is not None and node.node_id in (involved.node_id, involved.replaces):
             raise Rejected(
-                "request-in-the-way",
+                Code.REQUEST_IN_THE_WAY,
                 f"node {node.name!r} takes part in request {request.request_id} ({request.kind}, {request.state}): "
                 "wait for it, or cancel it",
             )
@@ -209,8 +214,8 @@ def require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
 
 def require_tokens_free(metadata: ClusterMetadata, tokens: tuple[int, ...], exempt: int | None) -> None:
     """That no node owns any of the tokens, or has asked for it; `exempt` is a node that gives its own up."""
-    require(len(set(tokens)) == len(tokens), "tokens-taken", f"tokens {sorted(tokens)}: give each of them once")
+    require(len(set(tokens)) == len(tokens), Code.TOKENS_TAKEN, f"tokens {sorted(tokens)}: give each of them once")
     for request in metadata.open_requests():
         taken = sorted(set(tokens).intersection(request.tokens))
-        require(not taken, "tokens-taken", f"tokens {taken} are asked for by request {request.request_id}")
+        require(not taken, Code.TOKENS_TAKEN, f"tokens {taken} are asked for by request {request.request_id}")
     allowed(metadata, lambda state: checks.tokens_free(state, tokens, () if exempt is None else (exempt,)))

@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events.plans import begun, check_plan, plan_of
 from epochlake.metastore.metadata.events.replicas import require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request, ring_state, with_ring_state, with_session
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.replication import replication_path
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step
 from epochlake.placement.ring.steps import advanced, next_step, retreated
@@ -44,22 +45,24 @@ class RequestReplication(Event, frozen=True):
         current = metadata.keyspace(self.keyspace)
         require(
             current.placement is PlacementKind.RING,
-            "unsupported-placement",
+            Code.UNSUPPORTED_PLACEMENT,
             f"keyspace {self.keyspace!r} has {current.placement} placement: only the replication of a ring keyspace "
             "can be changed",
         )
-        require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
+        require(
+            self.request_id not in metadata.requests, Code.REQUEST_EXISTS, f"request {self.request_id} exists already"
+        )
         for request in metadata.open_requests():
             require(
                 request.keyspace != self.keyspace,
-                "request-in-the-way",
+                Code.REQUEST_IN_THE_WAY,
                 f"request {request.request_id} changes the replication of keyspace {self.keyspace!r} already "
                 f"({request.state}): wait for it, or cancel it",
             )
         wanted = require_replication(self.keyspace, self.strategy, self.replication)
         require(
             wanted != replication_of(current.strategy, current.replication),
-            "nothing-to-do",
+            Code.NOTHING_TO_DO,
             f"keyspace {self.keyspace!r} has this replication already",
         )
         if not self.force:
@@ -95,17 +98,17 @@ class PrepareOperation(Event, frozen=True):
         request = metadata.request(self.request_id)
         require(
             request.kind is RequestKind.KEYSPACE_RF_CHANGE,
-            "wrong-request",
+            Code.WRONG_REQUEST,
             f"request {self.request_id} is a {request.kind}: its operation begins when it is started",
         )
         require(
             request.state is RequestState.RUNNING,
-            "wrong-state",
+            Code.WRONG_STATE,
             f"request {self.request_id} is {request.state}, not running",
         )
         require_not_paused(request)
         under_way = operation_of_request(metadata, self.request_id)
-        require(under_way is None, "operation-in-the-way", f"{under_way} is in flight: one at a time")
+        require(under_way is None, Code.OPERATION_IN_THE_WAY, f"{under_way} is in flight: one at a time")
         plan = plan_of(self.attachment)
         current = metadata.schema.keyspaces[request.keyspace]
         path = replication_path(
@@ -115,12 +118,12 @@ class PrepareOperation(Event, frozen=True):
         require(
             (plan.kind, plan.keyspace) == (OperationKind.CHANGE_REPLICATION, request.keyspace)
             and plan.operation_id.rpartition("/")[0] == self.request_id,
-            "invalid-event",
+            Code.INVALID_EVENT,
             f"{plan} is not one of request {self.request_id}",
         )
         require(
             [plan.replication] == path[:1],
-            "stale-plan",
+            Code.STALE_PLAN,
             f"{plan} is not the next step to what request {self.request_id} asks for: plan it again",
         )
         check_plan(metadata, plan)
@@ -145,22 +148,22 @@ class AdvanceOperation(Event, frozen=True):
         request = metadata.requests[metadata.rings.running[self.operation_id].request_id]
         require(
             not operation.cancelling and request.state is RequestState.RUNNING,
-            "cancelling",
+            Code.CANCELLING,
             f"request {request.request_id} is {request.state}: {with_names(metadata, str(operation))} only goes back",
         )
         require(
             next_step(operation) is self.step,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"the next step of {with_names(metadata, str(operation))} is {next_step(operation)}, not {self.step}",
         )
         require(
             bool(self.session) == (self.step is Step.START),
-            "wrong-session",
+            Code.WRONG_SESSION,
             f"START of {self.operation_id} opens a session, and no other step does",
         )
         require(
             self.session not in metadata.open_sessions(),
-            "wrong-session",
+            Code.WRONG_SESSION,
             f"session {self.session} is open already: each has one of its own",
         )
 
@@ -187,18 +190,18 @@ class RetreatOperation(Event, frozen=True):
         named = with_names(metadata, str(operation))
         require(
             request.state is RequestState.CANCELLING,
-            "wrong-state",
+            Code.WRONG_STATE,
             f"{named} goes back only when request {request.request_id} is cancelled: it is {request.state}",
         )
         index = STEPS.index(self.step)
         require(
             index < operation.next_step,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"{self.step} of {named} is not done, or was taken back already",
         )
         require(
             index == _MID or operation.next_step <= _MID,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"MID of {named} is taken back before {self.step}, in an epoch of its own",
         )
 
@@ -222,10 +225,10 @@ class PauseRequest(Event, frozen=True):
         request = metadata.request(self.request_id)
         require(
             request.state in (RequestState.PENDING, RequestState.RUNNING),
-            "wrong-state",
+            Code.WRONG_STATE,
             f"request {self.request_id} is {request.state}: there is nothing to pause",
         )
-        require(not request.paused, "nothing-to-do", f"request {self.request_id} is paused already")
+        require(not request.paused, Code.NOTHING_TO_DO, f"request {self.request_id} is paused already")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         request = metadata.requests[self.request_id]
@@ -243,7 +246,7 @@ class ResumeRequest(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         request = metadata.request(self.request_id)
-        require(request.paused, "not-paused", f"request {self.request_id} is not paused: there is nothing to resume")
+        require(request.paused, Code.NOT_PAUSED, f"request {self.request_id} is not paused: there is nothing to resume")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         request = metadata.requests[self.request_id]
@@ -257,7 +260,7 @@ class ResumeRequest(Event, frozen=True):
 def require_not_paused(request: TopologyRequest) -> None:
     require(
         not request.paused,
-        "request-paused",
+        Code.REQUEST_PAUSED,
         f"request {request.request_id} is paused ({request.detail or 'no reason given'}): resume it first",
     )
 
@@ -266,7 +269,7 @@ def _in_flight(metadata: ClusterMetadata, operation_id: str) -> Operation:
     operation = metadata.rings.operations.get(operation_id)
     if operation is None:
         known = ", ".join(metadata.rings.operations) or "none"
-        raise Rejected("unknown-operation", f"operation {operation_id!r} is not in flight (in flight: {known})")
+        raise Rejected(Code.UNKNOWN_OPERATION, f"operation {operation_id!r} is not in flight (in flight: {known})")
     return operation
 
 

@@ -10,6 +10,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, Table, TabletOptions
 from epochlake.metastore.metadata.rules import has_tags
+from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -27,7 +28,7 @@ class SetMaintenance(Event, frozen=True):
     def check(self, metadata: ClusterMetadata) -> None:
         node = _member(metadata, self.node_id)
         state = "in" if node.maintenance else "not in"
-        require(node.maintenance != self.on, "nothing-to-do", f"node {node.name!r} is {state} maintenance already")
+        require(node.maintenance != self.on, Code.NOTHING_TO_DO, f"node {node.name!r} is {state} maintenance already")
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         node = metadata.directory.nodes[self.node_id]
@@ -50,7 +51,7 @@ class AlterNode(Event, frozen=True):
         node = _member(metadata, self.node_id)
         require(
             self.weight is None or (math.isfinite(self.weight) and 0 < self.weight <= MOST_WEIGHT),
-            "invalid-weight",
+            Code.INVALID_WEIGHT,
             f"node {node.name!r} cannot have the weight {self.weight}: give one above 0 and up to {MOST_WEIGHT:g}; "
             "a node that should get nothing is put into maintenance",
         )
@@ -59,7 +60,7 @@ class AlterNode(Event, frozen=True):
         after = self._altered(node)
         require(
             (after.weight, after.tags) != (node.weight, node.tags),
-            "nothing-to-do",
+            Code.NOTHING_TO_DO,
             f"node {node.name!r} has this weight and these tags already",
         )
         if self.tags is not None:
@@ -93,21 +94,21 @@ class AlterTable(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
-        require(table.table_id == self.table_id, "stale-plan", f"{self.name} is another table by now")
+        require(table.table_id == self.table_id, Code.STALE_PLAN, f"{self.name} is another table by now")
         placement = metadata.schema.keyspaces[table.keyspace].placement
         require(
             placement is PlacementKind.TABLETS,
-            "unsupported-placement",
+            Code.UNSUPPORTED_PLACEMENT,
             f"table {self.name} is placed on the {placement}: it has no tablets to size or to place",
         )
-        require(self.options != table.options, "nothing-to-do", f"table {self.name} has these options already")
+        require(self.options != table.options, Code.NOTHING_TO_DO, f"table {self.name} has these options already")
         _require_sizes(self.name, self.options)
         for tag in self.options.tags:
             require_name("tag", tag)
         for other in self.options.apart_from:
             require(
                 other != self.table_id and other in metadata.tablets.maps,
-                "unknown-table",
+                Code.UNKNOWN_TABLE,
                 f"table {self.name} cannot be kept apart from {other!r}: name another table with tablets, by its id",
             )
         require_enough_tagged(metadata, msgspec.structs.replace(table, options=self.options))
@@ -139,7 +140,7 @@ def require_enough_tagged(metadata: ClusterMetadata, table: Table, changed: Node
     for datacenter, wanted in metadata.schema.keyspaces[table.keyspace].replication.items():
         require(
             tagged[datacenter] >= wanted,
-            "rule-impossible",
+            Code.RULE_IMPOSSIBLE,
             f"table {table.full_name} keeps {wanted} replicas in {datacenter}, where {tagged[datacenter]} normal "
             f"node(s) would have the tags {', '.join(table.options.tags)}: tag more nodes first, or ask for fewer tags",
         )
@@ -153,7 +154,7 @@ def _require_partable(metadata: ClusterMetadata, table: Table) -> None:
         alone = sorted(rack for rack, nodes in racks.items() if nodes == 1)
         require(
             not alone,
-            "rule-impossible",
+            Code.RULE_IMPOSSIBLE,
             f"table {table.full_name} cannot be kept apart: rack {', '.join(alone)} of {datacenter} has one node only, "
             "and its replicas stay in their racks. Add a node there first",
         )
@@ -161,26 +162,26 @@ def _require_partable(metadata: ClusterMetadata, table: Table) -> None:
 
 def _member(metadata: ClusterMetadata, node_id: int) -> Node:
     node = metadata.directory.nodes.get(node_id)
-    require(node is not None, "unknown-node", f"there is no node number {node_id}")
+    require(node is not None, Code.UNKNOWN_NODE, f"there is no node number {node_id}")
     assert node is not None
-    require(node.state is not NodeState.LEFT, "wrong-state", f"node {node.name!r} has left")
+    require(node.state is not NodeState.LEFT, Code.WRONG_STATE, f"node {node.name!r} has left")
     return node
 
 
 def _require_sizes(name: str, options: TabletOptions) -> None:
     require(
         options.target_bytes is None or options.target_bytes > 0,
-        "invalid-size",
+        Code.INVALID_SIZE,
         f"table {name}: a target of {options.target_bytes} bytes for a tablet cannot be",
     )
     for count in (options.min_count, options.max_count):
         require(
             count is None or (count > 0 and count & (count - 1) == 0),
-            "invalid-tablets",
+            Code.INVALID_TABLETS,
             f"table {name}: a number of tablets is a power of two, not {count}",
         )
     require(
         options.max_count is None or options.min_count <= options.max_count,
-        "invalid-tablets",
+        Code.INVALID_TABLETS,
         f"table {name} cannot have at least {options.min_count} tablets and at most {options.max_count}",
     )

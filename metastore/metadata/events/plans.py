@@ -16,6 +16,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
 from epochlake.placement.errors import InvariantViolated
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.checks import depends_on, ranges_free, settings_free
 from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.errors import PlanRejected
@@ -36,11 +37,11 @@ def plan_of(attachment: bytes) -> Operation:
     try:
         operation = decode_operation(attachment)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise Rejected("invalid-event", f"the plan of the event cannot be read: {error}") from error
+        raise Rejected(Code.INVALID_EVENT, f"the plan of the event cannot be read: {error}") from error
     whole = all(len(deltas) == len(STEPS) for deltas in operation.deltas.values())
     require(
         whole and operation.next_step == 0 and not operation.cancelling,
-        "invalid-event",
+        Code.INVALID_EVENT,
         f"the plan of the event is not one of {len(STEPS)} steps of which none is done",
     )
     return operation
@@ -71,7 +72,7 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
     own = set(operation.deltas) if operation.previous is not None else set()
     require(
         set(operation.deltas) == (own or set(state.placements)),
-        "stale-plan",
+        Code.STALE_PLAN,
         f"{with_names(metadata, str(operation))} was planned for other replication settings than there are now: "
         "plan it again",
     )
@@ -81,10 +82,10 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
         fits = settles(accepted(state, operation))
     except InvariantViolated as error:
         reason = f"{with_names(metadata, str(operation))} was planned on old metadata: {error} Plan it again"
-        raise Rejected("stale-plan", reason) from error
+        raise Rejected(Code.STALE_PLAN, reason) from error
     require(
         fits,
-        "stale-plan",
+        Code.STALE_PLAN,
         f"{with_names(metadata, str(operation))} was planned on old metadata, and would not lead to the placement that "
         "the strategy gives to the ring after it: plan it again",
     )
@@ -97,7 +98,7 @@ def _require_no_lost(metadata: ClusterMetadata, operation: Operation) -> None:
     for node in metadata.directory.nodes.values():
         require(
             not (node.lost and depends_on(operation, node.node_id)),
-            "lost",
+            Code.LOST,
             f"{with_names(metadata, str(operation))} counts on node {node.name!r}, whose storage is declared lost: it "
             "goes on when that node is removed or replaced",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.events.base import require
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.placements import Assignment, Placements, calculated, settled
 from epochlake.placement.ring.state import RingState
 from epochlake.placement.ring.strategies import SIMPLE, Replication
@@ -38,20 +39,20 @@ def check_recorded(state: RingState, setting: Replication, attachment: bytes) ->
     """
     require(
         setting not in state.placements,
-        "invalid-event",
+        Code.INVALID_EVENT,
         "the event records a placement that the ring has already",
     )
     replicas, owners = decode_replicas(attachment), state.tokens()
     require(
         len(replicas) == len(state.ring().starts) and bool(np.isin(replicas, [NO_REPLICA, *owners]).all()),
-        "stale-plan",
+        Code.STALE_PLAN,
         "the placement that the event records is not one of the ring of now: let the committer record it",
     )
     ordered = np.sort(replicas, axis=1)
     doubled = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_REPLICA)
     require(
         not doubled.any() and _has_factors(state, setting, replicas, list(owners)),
-        "invalid-event",
+        Code.INVALID_EVENT,
         "the placement that the event records does not have the replicas that the keyspace asks for",
     )
 

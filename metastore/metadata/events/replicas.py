@@ -14,6 +14,7 @@ from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, RequestKind, TopologyRequest
 from epochlake.metastore.metadata.rings import ring_state
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.state import RingState
 from epochlake.placement.ring.strategies import SIMPLE, Replication, replication_of
@@ -32,14 +33,14 @@ _JOINING = (NodeState.NONE, NodeState.BOOTSTRAPPING)
 def require_replication(keyspace: str, strategy: str, replication: dict[str, int]) -> Replication:
     """The setting that a keyspace asks for. Raises Rejected when it is none, or keeps no replica."""
     for name, wanted in replication.items():
-        require(wanted >= 0, "invalid-replication", f"{name}={wanted}: a replication factor is 0 or more")
+        require(wanted >= 0, Code.INVALID_REPLICATION, f"{name}={wanted}: a replication factor is 0 or more")
     try:
         setting = replication_of(strategy, replication)
     except InvalidRequest as error:
-        raise Rejected("invalid-replication", f"keyspace {keyspace!r}: {error}") from error
+        raise Rejected(Code.INVALID_REPLICATION, f"keyspace {keyspace!r}: {error}") from error
     require(
         setting.total > 0,
-        "no-replicas",
+        Code.NO_REPLICAS,
         f"keyspace {keyspace!r} asks for no replica anywhere: give a replication such as dc1=3",
     )
     return setting
@@ -55,7 +56,7 @@ def require_enough_nodes(metadata: ClusterMetadata, keyspace: str, setting: Repl
         joining = sum(node.state in _JOINING for node in here)
         require(
             wanted <= normal,
-            "replication-too-high",
+            Code.REPLICATION_TOO_HIGH,
             f"keyspace {keyspace!r} asks for {wanted} replicas in {where}, which has {normal} normal node(s)"
             + (f" and {joining} still joining: run `epochlake coordinator run --until-idle`" if joining else "")
             + ("" if joining else ": add nodes, or ask for less"),
@@ -93,14 +94,14 @@ def _tablets_kept(metadata: ClusterMetadata, leaving: Node, others: set[int], ke
     ]
     if wanted > len(staying):
         raise Rejected(
-            "too-few-nodes",
+            Code.TOO_FEW_NODES,
             f"without node {leaving.name!r} datacenter {leaving.datacenter} would have {len(staying)} normal "
             f"node(s), but keyspace {keyspace!r} keeps {wanted} replicas there: add a node first",
         )
     racks = {node.rack for node in staying}
     if len(racks) < min(wanted, len(racks | {leaving.rack})):
         raise Rejected(
-            "rack-needed",
+            Code.RACK_NEEDED,
             f"node {leaving.name!r} is the last normal one of rack {leaving.rack}, and keyspace {keyspace!r} "
             f"keeps {wanted} replicas in {leaving.datacenter}, which would have {len(racks)} rack(s) without it: "
             "its tablets could only go where a rack holds one of their replicas already. Add a node to the rack, "

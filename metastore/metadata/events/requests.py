@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.events.plans import allowed, begun, check_plan
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes_without
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.rings import operation_of_request, ring_state
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step
@@ -79,21 +80,23 @@ class RequestTopology(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         node = metadata.directory.nodes.get(self.node_id)
-        require(node is not None, "unknown-node", f"there is no node number {self.node_id}")
+        require(node is not None, Code.UNKNOWN_NODE, f"there is no node number {self.node_id}")
         assert node is not None
         kind = self.kind_of_request
-        require(kind in _ASKED_OF_A_NODE, "wrong-request", f"a {kind} is not asked for this way")
+        require(kind in _ASKED_OF_A_NODE, Code.WRONG_REQUEST, f"a {kind} is not asked for this way")
         require(
             node.state is NodeState.NORMAL or (kind is RequestKind.REMOVE and node.state is not NodeState.LEFT),
-            "wrong-state",
+            Code.WRONG_STATE,
             f"node {node.name!r} is {node.state}: only a normal node can {kind}{_instead(node)}",
         )
-        require(self.request_id not in metadata.requests, "request-exists", f"request {self.request_id} exists already")
+        require(
+            self.request_id not in metadata.requests, Code.REQUEST_EXISTS, f"request {self.request_id} exists already"
+        )
         require(
             not (self.tokens and kind is not RequestKind.MOVE)
             and not (self.source_datacenter and kind is not RequestKind.REBUILD)
             and not (self.force and kind not in GOING),
-            "wrong-option",
+            Code.WRONG_OPTION,
             f"a {kind} of node {node.name!r}: tokens are for a move, a source datacenter is for a rebuild, and force "
             "is for a leave or a remove",
         )
@@ -102,12 +105,12 @@ class RequestTopology(Event, frozen=True):
             return
         require(
             not (self.takes_back or self.takes_over or self.declares_lost),
-            "wrong-option",
+            Code.WRONG_OPTION,
             f"a {kind} of node {node.name!r} ends nothing else",
         )
         require(
             not node.lost,
-            "lost",
+            Code.LOST,
             f"the storage of node {node.name!r} is declared lost: it can only be removed or replaced",
         )
         require_no_open_request(metadata, node)
@@ -141,7 +144,7 @@ class RequestTopology(Event, frozen=True):
         require_tokens_free(metadata, self.tokens, node.node_id)
         require(
             tuple(sorted(self.tokens)) != node.tokens or not node.tokens,
-            "tokens-unchanged",
+            Code.TOKENS_UNCHANGED,
             f"node {node.name!r} owns just these tokens already: choose others",
         )
 
@@ -149,7 +152,7 @@ class RequestTopology(Event, frozen=True):
         source = self.source_datacenter
         require(
             not source or any(node.datacenter == source for node in metadata.directory.members()),
-            "unknown-datacenter",
+            Code.UNKNOWN_DATACENTER,
             f"there is no node in datacenter {source!r} to rebuild from",
         )
         # What is in flight now may have ended when the request is started.
@@ -201,14 +204,14 @@ class StartRequest(Event, frozen=True):
         request = metadata.request(self.request_id)
         require(
             request.state is RequestState.PENDING,
-            "wrong-state",
+            Code.WRONG_STATE,
             f"request {self.request_id} is {request.state}, not pending",
         )
         require_not_paused(request)
         if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
             require(
                 not self.attachment,
-                "invalid-event",
+                Code.INVALID_EVENT,
                 f"request {self.request_id} changes a replication: its steps are prepared one by one, once it runs",
             )
             return
@@ -222,7 +225,7 @@ class StartRequest(Event, frozen=True):
             replaced = metadata.directory.nodes[node.replaces]
             require(
                 replaced.state is NodeState.NORMAL,
-                "wrong-state",
+                Code.WRONG_STATE,
                 f"node {replaced.name!r} is {replaced.state}: it is replaced when the request that it takes part in "
                 "has ended",
             )
@@ -232,7 +235,7 @@ class StartRequest(Event, frozen=True):
     def _check_plan(self, metadata: ClusterMetadata, request: TopologyRequest, node: Node) -> None:
         require(
             bool(self.attachment) or not (metadata.rings.placements or request.kind is RequestKind.MOVE),
-            "plan-needed",
+            Code.PLAN_NEEDED,
             f"request {self.request_id} needs a plan of the ranges that change hands: there are keyspaces on the ring, "
             "or it is about nothing else",
         )
@@ -243,17 +246,17 @@ class StartRequest(Event, frozen=True):
         replaced = node.replaces if request.kind is RequestKind.REPLACE else None
         require(
             _outline(plan) == (self.request_id, request.kind.value, node.node_id, replaced, ""),
-            "invalid-event",
+            Code.INVALID_EVENT,
             f"{plan} is not what request {self.request_id} asks for: a {request.kind} of node {node.node_id}",
         )
         require(
             not request.tokens or plan.tokens == request.tokens,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"request {self.request_id} asks for tokens {list(request.tokens)}, the plan has {list(plan.tokens)}",
         )
         require(
             plan.datacenter == request.source_datacenter,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"request {self.request_id} asks for datacenter {request.source_datacenter!r} as the source, the plan has "
             f"{plan.datacenter!r}",
         )
@@ -306,13 +309,13 @@ class FinishRequest(Event, frozen=True):
             return
         require(
             request.state in (RequestState.RUNNING, RequestState.CANCELLING),
-            "wrong-state",
+            Code.WRONG_STATE,
             f"request {self.request_id} is {request.state}, not running",
         )
         operation = operation_of_request(metadata, self.request_id)
         require(
             operation is None,
-            "operation-in-flight",
+            Code.OPERATION_IN_FLIGHT,
             f"{operation} is in flight: request {self.request_id} ends after it",
         )
         if request.state is RequestState.CANCELLING:
@@ -322,7 +325,7 @@ class FinishRequest(Event, frozen=True):
             reached = replication_of(keyspace.strategy, keyspace.replication)
             require(
                 reached == replication_of(request.strategy, request.replication),
-                "replication-not-reached",
+                Code.REPLICATION_NOT_REACHED,
                 f"keyspace {keyspace.name!r} has {keyspace.strategy} {keyspace.replication}: request "
                 f"{self.request_id} asks for {request.strategy} {request.replication}",
             )
@@ -330,7 +333,7 @@ class FinishRequest(Event, frozen=True):
         waiting = metadata.replicas_in_use(volumes_given_up(metadata, request))
         require(
             not waiting or _is_given_up(metadata, request),
-            "replicas-left",
+            Code.REPLICAS_LEFT,
             f"{len(waiting)} tablets still have a replica on the node that request {self.request_id} gives up",
         )
 
@@ -395,7 +398,7 @@ def _require_at_rest(metadata: ClusterMetadata, asking: TopologyRequest, node: N
     for request in metadata.open_requests():
         require(
             request.request_id == asking.request_id or request.node_id != node.node_id,
-            "request-in-the-way",
+            Code.REQUEST_IN_THE_WAY,
             f"node {node.name!r} is still in request {request.request_id} ({request.kind}, {request.state}), which "
             "ends first",
         )

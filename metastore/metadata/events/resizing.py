@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import TableId
+from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import MAX_TABLET_BITS
@@ -36,28 +37,28 @@ class DecideResize(Event, frozen=True):
         name = metadata.schema.tables[self.table_id].full_name
         require(
             self.resize_seq_number == tablet_map.resize_seq_number + 1,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"decision {self.resize_seq_number} about {name} was planned on old metadata: the newest one is "
             f"{tablet_map.resize_seq_number}",
         )
         require(
             self.resize_type != tablet_map.resize_type,
-            "nothing-to-do",
+            Code.NOTHING_TO_DO,
             f"the tablets of {name} are under the decision {tablet_map.resize_type!r} already",
         )
         require(
             Resize.NONE in (self.resize_type, tablet_map.resize_type),
-            "resize-in-the-way",
+            Code.RESIZE_IN_THE_WAY,
             f"a {tablet_map.resize_type} of {name} is going on: revoke it before a {self.resize_type} is decided",
         )
         require(
             self.resize_type is not Resize.SPLIT or tablet_map.count < 1 << MAX_TABLET_BITS,
-            "too-many-tablets",
+            Code.TOO_MANY_TABLETS,
             f"{name} has {tablet_map.count} tablets: there can be no more",
         )
         require(
             self.resize_type is not Resize.MERGE or tablet_map.count > 1,
-            "too-few-tablets",
+            Code.TOO_FEW_TABLETS,
             f"{name} has a single tablet: there is nothing to merge",
         )
 
@@ -85,20 +86,20 @@ class FinishResize(Event, frozen=True):
         name = metadata.schema.tables[self.table_id].full_name
         require(
             tablet_map.resize_type != Resize.NONE and self.resize_seq_number == tablet_map.resize_seq_number,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"decision {self.resize_seq_number} about {name} is not in force: the newest one is "
             f"{tablet_map.resize_seq_number} ({tablet_map.resize_type})",
         )
         moving = sum(key[0] == self.table_id for key in metadata.tablets.transitions)
         require(
             not moving,
-            "transition-in-the-way",
+            Code.TRANSITION_IN_THE_WAY,
             f"{moving} tablets of {name} are in transition: their numbers cannot change before that ends",
         )
         apart = tablet_map.siblings_apart() if tablet_map.resize_type == Resize.MERGE else ()
         require(
             not len(apart),
-            "siblings-apart",
+            Code.SIBLINGS_APART,
             f"{len(apart)} pairs of tablets of {name} are not on the same volumes: they are co-located before a merge",
         )
 
@@ -118,7 +119,7 @@ _DONE = {Resize.SPLIT: "split", Resize.MERGE: "merged"}
 
 def _map_of(metadata: ClusterMetadata, table_id: TableId) -> TabletMap:
     tablet_map = metadata.tablets.maps.get(table_id)
-    require(tablet_map is not None, "unknown-table", f"there is no table with tablets with id {table_id}")
+    require(tablet_map is not None, Code.UNKNOWN_TABLE, f"there is no table with tablets with id {table_id}")
     assert tablet_map is not None
     return tablet_map
 

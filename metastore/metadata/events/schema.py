@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.events.recorded_placements import check_record
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.rings import replication_setting, ring_state, with_ring_state
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, replication_of
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 
@@ -40,10 +41,12 @@ class CreateKeyspace(Event, frozen=True):
     def check(self, metadata: ClusterMetadata) -> None:
         new = self.keyspace
         require_name("keyspace", new.name)
-        require(new.name not in metadata.schema.keyspaces, "keyspace-exists", f"keyspace {new.name!r} exists already")
+        require(
+            new.name not in metadata.schema.keyspaces, Code.KEYSPACE_EXISTS, f"keyspace {new.name!r} exists already"
+        )
         require(
             new.placement is PlacementKind.RING or new.strategy == NETWORK_TOPOLOGY,
-            "unsupported-placement",
+            Code.UNSUPPORTED_PLACEMENT,
             f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported; "
             f"use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
@@ -54,7 +57,9 @@ class CreateKeyspace(Event, frozen=True):
             if self.attachment:
                 check_recorded(ring_state(metadata), setting, self.attachment)
             return
-        require(not self.attachment, "invalid-event", f"keyspace {new.name!r} is not on the ring: it has no placement")
+        require(
+            not self.attachment, Code.INVALID_EVENT, f"keyspace {new.name!r} is not on the ring: it has no placement"
+        )
 
     def completed(self, metadata: ClusterMetadata) -> CreateKeyspace:
         if self.attachment or self.keyspace.placement is not PlacementKind.RING:
@@ -91,11 +96,13 @@ class DropKeyspace(Event, frozen=True):
     def check(self, metadata: ClusterMetadata) -> None:
         metadata.keyspace(self.name)
         tables = [t.full_name for t in metadata.schema.tables.values() if t.keyspace == self.name]
-        require(not tables, "keyspace-not-empty", f"keyspace {self.name!r} has tables ({', '.join(tables)}): drop them")
+        require(
+            not tables, Code.KEYSPACE_NOT_EMPTY, f"keyspace {self.name!r} has tables ({', '.join(tables)}): drop them"
+        )
         for request in metadata.open_requests():
             require(
                 request.keyspace != self.name,
-                "request-in-the-way",
+                Code.REQUEST_IN_THE_WAY,
                 f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state}): "
                 "wait for it, or cancel it",
             )
@@ -132,16 +139,16 @@ class CreateTable(Event, frozen=True):
         keyspace = metadata.keyspace(table.keyspace)
         require_name("table", table.name)
         require(
-            table.full_name not in metadata.schema.by_name, "table-exists", f"table {table.full_name} exists already"
+            table.full_name not in metadata.schema.by_name, Code.TABLE_EXISTS, f"table {table.full_name} exists already"
         )
         require(
-            table.table_id not in metadata.schema.tables, "table-exists", f"table id {table.table_id} exists already"
+            table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
         )
         _check_columns(table)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,
-                "invalid-tablets",
+                Code.INVALID_TABLETS,
                 f"keyspace {keyspace.name!r} is on the ring: its tables have no tablets",
             )
             _require_no_operation_on(metadata, keyspace.name)
@@ -149,7 +156,7 @@ class CreateTable(Event, frozen=True):
         replicas = decode_replicas(self.attachment)
         require(
             len(replicas) == self.tablet_count > 0 and self.tablet_count & (self.tablet_count - 1) == 0,
-            "invalid-tablets",
+            Code.INVALID_TABLETS,
             f"a table has 2^k tablets, not {self.tablet_count}",
         )
         _check_replicas(metadata, keyspace, replicas)
@@ -179,11 +186,11 @@ class DropTable(Event, frozen=True):
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
-        require(table.table_id == self.table_id, "stale-plan", f"{self.name} is another table by now")
+        require(table.table_id == self.table_id, Code.STALE_PLAN, f"{self.name} is another table by now")
         moving = sum(key[0] == self.table_id for key in metadata.tablets.transitions)
         require(
             not moving,
-            "transition-in-the-way",
+            Code.TRANSITION_IN_THE_WAY,
             f"{moving} tablets of {self.name} are in transition: wait, or run the coordinator until it is idle",
         )
         if metadata.is_on_ring(self.table_id):
@@ -210,7 +217,7 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
     operation = next(iter(metadata.rings.operations.values()), None)
     require(
         operation is None,
-        "operation-in-the-way",
+        Code.OPERATION_IN_THE_WAY,
         f"keyspace {name!r} cannot be made while ranges change hands: {with_names(metadata, str(operation))} is in "
         "flight. Wait for it",
     )
@@ -218,7 +225,7 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
         node = metadata.directory.nodes.get(request.node_id)
         require(
             request.kind not in GOING or request.started_epoch is None or node is None or not node.tokens,
-            "request-in-the-way",
+            Code.REQUEST_IN_THE_WAY,
             f"keyspace {name!r} cannot be made while node {node.name if node else ''!r} is on its way out without a "
             f"plan of its ranges ({request.kind} {request.request_id}): wait for it, or cancel it",
         )
@@ -226,7 +233,7 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
     without = sorted(node.name for node in staying if not node.tokens)
     require(
         not without,
-        "no-tokens",
+        Code.NO_TOKENS,
         f"keyspace {name!r} cannot be on the ring: {', '.join(without)} own(s) no tokens. Give them some with "
         "`epochlake node move`, or let them leave",
     )
@@ -240,7 +247,7 @@ def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None
     for operation in metadata.rings.operations.values():
         require(
             setting not in operation.deltas,
-            "operation-in-the-way",
+            Code.OPERATION_IN_THE_WAY,
             f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}: wait "
             "for it, or cancel it",
         )
@@ -255,7 +262,7 @@ def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
         changes = any(len(d.reads.starts) or len(d.writes.starts) for d in operation.deltas.get(setting, ()))
         require(
             not changes,
-            "operation-in-the-way",
+            Code.OPERATION_IN_THE_WAY,
             f"{with_names(metadata, str(operation))} is in flight, and changes where the rows of keyspace {keyspace!r} "
             "are: wait for it, or cancel it",
         )
@@ -263,38 +270,38 @@ def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
 
 def _check_columns(table: Table) -> None:
     names = [column.name for column in table.columns]
-    require(bool(names), "no-columns", f"table {table.full_name} has no column")
+    require(bool(names), Code.NO_COLUMNS, f"table {table.full_name} has no column")
     lowered = [name.lower() for name in names]
     for name in names:
-        require(lowered.count(name.lower()) == 1, "column-exists", f"table {table.full_name}: column {name!r} twice")
+        require(lowered.count(name.lower()) == 1, Code.COLUMN_EXISTS, f"table {table.full_name}: column {name!r} twice")
         require(
             not name.startswith(RESERVED_PREFIX),
-            "reserved-name",
+            Code.RESERVED_NAME,
             f"column {name!r}: names that begin with '_' are kept for _token, _written_at, _deleted and their like",
         )
     by_name = {column.name: column for column in table.columns}
     require(
-        bool(table.primary_key), "no-primary-key", f"table {table.full_name} needs a primary key: it gives the token"
+        bool(table.primary_key), Code.NO_PRIMARY_KEY, f"table {table.full_name} needs a primary key: it gives the token"
     )
     require(
         len(set(table.primary_key)) == len(table.primary_key),
-        "column-exists",
+        Code.COLUMN_EXISTS,
         f"table {table.full_name}: the primary key ({', '.join(table.primary_key)}) names a column twice",
     )
     for name in table.primary_key:
         column = by_name.get(name)
         require(
             column is not None,
-            "unknown-column",
+            Code.UNKNOWN_COLUMN,
             f"primary key column {name!r} is not a column of {table.full_name} ({', '.join(names)})",
         )
         assert column is not None
         require(
             not column.type.lower().startswith(NOT_A_KEY),
-            "invalid-key-type",
+            Code.INVALID_KEY_TYPE,
             f"column {name!r} of type {column.type} cannot be part of a primary key",
         )
-        require(not column.nullable, "nullable-key", f"primary key column {name!r} must be declared as not nullable")
+        require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 
 
 def _check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
@@ -308,7 +315,7 @@ def _check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.
         node = directory.node_of_volume.get(volume)
         require(
             node is not None and node.state is NodeState.NORMAL,
-            "stale-plan",
+            Code.STALE_PLAN,
             f"volume {volume} is not one of a normal node",
         )
         assert node is not None
@@ -317,12 +324,12 @@ def _check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.
             datacenter_of[volume] = datacenters.index(node.datacenter)
     owners = np.sort(np.where(replicas == NO_REPLICA, -1, node_of[replicas]), axis=1)
     doubled = (owners[:, 1:] == owners[:, :-1]) & (owners[:, 1:] != -1)
-    require(not doubled.any(), "invalid-tablets", "a tablet has two replicas on one node")
+    require(not doubled.any(), Code.INVALID_TABLETS, "a tablet has two replicas on one node")
     places = np.where(replicas == NO_REPLICA, -1, datacenter_of[replicas])
     for index, datacenter in enumerate(datacenters):
         wrong = np.flatnonzero((places == index).sum(axis=1) != keyspace.replication[datacenter])
         require(
             not len(wrong),
-            "invalid-tablets",
+            Code.INVALID_TABLETS,
             f"{len(wrong)} tablets do not have {keyspace.replication[datacenter]} replicas in {datacenter}",
         )

@@ -13,6 +13,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import Node, NodeState, TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.metadata.rules import has_tags
+from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import (
     OUTCOME_NEW,
     OUTCOME_OLD,
@@ -43,54 +44,54 @@ class StartTransitions(Event, frozen=True):
     transitions: tuple[NewTransition, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.transitions), "nothing-to-do", "no transition was given")
+        require(bool(self.transitions), Code.NOTHING_TO_DO, "no transition was given")
         keys = [(new.table_id, new.tablet) for new in self.transitions]
-        require(len(set(keys)) == len(keys), "transition-in-the-way", "a tablet is named twice")
+        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
         for new in self.transitions:
             self._check_one(metadata, new)
 
     def _check_one(self, metadata: ClusterMetadata, new: NewTransition) -> None:
         tablet_map = metadata.tablets.maps.get(new.table_id)
-        require(tablet_map is not None, "unknown-table", f"there is no table with id {new.table_id}")
+        require(tablet_map is not None, Code.UNKNOWN_TABLE, f"there is no table with id {new.table_id}")
         assert tablet_map is not None
         name = f"tablet {new.tablet} of {metadata.schema.tables[new.table_id].full_name}"
-        require(0 <= new.tablet < tablet_map.count, "unknown-tablet", f"there is no {name}")
+        require(0 <= new.tablet < tablet_map.count, Code.UNKNOWN_TABLET, f"there is no {name}")
         current = metadata.tablets.transitions.get((new.table_id, new.tablet))
         require(
             current is None,
-            "transition-in-the-way",
+            Code.TRANSITION_IN_THE_WAY,
             f"{name} is in transition already ({current.kind if current else ''}, {current.stage if current else ''})",
         )
         replicas = tablet_map.replicas(new.tablet)
         directory = metadata.directory
-        require(new.leaving in replicas, "not-a-replica", f"volume {new.leaving} is no replica of {name}")
-        require(new.pending not in replicas, "is-a-replica", f"volume {new.pending} is a replica of {name} already")
+        require(new.leaving in replicas, Code.NOT_A_REPLICA, f"volume {new.leaving} is no replica of {name}")
+        require(new.pending not in replicas, Code.IS_A_REPLICA, f"volume {new.pending} is a replica of {name} already")
         target = directory.node_of_volume.get(new.pending)
-        require(target is not None, "unknown-volume", f"there is no volume {new.pending}")
+        require(target is not None, Code.UNKNOWN_VOLUME, f"there is no volume {new.pending}")
         assert target is not None
         require(
             target.state is NodeState.NORMAL,
-            "wrong-state",
+            Code.WRONG_STATE,
             f"{name} cannot go to node {target.name!r}, which is {target.state}",
         )
-        require(not target.lost, "lost", f"{name} cannot go to node {target.name!r}: its storage is declared lost")
+        require(not target.lost, Code.LOST, f"{name} cannot go to node {target.name!r}: its storage is declared lost")
         source = directory.node_of_volume[new.leaving]
         if target.node_id != source.node_id:
             _require_may_get(metadata, new, target, name)
         staying = {directory.node_of_volume[r].node_id for r in replicas if r != new.leaving}
         require(
             target.node_id not in staying,
-            "replica-on-node",
+            Code.REPLICA_ON_NODE,
             f"{name} has a replica on node {target.name!r} already",
         )
         require(
             target.datacenter == source.datacenter,
-            "wrong-datacenter",
+            Code.WRONG_DATACENTER,
             f"{name} cannot go from datacenter {source.datacenter} to {target.datacenter}",
         )
         require(
             (new.kind is Kind.INTRANODE_MIGRATION) == (source.node_id == target.node_id),
-            "wrong-kind",
+            Code.WRONG_KIND,
             f"{name}: a {new.kind} from node {source.name!r} to node {target.name!r} cannot be",
         )
 
@@ -138,24 +139,24 @@ class AdvanceTransitions(Event, frozen=True):
     changes: tuple[StageChange, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.changes), "nothing-to-do", "no stage change was given")
+        require(bool(self.changes), Code.NOTHING_TO_DO, "no stage change was given")
         keys = [(change.table_id, change.tablet) for change in self.changes]
-        require(len(set(keys)) == len(keys), "transition-in-the-way", "a tablet is named twice")
+        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
         for change in self.changes:
             stage = _stage_of(metadata, (change.table_id, change.tablet))
             require(
                 stage is change.from_stage,
-                "stale-plan",
+                Code.STALE_PLAN,
                 f"tablet {change.tablet} of {change.table_id} is in stage {stage}, not {change.from_stage}",
             )
             require(
                 may_follow(change.from_stage, change.to_stage),
-                "wrong-stage",
+                Code.WRONG_STAGE,
                 f"stage {change.to_stage} cannot follow {change.from_stage}",
             )
             require(
                 (change.session is not None) == (change.to_stage in SESSION_STAGES),
-                "wrong-session",
+                Code.WRONG_SESSION,
                 f"stage {change.to_stage} {'needs' if change.to_stage in SESSION_STAGES else 'has no'} session",
             )
 
@@ -185,13 +186,13 @@ class FinishTransitions(Event, frozen=True):
     tablets: tuple[TabletKey, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.tablets), "nothing-to-do", "no tablet was given")
-        require(len(set(self.tablets)) == len(self.tablets), "transition-in-the-way", "a tablet is named twice")
+        require(bool(self.tablets), Code.NOTHING_TO_DO, "no tablet was given")
+        require(len(set(self.tablets)) == len(self.tablets), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
         for key in self.tablets:
             stage = _stage_of(metadata, key)
             require(
                 stage in OUTCOME_NEW | OUTCOME_OLD,
-                "wrong-stage",
+                Code.WRONG_STAGE,
                 f"tablet {key[1]} of {key[0]} is in stage {stage}: its transition cannot end there",
             )
 
@@ -216,13 +217,13 @@ def _require_may_get(metadata: ClusterMetadata, new: NewTransition, target: Node
     """That a node may get a replica: it is not in maintenance, and has the tags that the table asks for."""
     require(
         not target.maintenance,
-        "in-maintenance",
+        Code.IN_MAINTENANCE,
         f"{name} cannot go to node {target.name!r}, which is in maintenance: it gets no new replicas",
     )
     table = metadata.schema.tables[new.table_id]
     require(
         has_tags(table, target),
-        "placement-rule",
+        Code.PLACEMENT_RULE,
         f"{name} cannot go to node {target.name!r}: its table asks for nodes with the tags "
         f"{', '.join(table.options.tags)}",
     )
@@ -230,6 +231,6 @@ def _require_may_get(metadata: ClusterMetadata, new: NewTransition, target: Node
 
 def _stage_of(metadata: ClusterMetadata, key: TabletKey) -> Stage:
     transition = metadata.tablets.transitions.get(key)
-    require(transition is not None, "no-transition", f"tablet {key[1]} of {key[0]} is not in transition")
+    require(transition is not None, Code.NO_TRANSITION, f"tablet {key[1]} of {key[0]} is not in transition")
     assert transition is not None
     return transition.stage
