@@ -8,7 +8,6 @@ planned there lands, and replicas that were fenced there work again (seed 003, "
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +16,7 @@ from epochlake.jobs.coordinator.fencing import sessions_by_place
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.workers import Workers
 from epochlake.metastore import storage
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
@@ -291,8 +291,7 @@ def _fences(metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
         except EpochlakeError as error:
             return name, str(error)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return [found for found in pool.map(look, _addresses(metadata)) if found is not None]
+    return [found for found in Workers(THREADS).run(look, _addresses(metadata)) if found is not None]
 
 
 def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
@@ -310,6 +309,5 @@ def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
         outcome = raise_fence(address, metadata.fence, open_sessions=open_here)
         return f"{name}: {outcome.reason}" if isinstance(outcome, Unreachable) else None
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        outcomes = list(pool.map(fence, _addresses(metadata)))
+    outcomes = Workers(THREADS).run(fence, _addresses(metadata))
     return outcomes.count(None), [outcome for outcome in outcomes if outcome]
