@@ -17,7 +17,7 @@ import pytest
 from epochlake.jobs.replicas import encoding
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
-from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.reading import read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
@@ -119,7 +119,7 @@ def test_ranges_of_any_size_get_files_of_their_own_that_their_tasks_store_in_tok
     ends = highs(lows)
     labels = tuple(range_label(*window) for window in zip(lows.tolist(), ends.tolist(), strict=True))
     routes = tuple((replica,) for replica in replicas)
-    cover = Cover(lows, labels, routes, np.arange(len(lows), dtype=np.int32) % 3)
+    cover = Routing(lows, labels, routes, np.arange(len(lows), dtype=np.int32) % 3)
     staged = stage(numbers(spark, 3000), APPEND_ONLY, cover, written_at=1)
     assert sum(one.file.rows for one in staged) == 3000
     assert len({one.file.window for one in staged}) == len(staged)

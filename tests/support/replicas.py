@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import Cover
+from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -50,9 +50,9 @@ def make_replica(root: Path, volume_id: VolumeId, *, fence: int = 1, table: Tabl
     return address
 
 
-def tablets_on(count: int, routes: Mapping[int, Sequence[ReplicaAddress]]) -> Cover:
+def tablets_on(count: int, routes: Mapping[int, Sequence[ReplicaAddress]]) -> Routing:
     """How rows are staged for a table of `count` tablets: tablet -> its write replicas, none for those not named."""
-    return Cover(
+    return Routing(
         lows=np.array([tokens_of_label(tablet_label(tablet, count))[0] for tablet in range(count)], dtype=np.int64),
         labels=tuple(tablet_label(tablet, count) for tablet in range(count)),
         routes=tuple(tuple(routes.get(tablet, ())) for tablet in range(count)),
