@@ -41,15 +41,15 @@ MUTANTS = (
         "claims before the log is read",
         "metastore/committing/committer.py",
         "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
-        "        early = self._claim()\n        self._claim = lambda: early\n"
+        "        early = self._offers.claim()\n        self._offers.claim = lambda: early\n"
         "        self._follower.catch_up()\n        self._follower.require_reached(self._announced)\n",
         COMMITTER,
     ),
     Mutant(
         "claimed proposals tried again after a conflict",
         "metastore/committing/committer.py",
-        "        claims = self._claim() if looked else []\n",
-        "        self._held = [*getattr(self, '_held', []), *(self._claim() if looked else [])]\n"
+        "        claims = self._offers.claim() if looked else []\n",
+        "        self._held = [*getattr(self, '_held', []), *(self._offers.claim() if looked else [])]\n"
         "        claims = self._held\n",
         ("tests/unit/metastore/test_committer_offers.py",),
     ),
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failure is told of what somebody may still append",
-        "metastore/committing/committer.py",
+        "metastore/committing/outcomes.py",
         "                    self._follower.log.fence()\n                    self._follower.catch_up()\n",
         "                    self._follower.catch_up()\n",
         COMMITTER,
@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request id is done already, whatever it is for",
-        "metastore/committing/submissions.py",
+        "metastore/committing/outcomes.py",
         "    if submission.named and submission.is_for_another_change(entry):\n",
         "    if False:\n",
         COMMITTER,

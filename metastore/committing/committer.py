@@ -18,24 +18,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
-import msgspec
+from epochlake.metastore.committing.batches import Prepared
+from epochlake.metastore.committing.offers import Offers
+from epochlake.metastore.committing.outcomes import Outcomes, always, nothing_committed, timed_out
 from epochlake.metastore.committing.queue import CommitQueue, Meanwhile
-from epochlake.metastore.committing.submissions import (
-    Committed,
-    Planner,
-    Prepared,
-    Submission,
-    committed_at,
-    decode_proposals,
-    encode_proposals,
-    succeeded,
-    timed_out,
-)
+from epochlake.metastore.committing.submissions import Committed, Planner, Step, Submission
 from epochlake.metastore.errors import (
-    LOG_CONTRADICTS,
     CommitTimeout,
     CommitUnknown,
     CoordinationUnavailable,
@@ -43,7 +32,7 @@ from epochlake.metastore.errors import (
 )
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Position
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import Event
 from epochlake.placement.errors import EpochlakeError
@@ -64,23 +53,8 @@ WITHDRAWAL_SECONDS = 5.0
 CONTENDED_SECONDS = 0.02
 """A lock that took longer than this was waited for: then offering and claiming proposals is worth its round trips."""
 
-REMEMBERED_SECONDS = 1.0
-"""After so long without a sign of others a committer neither offers nor claims any more."""
-
 RETRY_SECONDS = 0.2
 """The pause before asking again while ZooKeeper or the storage does not answer."""
-
-
-class _Offer(msgspec.Struct, frozen=True):
-    """What was offered in one piece; `joined`: later tries of the same requests, which the offer may still commit."""
-
-    ticket: Any
-    submissions: list[Submission]
-    joined: list[Submission]
-
-    def __iter__(self) -> Iterator[Submission]:
-        yield from self.submissions
-        yield from self.joined
 
 
 class Committer:
@@ -103,13 +77,12 @@ class Committer:
         self._snapshot_every = snapshot_every
         self._waiting: deque[Submission] = deque()
         self._turn = threading.Condition()
+        self._offers = Offers(queue, self._turn)
+        self._outcomes = Outcomes(follower)
         self._leading = False
         # Used by the thread that leads only.
-        self._contended = False
-        self._others_seen = 0.0
         self._led_last = False
         self._announced: Position | None = None
-        self._offers: list[_Offer] = []
         self._told_epoch = 0
         self._obstacle = ""
 
@@ -147,14 +120,14 @@ class Committer:
             asked,
             named=request_id is not None,
         )
-        self._settle_if_known(submission)
+        self._outcomes.settle_if_known(submission)
         # Whatever happens, nobody waits for it any more afterwards: it must not be left waiting and be appended later.
         try:
             if submission.outcome is None:
                 self._wait_or_lead(submission)
         except Exception as error:
             self._take_out(submission)
-            self._conclude([submission], _always(error))
+            self._outcomes.conclude([submission], always(error))
         except BaseException:
             self._take_out(submission)
             raise
@@ -163,31 +136,9 @@ class Committer:
             raise submission.outcome
         return submission.outcome
 
-    def _settle_if_known(self, submission: Submission) -> None:
-        """A request that is known here to be in the log needs neither ZooKeeper nor storage.
-
-        A log that answers is asked all the same: it may have gone back behind the request.
-        """
-        if not submission.named or self._follower.known_request(submission.request_id) is None:
-            return
-        try:
-            with self._follower.exclusively():
-                self._follower.catch_up()
-        except LOG_CONTRADICTS as error:
-            submission.outcome = error
-            return
-        except EpochlakeError as error:
-            logger.debug("request %s is known without the log: %s", submission.request_id, error)
-        try:
-            entry = self._follower.request_entry(submission.request_id)
-        except EpochlakeError as error:
-            logger.debug("request %s is committed, what it was is not known yet: %s", submission.request_id, error)
-        else:
-            submission.outcome = None if entry is None else committed_at(submission, entry)
-
     def _wait_or_lead(self, submission: Submission) -> None:
         with self._turn:
-            self._open_offer_again(submission)
+            self._offers.join(submission)
             self._waiting.append(submission)
         while submission.outcome is None:
             with self._turn:
@@ -196,7 +147,7 @@ class Committer:
                     self._leading = True
                 gave_up = not leads and submission.outcome is None and self._wait_for_leader(submission)
             if gave_up:
-                self._conclude([submission], self._timed_out)
+                self._outcomes.conclude([submission], self._timed_out)
             if leads:
                 try:
                     self._lead(submission)
@@ -217,7 +168,7 @@ class Committer:
         if overtime < 0:
             patience = 0.0
         elif submission in self._waiting:
-            patience = WITHDRAWAL_SECONDS if submission.in_line else 0.0
+            patience = WITHDRAWAL_SECONDS if submission.offered else 0.0
         else:
             patience = GRACE_SECONDS
         if overtime < patience:
@@ -236,10 +187,10 @@ class Committer:
 
     def _lead(self, mine: Submission) -> None:
         """Take the lock once and commit what waits; on return `mine` has an outcome, or its time is not over."""
-        self._end_offers()
+        self._offers.end()
         # Who has led last has read the log to its end: it leads again at less cost than anybody else, if it is here.
-        if self._contended and not self._led_last:
-            self._offer(mine)
+        if self._offers.worthwhile and not self._led_last:
+            self._show(mine)
         self._led_last = False
         try:
             acquired = self._queue.acquire(
@@ -257,12 +208,12 @@ class Committer:
             self._obstacle = ""
         finally:
             self._take_answers()
-            self._end_offers()
+            self._offers.end()
         if not acquired:
             self._settle_overdue()
             return
         try:
-            self._look_for_others(self._queue.seconds_in_line() > CONTENDED_SECONDS)
+            self._offers.look_for_others(self._queue.seconds_in_line() > CONTENDED_SECONDS)
             if mine.outcome is not None:
                 return
             self._led_last = True
@@ -274,81 +225,25 @@ class Committer:
             self._queue.release()
 
     def _offer_in_line(self, mine: Submission) -> None:
-        self._look_for_others(True)
-        self._offer(mine)
+        self._offers.look_for_others(True)
+        self._show(mine)
 
-    def _look_for_others(self, seen: bool) -> None:
-        """Offer and claim from now on when others were `seen`, and for a while after they were seen last."""
-        if seen:
-            self._others_seen = time.monotonic()
-        self._contended = seen or time.monotonic() - self._others_seen < REMEMBERED_SECONDS
-
-    def _offer(self, mine: Submission) -> None:
-        """Show what waits here to whoever holds the lock.
-
-        Not planners: only they can plan again. And not those whose time is over before that of `mine`: the leader does
-        not come back to them in time.
-        """
-        with self._turn:
-            shown = [
-                s
-                for s in self._waiting
-                if s.planned is not None and s.expect_epoch is None and not s.in_line and s.deadline >= mine.deadline
-            ][:BATCH]
-            for submission in shown:
-                submission.in_line = True
-        if not shown:
-            return
-        ticket = self._queue.offer(encode_proposals(shown))
-        if ticket is not None:
-            self._offers.append(_Offer(ticket, shown, []))
-            return
-        for submission in shown:
-            submission.in_line = False
-
-    def _open_offer_again(self, submission: Submission) -> None:
-        """A request may come again while an offer of an earlier try can still be taken: then that offer is its own."""
-        for offer in self._offers:
-            if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
-                submission.in_line = True
-                offer.joined.append(submission)
+    def _show(self, mine: Submission) -> None:
+        self._offers.show(self._waiting, mine.deadline, BATCH)
 
     def _take_answers(self) -> None:
-        """Tell those whose offers somebody else has committed. This process reads these epochs when it needs them."""
-        told = self._queue.answers()
-        if not told:
+        """Tell those whose offers somebody else has committed."""
+        answered = self._offers.answered()
+        if not answered:
             return
         with self._turn:
-            for offer in self._offers:
-                epochs = told.get(offer.ticket, {})
-                for submission in offer.submissions:
-                    epoch = epochs.get(submission.request_id)
-                    if epoch is not None and submission.outcome is None and submission in self._waiting:
-                        self._waiting.remove(submission)
-                        submission.outcome = Committed(epoch, submission.request_id)
-                        self._told_epoch = max(self._told_epoch, epoch)
-            # What is answered was claimed, and is not there any more.
-            self._offers = [offer for offer in self._offers if any(s.outcome is None for s in offer)]
+            for submission, epoch in answered:
+                if submission.outcome is None and submission in self._waiting:
+                    self._waiting.remove(submission)
+                    submission.outcome = Committed(epoch, submission.request_id)
+                    self._told_epoch = max(self._told_epoch, epoch)
+            self._offers.forget_settled()
             self._turn.notify_all()
-
-    def _end_offers(self) -> None:
-        """Take back what was offered. An offer whose withdrawal is uncertain stays open, whoever waits for it."""
-        remaining = []
-        for offer in self._offers:
-            try:
-                untouched = self._queue.withdraw(offer.ticket)
-            except CoordinationUnavailable as error:
-                logger.debug("an offer is not taken back: %s", error)
-                remaining.append(offer)
-                continue
-            for submission in offer:
-                submission.in_doubt = submission.in_doubt or not untouched
-                submission.in_line = False
-        with self._turn:
-            self._offers = remaining
-            for offer in remaining:
-                for submission in offer:
-                    submission.in_line = True
 
     def _timed_out(self, submission: Submission) -> CommitTimeout:
         return timed_out(submission, self._obstacle)
@@ -359,54 +254,7 @@ class Committer:
             overdue = [s for s in self._waiting if s.deadline <= time.monotonic()]
             for submission in overdue:
                 self._waiting.remove(submission)
-        self._conclude(overdue, self._timed_out)
-
-    def _conclude(self, submissions: Iterable[Submission], failure: Callable[[Submission], BaseException]) -> None:
-        """Give submissions that are not waiting any more their outcome: what the log says of them, else `failure`.
-
-        A claim is made after the log was read, and the claimer's append is against what it has read then. So moving
-        the log's version makes it fail if it has not happened yet, and after that the log tells. That does not help
-        with an offer that may still be claimed: of such a one only a success can be known.
-        """
-        submissions = list(submissions)
-        if not submissions:
-            return
-        unreadable = self._look_up(submissions)
-        for submission in submissions:
-            if submission.outcome is None:
-                submission.outcome = _without_entry(submission, failure(submission), unreadable)
-
-    def _look_up(self, submissions: Sequence[Submission]) -> EpochlakeError | None:
-        """Give those that are in the log their outcome; the error when the log could not tell it of the others."""
-        unreadable: EpochlakeError | None = None
-        try:
-            with self._follower.exclusively():
-                self._follower.catch_up()
-                self._settle_committed(submissions)
-                if any(submission.in_doubt and submission.outcome is None for submission in submissions):
-                    self._follower.log.fence()
-                    self._follower.catch_up()
-        except LOG_CONTRADICTS as error:
-            # What was known before may not be in the log any more.
-            return error
-        except EpochlakeError as error:
-            unreadable = error
-        try:
-            # Also what is known without the log: it may be away, or its disk full.
-            self._settle_committed(submissions)
-        except EpochlakeError as error:
-            unreadable = unreadable or error
-        return unreadable
-
-    def _settle_committed(self, submissions: Sequence[Submission]) -> None:
-        for submission in submissions:
-            if submission.outcome is not None:
-                continue
-            epoch = self._follower.request_epoch(submission.request_id)
-            if epoch is None:
-                continue
-            entry = self._follower.request_entry(submission.request_id) if submission.named else None
-            submission.outcome = succeeded(submission, epoch) if entry is None else committed_at(submission, entry)
+        self._outcomes.conclude(overdue, self._timed_out)
 
     def _commit_waiting(self, mine: Submission) -> None:
         with self._turn:
@@ -414,7 +262,7 @@ class Committer:
         try:
             self._commit_batch(batch, mine.deadline)
         except EpochlakeError as error:
-            self._conclude([s for s in batch if s.outcome is None], _always(error))
+            self._outcomes.conclude([s for s in batch if s.outcome is None], always(error))
         except BaseException as error:
             for submission in batch:
                 interrupted = CommitUnknown(submission.request_id, f"committing was interrupted ({error!r})")
@@ -435,7 +283,7 @@ class Committer:
         while True:
             now = time.monotonic()
             overdue = [submission for submission in batch if submission.deadline <= now]
-            self._conclude(overdue, self._timed_out if trouble is None else _nothing_committed(trouble))
+            self._outcomes.conclude(overdue, self._timed_out if trouble is None else nothing_committed(trouble))
             batch = [submission for submission in batch if submission.outcome is None]
             if now >= deadline or not batch:
                 return
@@ -462,8 +310,8 @@ class Committer:
         self._follower.require_reached(self._announced)
         read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
-        looked = self._contended
-        claims = self._claim() if looked else []
+        looked = self._offers.worthwhile
+        claims = self._offers.claim() if looked else []
         # An offer of an earlier try of one's own request, by a process that is gone or cut off, is claimed and dropped.
         own = {submission.request_id for submission in batch}
         claimed = [submission for claim in claims for submission in claim if submission.request_id not in own]
@@ -474,14 +322,14 @@ class Committer:
             raise AppendConflict("a planner has read the log by itself")
         if not looked and prepared.fails_an_earlier_try():
             # Nobody else has been looked for in line: the next try does.
-            self._look_for_others(True)
+            self._offers.look_for_others(True)
             return False
         if prepared.entries:
             try:
                 self._follower.log.append(prepared.entries)
             except AppendUncertain:
                 for submission in batch:
-                    submission.in_doubt = True
+                    submission.take(Step.LOSE_ANSWER)
                 raise
             self._follower.appended(prepared.entries, prepared.metadata)
         elif prepared.fails_what_others_may_append():
@@ -491,18 +339,11 @@ class Committer:
             return True
         # The log has moved on: what somebody had taken before this try, and has not appended, cannot land any more.
         for submission in batch:
-            submission.in_doubt = False
+            submission.take(Step.MOVE_LOG)
         if prepared.entries:
             prepared.settle()
-            if claims:
-                self._queue.answer([_epochs_of(claim) for claim in claims])
+            self._offers.answer(claims)
         return bool(prepared.entries)
-
-    def _claim(self) -> list[list[Submission]]:
-        """The proposals of processes that wait for the lock; claimed after the log was read: see `_conclude`."""
-        claims = [decode_proposals(data) for data in self._queue.claim()]
-        self._look_for_others(bool(claims))
-        return claims
 
     def _compact(self) -> None:
         try:
@@ -510,39 +351,3 @@ class Committer:
                 self._follower.log.compact_if_due()
         except EpochlakeError as error:
             logger.warning("the log was not compacted: %s", error)
-
-
-def _epochs_of(claim: Sequence[Submission]) -> dict[str, int]:
-    """Which of the requests of a claim this append has committed. Of the others the owner asks the log."""
-    return {
-        submission.request_id: submission.outcome.epoch
-        for submission in claim
-        if isinstance(submission.outcome, Committed) and not submission.outcome.already
-    }
-
-
-def _without_entry(submission: Submission, failure: BaseException, unreadable: EpochlakeError | None) -> BaseException:
-    """The outcome of a submission that was not found in the log, or for which the log could not be asked."""
-    if submission.in_line:
-        return CommitUnknown(
-            submission.request_id, "it was offered to other processes, and ZooKeeper does not say who has it"
-        )
-    if submission.in_doubt and unreadable is not None:
-        return CommitUnknown(
-            submission.request_id, f"somebody may be appending it, and the log does not tell ({unreadable})"
-        )
-    if submission.named and unreadable is not None and isinstance(failure, CommitTimeout | AppendFailed):
-        # Nothing came of this try. An earlier one with the same id may be in the log.
-        return CommitUnknown(submission.request_id, f"the log does not tell whether an earlier try landed ({failure})")
-    return failure
-
-
-def _always(error: Exception) -> Callable[[Submission], Exception]:
-    return lambda _: error
-
-
-def _nothing_committed(cause: EpochlakeError) -> Callable[[Submission], CommitTimeout]:
-    def failure(submission: Submission) -> CommitTimeout:
-        return CommitTimeout(f"request {submission.request_id} was not committed in the time given: {cause}")
-
-    return failure

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from epochlake.metastore.committing.batches import Prepared
+from epochlake.metastore.committing.offers import decode_proposals
 from epochlake.metastore.committing.queue import Meanwhile
-from epochlake.metastore.committing.submissions import Committed, Prepared, Submission, decode_proposals
+from epochlake.metastore.committing.submissions import Committed, Submission
 from epochlake.metastore.errors import CommitTimeout, CommitUnknown, CoordinationUnavailable, Rejected
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.entry import Entry, Position, verify_next

@@ -77,7 +77,7 @@ class Race:
         self.queue = SteppedQueue(self.steps, lock=lock, silent_withdrawals=silent)
         self.log = SteppedLog(InMemoryLog(self.shared), self.steps)
         self.owner = Committer(Follower(self.log), self.queue, author="owner")
-        self.owner._contended = True  # so that it offers at once
+        self.owner._offers.worthwhile = True  # so that it offers at once
 
     def before(self, step: int, action: Callable[[], None]) -> None:
         self.steps.before.setdefault(step, []).append(action)

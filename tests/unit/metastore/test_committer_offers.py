@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from epochlake.metastore.committing import committer as commit
+from epochlake.metastore.committing import offers
 from epochlake.metastore.committing.committer import Committed, Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.offers import Proposal, decode_proposals, encode_proposals
 from epochlake.metastore.committing.queue import Meanwhile
-from epochlake.metastore.committing.submissions import Proposal, Submission, decode_proposals, encode_proposals
+from epochlake.metastore.committing.submissions import Submission
 from epochlake.metastore.errors import (
     CommitUnknown,
 )
@@ -85,7 +87,7 @@ def test_planners_and_expectations_and_those_with_less_time_are_not_offered(monk
         {"what": ON, "request_id": "expecting", "expect_epoch": 1, "timeout": 10},
         {"what": ON, "request_id": "hasty", "timeout": 0.5},
     ]
-    commits._contended = True
+    commits._offers.worthwhile = True
     commits._leading = True
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(outcome_of, lambda s=s: commits.commit(**s)) for s in submissions[1:]]
@@ -161,7 +163,7 @@ def test_an_offer_that_is_never_taken_back_makes_a_failure_unknown_and_no_succes
     for event, expected in ((OFF, Committed), (ON, CommitUnknown)):
         queue = SteppedQueue(Steps(), silent_withdrawals=10**6)
         commits = Committer(Follower(SteppedLog(begun(), Steps())), queue, author="a")
-        commits._contended = True
+        commits._offers.worthwhile = True
         outcome = outcome_of(lambda: commits.commit(event, timeout=0.05))  # noqa: B023
         assert isinstance(outcome, expected)
 
@@ -185,7 +187,7 @@ def test_who_has_led_last_makes_no_offer_first_and_goes_on_claiming() -> None:
 
 
 def test_others_are_forgotten_when_there_was_no_sign_of_them_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(offers, "REMEMBERED_SECONDS", 0.0)
     queue = Watched(1.0, 0.0)
     commits = Committer(Follower(begun()), queue, author="a")
     commits.commit(toggle_event(commits))

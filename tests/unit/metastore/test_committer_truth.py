@@ -10,7 +10,8 @@ import pytest
 from epochlake.metastore.committing import committer as commit
 from epochlake.metastore.committing.committer import Committed, Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
-from epochlake.metastore.committing.submissions import Submission, encode_proposals
+from epochlake.metastore.committing.offers import encode_proposals
+from epochlake.metastore.committing.submissions import Submission
 from epochlake.metastore.errors import (
     CommitTimeout,
     CommitUnknown,
@@ -145,7 +146,7 @@ def test_a_retry_is_not_told_a_failure_while_an_offer_of_the_first_try_may_still
     queue = SteppedQueue(steps, lock=(False,), silent_withdrawals=10**6)
     log = begun()
     commits = Committer(Follower(SteppedLog(log, steps)), queue, author="a")
-    commits._contended = True
+    commits._offers.worthwhile = True
     resume = ResumeChanges()
     with pytest.raises(CommitUnknown):
         commits.commit(resume, request_id="resume", timeout=0.01)
@@ -166,7 +167,7 @@ def test_an_offer_whose_withdrawal_failed_is_taken_back_before_a_rejection_is_to
     queue = SteppedQueue(steps, lock=(False, True), silent_withdrawals=3)
     log = begun()
     commits = Committer(Follower(SteppedLog(log, steps)), queue, author="a")
-    commits._contended = True
+    commits._offers.worthwhile = True
     with pytest.raises(CommitUnknown):
         commits.commit(ResumeChanges(), request_id="resume", timeout=0.0)
     with pytest.raises(Rejected, match="not-paused"):
@@ -222,7 +223,7 @@ def test_who_is_told_needs_neither_the_lock_nor_the_log_and_who_is_not_told_asks
     log = begun()
     queue, stepped = AnsweredInLine(log.shared, tells=tells), Steps()
     commits = Committer(Follower(SteppedLog(log, stepped)), queue, author="a")
-    commits._contended = True
+    commits._offers.worthwhile = True
     assert commits.commit(OFF, request_id="mine", timeout=2) == Committed(2, "mine", already=False)
     assert (commits.told_epoch, "read" in stepped.done) == ((2, False) if tells else (0, True))
     # It goes on from what the others have committed.
@@ -234,7 +235,7 @@ def test_an_answer_for_an_earlier_try_says_nothing_of_another_change_with_its_re
     log = begun()
     queue = SteppedQueue(Steps(), lock=(False,), silent_withdrawals=1)
     commits = Committer(Follower(log), queue, author="a")
-    commits._contended = True
+    commits._offers.worthwhile = True
     with pytest.raises(CommitUnknown):
         commits.commit(OFF, request_id="mine", timeout=0.0)
     claimer = Claimer(log.shared, queue)

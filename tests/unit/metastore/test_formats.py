@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.metastore.committing.submissions import Submission, decode_proposals, encode_proposals
+from epochlake.metastore.committing.offers import decode_proposals, encode_proposals
+from epochlake.metastore.committing.submissions import Submission
 from epochlake.metastore.coordination.head import Head, decode_head
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.coordination.leases import decode as decode_lease

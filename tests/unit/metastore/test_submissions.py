@@ -1,0 +1,32 @@
+"""Who may append a submission: one state, and where each step leads."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from epochlake.metastore.committing.submissions import TRANSITIONS, Standing, Step, Submission
+from epochlake.metastore.metadata.events import SwitchBalancing
+
+
+def submission() -> Submission:
+    return Submission(SwitchBalancing(on=False), "r", "me", "", 0.0, None)
+
+
+def test_every_step_leads_somewhere_from_every_standing() -> None:
+    assert {(standing, step) for standing, steps in TRANSITIONS.items() for step in steps} == set(
+        itertools.product(Standing, Step)
+    )
+
+
+@pytest.mark.parametrize("steps", list(itertools.product(Step, repeat=4)))
+def test_it_is_known_who_may_have_it_after_any_steps(steps: tuple[Step, ...]) -> None:
+    one = submission()
+    offered = taken = False
+    for step in steps:
+        one.take(step)
+        # An offer can be taken until it is withdrawn; what was taken can land until the log moves on.
+        offered = step is Step.OFFER or (offered and step in (Step.LOSE_ANSWER, Step.MOVE_LOG))
+        taken = step in (Step.LOSE_SIGHT, Step.LOSE_ANSWER) or (taken and step is not Step.MOVE_LOG)
+        assert (one.offered, one.taken) == (offered, taken)
+    assert (one.standing is Standing.OWN) == (not offered and not taken)
