@@ -10,6 +10,8 @@ import pytest
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
 from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets, apportion
 
+from tests.support.slices import some
+
 TIB = 1 << 40
 
 
@@ -170,9 +172,10 @@ def test_shares_follow_weights_up_to_the_limit_and_rounding_follows_what_is_ther
     assert apportion(total, np.array(weights), limit, np.array(present)).tolist() == shares
 
 
-def test_a_million_tablets_over_a_thousand_nodes_take_seconds() -> None:
+def test_very_many_tablets_over_a_thousand_nodes_take_seconds() -> None:
+    tablets = some(1_000_000, 100_000)
     table = cluster([i % 10 for i in range(1000)], volumes_per_node=4)
     start = time.process_time()
-    replicas = allocate_tablets(1_000_000, {"dc1": 3}, table)
+    replicas = allocate_tablets(tablets, {"dc1": 3}, table)
     assert time.process_time() - start < 60  # of a processor; it would be hours if it grew with the square
     assert np.ptp(np.bincount(replicas.reshape(-1), minlength=4000)) <= 1
