@@ -61,7 +61,14 @@ def test_delta_s_jars_are_known_without_asking_again(spark: SparkSession, monkey
     assert any("delta-spark_4.2_2.13-4.4.0" in jar for jar in delta_jars())
 
 
-WRITES_READS_AND_FRAMES = ["test_gate.py", "test_gate_ranges.py", "test_session.py", "test_ring_dataframes.py"]
+WRITES_READS_AND_FRAMES = (
+    "test_gate.py::test_rows_are_written_replaced_deleted_and_read",
+    "test_gate_ranges.py::test_rows_on_the_ring_are_written_replaced_deleted_and_read_while_a_node_joins_and_another_is_away",
+    "test_session.py::test_workers_run_the_python_of_the_driver",
+    "test_session.py::test_times_are_utc_and_delta_operations_are_small",
+    "test_dataframes.py::test_the_history_is_the_log_with_a_line_for_people",
+    "test_dataframes.py::test_a_diff_of_two_epochs_names_what_changed",
+)
 """Of the marked tests those that a slice takes: rows through the gate, its workers, and frames of the metadata."""
 
 
