@@ -32,7 +32,7 @@ from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore import metastore
 from epochlake.metastore.committing.local_queue import LocalQueue
-from epochlake.metastore.configuration import ClusterSettings, Configuration
+from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metadata.attachments import encode_replicas
@@ -82,9 +82,11 @@ def reads_trust_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(root: Path, name: str = "", configuration: Configuration | None = None) -> Cluster:
-    """A new, empty cluster below `root`, open. `configuration` says the rest."""
+    """A new, empty cluster below `root`, open. `configuration` says the rest; without one its log is not compacted."""
     configuration = msgspec.structs.replace(
-        configuration or Configuration(), root=str(root / "root"), cluster=ClusterSettings(name)
+        configuration or Configuration(log=LogSettings(compact_every=10_000)),
+        root=str(root / "root"),
+        cluster=ClusterSettings(name),
     )
     metastore.init_cluster(configuration)
     return Cluster(configuration)

@@ -241,9 +241,10 @@ def count_any_write_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_phase, "is_satisfied", lambda level, sets, *rest: satisfied(level, sets[:1], *rest))
 
 
-@pytest.mark.parametrize("broken", [keep_acknowledgements, never_cut, count_any_write_set])
-def test_these_worlds_catch_a_landing_that_is_broken(
-    monkeypatch: pytest.MonkeyPatch, seed: int, broken: Callable[[pytest.MonkeyPatch], None]
+# Seeds that find it early; others find it as well.
+@pytest.mark.parametrize(("broken", "seed"), [(keep_acknowledgements, 0), (never_cut, 0), (count_any_write_set, 1)])
+def test_these_worlds_catch_a_commit_phase_that_is_broken(
+    monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None], seed: int
 ) -> None:
     broken(monkeypatch)
     with pytest.raises(AssertionError, match="run "):
