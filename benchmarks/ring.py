@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave
-from epochlake.placement.ring.state import MemberState, RingNode, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, chosen_before, natural_replicas, replication_of
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
@@ -47,7 +47,7 @@ def big_ring() -> RingState:
             index,
             DATACENTERS[index % 3],
             f"r{index // 3 % RACKS}",
-            MemberState.NORMAL,
+            NodeState.NORMAL,
             tuple(sorted(source.integers(MIN_TOKEN, MAX_TOKEN, TOKENS).tolist())),
         )
         for index in range(NODES)

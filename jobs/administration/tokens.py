@@ -7,11 +7,11 @@ after the other do not ask for the same tokens.
 from __future__ import annotations
 
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Node, NodeState, RequestKind
+from epochlake.metastore.metadata.model import Node, RequestKind
 from epochlake.metastore.planning.ring import main_replication
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.allocation import allocate_tokens
-from epochlake.placement.ring.state import MemberState, RingNode, RingState
+from epochlake.placement.ring.state import NodeState, RingNode, RingState
 
 MOST_TOKENS = 1024
 """As many as `[ring] tokens_per_node` may be."""
@@ -41,4 +41,4 @@ def allocated(metadata: ClusterMetadata, datacenter: str, rack: str, count: int,
 
 
 def _member(node: Node, tokens: tuple[int, ...]) -> RingNode:
-    return RingNode(node.node_id, node.datacenter, node.rack, MemberState.NORMAL, tokens)
+    return RingNode(node.node_id, node.datacenter, node.rack, NodeState.NORMAL, tokens)

@@ -235,7 +235,7 @@ def _look_for_staged(
         staged, volume = item
         try:
             # The directory of a replica that is not one any more may serve as a source all the same.
-            return is_stored(metadata, table, staged, volume), None
+            return _keep(metadata, table, staged, volume), None
         except (StorageUnavailable, WrongCluster) as error:
             return False, str(error)
 
@@ -259,7 +259,7 @@ def _may_have(
     return {v: reasons[v] for v in relevant if v in reasons and nodes[v].state is not NodeState.LEFT}
 
 
-def is_stored(metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
+def _keep(metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
     """Whether a volume has the whole file, which counts as new from now on: it was staged before this pipeline began,
     so nothing else keeps it from being cleaned up before it is committed.
 

@@ -100,12 +100,11 @@ def merge_with_spark(spark: SparkSession) -> Merger:
 
 def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     """The rows that count, in token order, each range's in one task. As `reading.read_files` chooses them."""
-    from epochlake.jobs.replicas.reading import Scan, scan_rows
+    from epochlake.jobs.replicas.reading import Scan, scan_rows, winners
     from epochlake.jobs.replicas.staging import task_of_token
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    task, file, rank = "_task", "_file", "_rank"
+    task, file = "_task", "_file"
     intervals: dict[str, list[Interval]] = defaultdict(list)
     for merge in plan.merges:
         for source in merge.sources:
@@ -123,11 +122,7 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     placed = rows.withColumn(task, task_of_token(plan.lows, count)).repartition(count, task)
     if not plan.table.append_only:
         # The shuffle by task serves the window as well: equal keys have equal tokens, so they are in one task.
-        keys = [f"`{name}`" for name in plan.table.primary_key]
-        order = Window.partitionBy(task, TOKEN, *keys).orderBy(
-            F.col(WRITTEN_AT).desc(), F.col(DELETED).desc(), F.col(file).desc()
-        )
-        placed = placed.withColumn(rank, F.row_number().over(order)).where(F.col(rank) == 1).drop(rank)
+        placed = winners(placed, plan.table, file, task=[task])
     names = [f"`{column.name}`" for column in plan.table.columns]
     return placed.sortWithinPartitions(task, TOKEN).select(*names, TOKEN, WRITTEN_AT, DELETED)
 

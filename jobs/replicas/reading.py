@@ -218,13 +218,25 @@ def _live(rows: DataFrame) -> DataFrame:
 
 
 def _newest(spark: SparkSession, table: Table, scans: Sequence[Scan]) -> DataFrame:
-    """For each key the row that counts. Equal keys have equal tokens: sorting by the token first is cheap."""
+    """For each key the row that counts."""
+    from pyspark.sql import functions as F
+
+    rows = _union([scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in scans])
+    return winners(rows, table, _FILE)
+
+
+def winners(rows: DataFrame, table: Table, file: str, *, task: Sequence[str] = ()) -> DataFrame:
+    """The row that counts of each key: the last write, then a tombstone, then the highest file id.
+
+    `file` is the column with the name of a row's file; `task` are columns by which rows are partitioned already. Equal
+    keys have equal tokens: sorting by the token first is cheap. A file that was cut out of another one is named after
+    its origin, so the names of two origins compare alike however they were cut.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    order = Window.partitionBy(TOKEN, *[f"`{name}`" for name in table.primary_key]).orderBy(
-        F.col(WRITTEN_AT).desc(), F.col(DELETED).desc(), F.col(_FILE).desc()
+    keys = [f"`{name}`" for name in table.primary_key]
+    order = Window.partitionBy(*task, TOKEN, *keys).orderBy(
+        F.col(WRITTEN_AT).desc(), F.col(DELETED).desc(), F.col(file).desc()
     )
-    # A piece is named after its origin, so the names of two origins compare alike however they were cut.
-    rows = _union([scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in scans])
     return rows.withColumn(_RANK, F.row_number().over(order)).where(F.col(_RANK) == 1)

@@ -13,7 +13,7 @@ from typing import Any
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.allocation import allocate_tokens
 from epochlake.placement.ring.replication import replication_path
-from epochlake.placement.ring.state import MemberState, RingNode, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, RingNode, RingState, ring_state
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION, Replication, replication_of
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 from epochlake.placement.what_if.document import Case, read_case
@@ -175,7 +175,7 @@ class _Story:
         (name,), options = _split(words, 1, {"force"}, said)
         node = self._node(name)
         self.ops.append({"op": kind, "node": node.node_id, **({"force": True} if "force" in options else {})})
-        self._own(node, (), MemberState.LEFT)
+        self._own(node, (), NodeState.LEFT)
 
     def _move(self, words: list[str], said: str) -> None:
         (name,), options = _split(words, 1, {"tokens"}, said)
@@ -192,7 +192,7 @@ class _Story:
         node = self._new(name, replaced.datacenter, replaced.rack)
         op: Document = {"op": "replace", "replaced": replaced.node_id, "replacement": node.node_id}
         tokens = replaced.tokens
-        self._own(replaced, (), MemberState.LEFT)
+        self._own(replaced, (), NodeState.LEFT)
         if "tokens" in options:
             tokens = self._tokens(node, options["tokens"])
             op["tokens"] = list(tokens)
@@ -255,7 +255,7 @@ class _Story:
     def _state_without(self, node: RingNode) -> RingState:
         return ring_state((other for other in self._members.values() if other.node_id != node.node_id), {})
 
-    def _own(self, node: RingNode, tokens: tuple[int, ...], state: MemberState = MemberState.NORMAL) -> None:
+    def _own(self, node: RingNode, tokens: tuple[int, ...], state: NodeState = NodeState.NORMAL) -> None:
         self._members[node.node_id] = RingNode(node.node_id, node.datacenter, node.rack, state, tokens)
 
 

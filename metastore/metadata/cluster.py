@@ -39,7 +39,7 @@ from epochlake.metastore.metadata.placements import (
 )
 from epochlake.metastore.metadata.rings import Rings, replication_setting
 from epochlake.placement.rejections import Code
-from epochlake.placement.ring.state import LOST as LOST_MEMBERS
+from epochlake.placement.ring.state import LOST
 from epochlake.placement.tablets.tablet_map import TabletMap
 
 if TYPE_CHECKING:
@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 
 OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 """States of a request that has not ended."""
-
-LOST = frozenset(NodeState(state.value) for state in LOST_MEMBERS)
-"""States of a node whose storage is lost for everybody: an operator has declared it so, or it has handed everything
-over. A node that is `lost` may be in any state: so it is from the epoch on in which its removal or replace was asked
-for. Its replicas are neither read nor counted, and none of its volumes is opened; volumes are numbered once, so what
-comes back under an old number is never taken for a new volume (docs/decisions/026-lost-storage.md)."""
 
 
 class Directory(msgspec.Struct, frozen=True, dict=True):

@@ -9,26 +9,13 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from epochlake.placement.ring.state import NodeState
 from epochlake.placement.tablets.transitions import Kind, Stage
 
 NodeId = int
 VolumeId = int
 TableId = str
 TabletKey = tuple[TableId, int]
-
-
-class NodeState(StrEnum):
-    """States of a node, by the names of seed 000, "Topology state machine"; `moving` is seed 002's."""
-
-    NONE = "none"
-    BOOTSTRAPPING = "bootstrapping"
-    DECOMMISSIONING = "decommissioning"
-    REMOVING = "removing"
-    REPLACING = "replacing"
-    REBUILDING = "rebuilding"
-    MOVING = "moving"
-    NORMAL = "normal"
-    LEFT = "left"
 
 
 class RequestKind(StrEnum):

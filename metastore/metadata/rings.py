@@ -16,7 +16,7 @@ from epochlake.metastore.metadata.model import Keyspace, Node, NodeId, Placement
 from epochlake.metastore.metadata.placements import Moving, RingPlacements
 from epochlake.placement.ring.codec import encode_state
 from epochlake.placement.ring.placements import Placements, calculated, same
-from epochlake.placement.ring.state import STEPS, MemberState, Operation, OperationKind, RingNode, RingState, Step
+from epochlake.placement.ring.state import STEPS, Operation, OperationKind, RingNode, RingState, Step
 from epochlake.placement.ring.steps import settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import Replication, replication_of
 from msgspec.structs import replace
@@ -122,7 +122,7 @@ def ring_node(node: Node) -> RingNode:
         node_id=node.node_id,
         datacenter=node.datacenter,
         rack=node.rack,
-        state=MemberState(node.state.value),
+        state=node.state,
         tokens=node.tokens,
         replaced_by=node.replaced_by,
         lost=node.lost,

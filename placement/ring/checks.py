@@ -13,7 +13,7 @@ from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
 from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, same
-from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingNode, RingState
+from epochlake.placement.ring.state import NodeState, Operation, OperationKind, RingNode, RingState
 from epochlake.placement.ring.steps import reads_at_rest, settled_tokens, tokens_after
 from epochlake.placement.ring.strategies import SIMPLE, Replication
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
@@ -22,7 +22,7 @@ _EVERY_SUBSET = 5
 _GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
 
 
-def node_in_state(state: RingState, node_id: int, wanted: MemberState, what: str) -> None:
+def node_in_state(state: RingState, node_id: int, wanted: NodeState, what: str) -> None:
     if node_id not in state.nodes:
         raise PlanRejected(Code.UNKNOWN_NODE, f"node {node_id} is to {what}, but is not known. Register it first.")
     current = state.nodes[node_id].state

@@ -18,14 +18,14 @@ from epochlake.placement.ring import checks
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.movement import Movement, founding, movement
 from epochlake.placement.ring.placements import calculated
-from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingState
+from epochlake.placement.ring.state import NodeState, Operation, OperationKind, RingState
 from epochlake.placement.ring.steps import reads_at_rest, tokens_after
 from epochlake.placement.ring.strategies import Replication
 
 
 def plan_join(state: RingState, operation_id: str, node_id: int, tokens: Iterable[int]) -> Operation:
     """A node without tokens takes the given ones (seed 002, Bootstrap)."""
-    checks.node_in_state(state, node_id, MemberState.NONE, "join")
+    checks.node_in_state(state, node_id, NodeState.NONE, "join")
     wanted = _tokens(tokens)
     checks.tokens_free(state, wanted, exempt=())
     return _planned(state, Operation(operation_id, OperationKind.JOIN, node_id, wanted, {}, {}))
@@ -37,7 +37,7 @@ def plan_leave(state: RingState, operation_id: str, node_id: int, *, force: bool
     Without `force` it is rejected where fewer nodes than the replication factor would stay, or no node of a rack that
     the replication factor needs.
     """
-    checks.node_in_state(state, node_id, MemberState.NORMAL, "leave")
+    checks.node_in_state(state, node_id, NodeState.NORMAL, "leave")
     checks.not_last(state, node_id)
     if not force:
         checks.replication_kept(state, node_id)
@@ -49,7 +49,7 @@ def plan_remove(state: RingState, operation_id: str, node_id: int, *, force: boo
 
     Without `force` it is rejected like a leave, and also where the dead node holds the only replica of a range.
     """
-    checks.node_in_state(state, node_id, MemberState.NORMAL, "be removed")
+    checks.node_in_state(state, node_id, NodeState.NORMAL, "be removed")
     checks.not_last(state, node_id)
     if not force:
         checks.replication_kept(state, node_id)
@@ -59,7 +59,7 @@ def plan_remove(state: RingState, operation_id: str, node_id: int, *, force: boo
 
 def plan_move(state: RingState, operation_id: str, node_id: int, tokens: Iterable[int]) -> Operation:
     """A node gives its tokens up for others, as many or not."""
-    checks.node_in_state(state, node_id, MemberState.NORMAL, "move")
+    checks.node_in_state(state, node_id, NodeState.NORMAL, "move")
     wanted = _tokens(tokens)
     if wanted == state.nodes[node_id].tokens:
         raise PlanRejected(Code.TOKENS_UNCHANGED, f"node {node_id} owns just these tokens already. Choose others.")
@@ -71,8 +71,8 @@ def plan_replace(
     state: RingState, operation_id: str, replaced: int, replacement: int, tokens: Iterable[int] | None = None
 ) -> Operation:
     """A node without tokens takes the place of another, which goes; it takes its tokens unless others are given."""
-    checks.node_in_state(state, replaced, MemberState.NORMAL, "be replaced")
-    checks.node_in_state(state, replacement, MemberState.NONE, "replace another")
+    checks.node_in_state(state, replaced, NodeState.NORMAL, "be replaced")
+    checks.node_in_state(state, replacement, NodeState.NONE, "replace another")
     wanted = state.nodes[replaced].tokens if tokens is None else _tokens(tokens)
     checks.tokens_free(state, wanted, exempt=(replaced,))
     kind = OperationKind.REPLACE

@@ -9,7 +9,7 @@ from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.movement import refilling
 from epochlake.placement.ring.operations import checked
 from epochlake.placement.ring.placements import Assignment
-from epochlake.placement.ring.state import MemberState, Operation, OperationKind, RingState
+from epochlake.placement.ring.state import NodeState, Operation, OperationKind, RingState
 
 
 def plan_rebuild(state: RingState, operation_id: str, node_id: int, datacenter: str = "") -> Operation:
@@ -17,7 +17,7 @@ def plan_rebuild(state: RingState, operation_id: str, node_id: int, datacenter: 
 
     Raises `PlanRejected` (`no-source`) when a range of the node has no other replica there.
     """
-    checks.node_in_state(state, node_id, MemberState.NORMAL, "be rebuilt")
+    checks.node_in_state(state, node_id, NodeState.NORMAL, "be rebuilt")
     for keyspace, replication in sorted(state.keyspaces.items()):
         _sources_for_all(state, keyspace, state.placements[replication].reads, node_id, datacenter)
     outline = Operation(

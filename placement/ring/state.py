@@ -16,8 +16,8 @@ from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.tokens import Place, Ring, ring_of
 
 
-class MemberState(StrEnum):
-    """States of a node, by the names of seed 000; `moving` is seed 002's, which seed 000 has no word for."""
+class NodeState(StrEnum):
+    """States of a node, by the names of seed 000, "Topology state machine"; `moving` is seed 002's."""
 
     NONE = "none"
     BOOTSTRAPPING = "bootstrapping"
@@ -30,8 +30,11 @@ class MemberState(StrEnum):
     LEFT = "left"
 
 
-LOST = frozenset({MemberState.REMOVING, MemberState.LEFT})
-"""States of a node whose storage is lost for everybody: it is in nobody's quorum and counts in no barrier."""
+LOST = frozenset({NodeState.REMOVING, NodeState.LEFT})
+"""States of a node whose storage is lost for everybody: an operator has declared it so, or it has handed everything
+over. It is in nobody's quorum and counts in no barrier, its replicas are neither read nor counted, and none of its
+volumes is opened: volumes are numbered once, so what comes back is never taken for a new one (decision 026). A node in
+any other state may be declared lost as well, from its removal or replace on."""
 
 
 class OperationKind(StrEnum):
@@ -62,7 +65,7 @@ class RingNode(msgspec.Struct, frozen=True):
     node_id: int
     datacenter: str
     rack: str
-    state: MemberState = MemberState.NONE
+    state: NodeState = NodeState.NONE
     tokens: tuple[int, ...] = ()
     replaced_by: int | None = None
     lost: bool = False

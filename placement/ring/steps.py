@@ -14,7 +14,7 @@ from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.placements import Assignment, Placements, applied, applied_to_reads, inverse
 from epochlake.placement.ring.state import (
     STEPS,
-    MemberState,
+    NodeState,
     Operation,
     OperationKind,
     RingNode,
@@ -25,12 +25,12 @@ from epochlake.placement.ring.strategies import Replication
 from msgspec.structs import replace
 
 _AT_WORK = {
-    OperationKind.JOIN: MemberState.BOOTSTRAPPING,
-    OperationKind.LEAVE: MemberState.DECOMMISSIONING,
-    OperationKind.MOVE: MemberState.MOVING,
-    OperationKind.REPLACE: MemberState.REPLACING,
-    OperationKind.REMOVE: MemberState.REMOVING,
-    OperationKind.REBUILD: MemberState.REBUILDING,
+    OperationKind.JOIN: NodeState.BOOTSTRAPPING,
+    OperationKind.LEAVE: NodeState.DECOMMISSIONING,
+    OperationKind.MOVE: NodeState.MOVING,
+    OperationKind.REPLACE: NodeState.REPLACING,
+    OperationKind.REMOVE: NodeState.REMOVING,
+    OperationKind.REBUILD: NodeState.REBUILDING,
 }
 _NEWCOMERS = (OperationKind.JOIN, OperationKind.REPLACE)
 
@@ -193,12 +193,12 @@ def _members(state: RingState, operation: Operation, step: Step) -> dict[int, Ri
         return {}
     node = state.nodes[operation.node_id]
     if step is Step.PREPARE:
-        return {node.node_id: replace(node, state=MemberState.MOVING)} if operation.kind is OperationKind.MOVE else {}
+        return {node.node_id: replace(node, state=NodeState.MOVING)} if operation.kind is OperationKind.MOVE else {}
     if step is Step.START:
         return {node.node_id: replace(node, state=_AT_WORK[operation.kind])}
-    changed = {gone: replace(state.nodes[gone], state=MemberState.LEFT, tokens=()) for gone in operation.departing}
+    changed = {gone: replace(state.nodes[gone], state=NodeState.LEFT, tokens=()) for gone in operation.departing}
     if operation.tokens:
-        changed[node.node_id] = replace(node, state=MemberState.NORMAL, tokens=operation.tokens)
+        changed[node.node_id] = replace(node, state=NodeState.NORMAL, tokens=operation.tokens)
     if operation.replaced is not None:
         changed[operation.replaced] = replace(changed[operation.replaced], replaced_by=node.node_id)
     return changed
@@ -209,7 +209,7 @@ def _members_before(state: RingState, operation: Operation, step: Step) -> dict[
     changed_at = Step.PREPARE if operation.kind is OperationKind.MOVE else Step.START
     if operation.kind is OperationKind.CHANGE_REPLICATION or step is not changed_at:
         return {}
-    idle = MemberState.NONE if operation.kind in _NEWCOMERS else MemberState.NORMAL
+    idle = NodeState.NONE if operation.kind in _NEWCOMERS else NodeState.NORMAL
     return {operation.node_id: replace(state.nodes[operation.node_id], state=idle)}
 
 

@@ -18,7 +18,7 @@ from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
-from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, Operation, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, retreated
 from epochlake.placement.ring.strategies import (
     NETWORK_TOPOLOGY,
@@ -83,7 +83,7 @@ def _fresh(chance: random.Random) -> RingState:
         for place in range(_MOST_REPLICAS + 1 + _SPARE_NODES):
             owns = place <= _MOST_REPLICAS
             rack = f"r{chance.randint(1, 3)}"
-            state = MemberState.NORMAL if owns else MemberState.NONE
+            state = NodeState.NORMAL if owns else NodeState.NONE
             nodes.append(RingNode(len(nodes), name, rack, state, _tokens(chance) if owns else ()))
     return ring_state(nodes, {_KEYSPACE: replication})
 
@@ -104,7 +104,7 @@ def _one_step(state: RingState, chance: random.Random, step: int) -> RingState:
 
 def _plan(state: RingState, chance: random.Random, name: str) -> Operation:
     members = sorted(state.tokens())
-    waiting = sorted(node.node_id for node in state.nodes.values() if node.state is MemberState.NONE)
+    waiting = sorted(node.node_id for node in state.nodes.values() if node.state is NodeState.NONE)
     member, newcomer = chance.choice(members), chance.choice([*waiting, -1])
     names = sorted({node.datacenter for node in state.nodes.values()})
     plans: list[Callable[[], Operation]] = [

@@ -20,7 +20,7 @@ from epochlake.placement.ring.codec import decode_state, encode_state
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_replace
 from epochlake.placement.ring.placements import Assignment, Placements
-from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, Operation, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, retreated, settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION, replication_of
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN, NodeIds
@@ -103,7 +103,7 @@ class _Run:
         self.rejected_at = -1
         names = [f"dc{number}" for number in range(1, max(1, configuration.datacenters) + 1)]
         nodes = [
-            RingNode(index, name, self._rack(), MemberState.NORMAL, self._tokens())
+            RingNode(index, name, self._rack(), NodeState.NORMAL, self._tokens())
             for index, name in enumerate(name for name in names for _ in range(configuration.factor + 1))
         ]
         if configuration.datacenters:

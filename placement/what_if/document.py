@@ -12,22 +12,22 @@ from typing import Any
 
 import msgspec
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.ring.state import STEPS, MemberState, OperationKind, RingNode, Step
+from epochlake.placement.ring.state import STEPS, NodeState, OperationKind, RingNode, Step
 from epochlake.placement.ring.strategies import Replication, replication_of
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
 STATE_NAMES = {
-    MemberState.NONE: "REGISTERED",
-    MemberState.BOOTSTRAPPING: "BOOTSTRAPPING",
-    MemberState.DECOMMISSIONING: "LEAVING",
-    MemberState.REMOVING: "REMOVING",
-    MemberState.REPLACING: "BOOT_REPLACING",
-    MemberState.REBUILDING: "REBUILDING",
-    MemberState.MOVING: "MOVING",
-    MemberState.NORMAL: "JOINED",
-    MemberState.LEFT: "LEFT",
+    NodeState.NONE: "REGISTERED",
+    NodeState.BOOTSTRAPPING: "BOOTSTRAPPING",
+    NodeState.DECOMMISSIONING: "LEAVING",
+    NodeState.REMOVING: "REMOVING",
+    NodeState.REPLACING: "BOOT_REPLACING",
+    NodeState.REBUILDING: "REBUILDING",
+    NodeState.MOVING: "MOVING",
+    NodeState.NORMAL: "JOINED",
+    NodeState.LEFT: "LEFT",
 }
-_AT_REST = {STATE_NAMES[state]: state for state in (MemberState.NONE, MemberState.NORMAL, MemberState.LEFT)}
+_AT_REST = {STATE_NAMES[state]: state for state in (NodeState.NONE, NodeState.NORMAL, NodeState.LEFT)}
 _CANCEL = "CANCEL"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from epochlake.placement.ring.placements import Assignment
-from epochlake.placement.ring.state import MemberState, Operation, RingNode, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, Operation, RingNode, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, Replication, replication_of
 
@@ -13,7 +13,7 @@ KS = "ks"
 
 
 def member(node_id: int, *tokens: int, dc: str = "dc1", rack: str = "r1") -> RingNode:
-    state = MemberState.NORMAL if tokens else MemberState.NONE
+    state = NodeState.NORMAL if tokens else NodeState.NONE
     return RingNode(node_id, dc, rack, state, tuple(sorted(tokens)))
 
 

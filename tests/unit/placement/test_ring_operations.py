@@ -11,7 +11,7 @@ from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.rebuild import plan_rebuild
 from epochlake.placement.ring.replication import plan_replication_change, replication_path
-from epochlake.placement.ring.state import MemberState, Operation, RingState, ring_state
+from epochlake.placement.ring.state import NodeState, Operation, RingState, ring_state
 from epochlake.placement.ring.steps import accepted, advanced, cancelled, settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.streaming import streams
@@ -166,7 +166,7 @@ def test_what_is_settled_is_foretold_and_is_that_of_a_fresh_cluster(what: str, s
 
 
 def test_node_states_follow_the_steps() -> None:
-    def states(operation: Operation) -> list[MemberState]:
+    def states(operation: Operation) -> list[NodeState]:
         now = accepted(SIX, operation)
         seen = [now.nodes[operation.node_id].state]
         for _ in range(3):
@@ -181,7 +181,7 @@ def test_node_states_follow_the_steps() -> None:
 
 def test_a_replaced_node_has_left_and_says_who_replaced_it() -> None:
     end = finished(SIX, plan_replace(SIX, "x", 3, NEW))
-    assert (end.nodes[3].state, end.nodes[3].tokens, end.nodes[3].replaced_by) == (MemberState.LEFT, (), NEW)
+    assert (end.nodes[3].state, end.nodes[3].tokens, end.nodes[3].replaced_by) == (NodeState.LEFT, (), NEW)
     assert end.nodes[NEW].tokens == (300,)
 
 
