@@ -55,7 +55,7 @@ def configured(root: Path, connect: str) -> Configuration:
         root=str(root),
         cluster=ClusterSettings(name="test"),
         zookeeper=ZooKeeperSettings(connect=connect, session_timeout_seconds=SESSION_SECONDS),
-        log=LogSettings(commit_timeout_seconds=60),
+        log=LogSettings(commit_timeout_seconds=240),
     )
 
 

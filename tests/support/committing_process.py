@@ -184,7 +184,7 @@ def _commit(task: Task, committer: Committer, report: _Report, thread: int) -> N
             line = _outcome(
                 request_id,
                 lambda what=planner if number % 5 == 4 else event, request_id=request_id: committer.commit(
-                    what, request_id=request_id, timeout=60
+                    what, request_id=request_id, timeout=240
                 ),
             )
             if line.outcome != CommitUnknown.__name__:
