@@ -13,13 +13,15 @@ import socket
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
+from epochlake.metastore.committing.changes import Call, Change, Preview, commit_change
 from epochlake.metastore.committing.committer import Committed, Committer, Planner
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.committing.queue import CommitQueue
+from epochlake.metastore.committing.submissions import require_epoch
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
@@ -149,7 +151,7 @@ class Metastore:
 
     def commit(
         self,
-        what: Event | Planner,
+        what: Event | Planner | Change[Any],
         *,
         request_id: str | None = None,
         reason: str = "",
@@ -157,15 +159,45 @@ class Metastore:
         expect_epoch: int | None = None,
         asked: str = "",
     ) -> Committed:
-        """Commit an event or what a planner makes of the newest metadata: see `Committer.commit`."""
-        return self._committer.commit(
-            what,
-            request_id=request_id,
-            reason=reason,
-            timeout=self.configuration.log.commit_timeout_seconds if timeout is None else timeout,
-            expect_epoch=expect_epoch,
-            asked=asked,
-        )
+        """Commit an event, what a planner makes of the newest metadata, or a change.
+
+        See `Committer.commit`, and `commit_change` for a change, whose words are its own: it needs no `asked`.
+        """
+        seconds = self.configuration.log.commit_timeout_seconds if timeout is None else timeout
+        if not isinstance(what, Change):
+            return self._committer.commit(
+                what, request_id=request_id, reason=reason, timeout=seconds, expect_epoch=expect_epoch, asked=asked
+            )
+        words = what.words()
+        call = self._call(request_id, reason, preview=False)
+
+        def submit(planned: Event | Planner, within: float) -> Committed:
+            return self._committer.commit(
+                planned,
+                request_id=call.request_id,
+                reason=reason,
+                timeout=within,
+                expect_epoch=expect_epoch,
+                asked=words,
+                named=request_id is not None,
+            )
+
+        return commit_change(what, call, self, submit, timeout=seconds, expect_epoch=expect_epoch)
+
+    def preview(
+        self,
+        change: Change[Any],
+        *,
+        request_id: str | None = None,
+        reason: str = "",
+        expect_epoch: int | None = None,
+    ) -> Preview:
+        """What committing a change now would do; nothing is prepared or committed. Raises Rejected as the commit would,
+        and what planning raises.
+        """
+        metadata = self.catch_up()
+        require_epoch(metadata, expect_epoch)
+        return Preview.of(metadata, change.plan(metadata, self._call(request_id, reason, preview=True)))
 
     def at(self, epoch: int | None) -> ClusterMetadata:
         """The metadata as of `epoch`; None: the newest. Raises InvalidRequest for an epoch that is not in the log."""
@@ -209,6 +241,10 @@ class Metastore:
                     raise
                 self._coordination = coordination
             return self._coordination
+
+    def _call(self, request_id: str | None, reason: str, *, preview: bool) -> Call:
+        """A call for a change on this metastore; the request id is made up where none was given."""
+        return Call(request_id or next_state_id(""), reason, preview, self.configuration, self.root.uri)
 
     def _follow(self, log: EpochLog) -> Follower:
         return Follower(log, self.snapshots)

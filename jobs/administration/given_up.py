@@ -25,7 +25,7 @@ from epochlake.metastore.metadata.model import (
 )
 
 if TYPE_CHECKING:
-    from epochlake.jobs.cluster import Cluster
+    from epochlake.metastore.metastore import Metastore
 
 
 class GivenUp(msgspec.Struct, frozen=True):
@@ -37,13 +37,13 @@ class GivenUp(msgspec.Struct, frozen=True):
     why: str
 
 
-def given_up(cluster: Cluster, metadata: ClusterMetadata) -> Iterator[GivenUp]:
+def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenUp]:
     """Replica tables of dropped tables on volumes of members, and all tables on volumes of nodes that were drained.
 
     What was on a node that was removed or replaced is left alone: its storage is lost, and if it is found again people
     may want to look at it. `node add --reuse` clears it.
     """
-    tables, dropped, times = _history(cluster)
+    tables, dropped, times = _history(metastore)
     for table_id, since in dropped.items():
         for node in metadata.directory.members():
             for volume in node.volumes:
@@ -59,14 +59,14 @@ def given_up(cluster: Cluster, metadata: ClusterMetadata) -> Iterator[GivenUp]:
                     yield GivenUp(table, volume.volume_id, times[request.epoch], f"{left.name} has left")
 
 
-def tables_ever(cluster: Cluster) -> list[Table]:
+def tables_ever(metastore: Metastore) -> list[Table]:
     """Every table that there was, dropped ones too."""
-    return list(_history(cluster)[0].values())
+    return list(_history(metastore)[0].values())
 
 
-def left_at_ms(cluster: Cluster, node: Node) -> int:
+def left_at_ms(metastore: Metastore, node: Node) -> int:
     """When a node became what it is now, milliseconds since the Unix epoch."""
-    return _history(cluster)[2][node.epoch]
+    return _history(metastore)[2][node.epoch]
 
 
 def names(metadata: ClusterMetadata, node: Node) -> bool:
@@ -92,12 +92,12 @@ def address_at(metadata: ClusterMetadata, table: Table, volume: Volume) -> Repli
     )
 
 
-def _history(cluster: Cluster) -> tuple[dict[TableId, Table], dict[TableId, int], dict[int, int]]:
+def _history(metastore: Metastore) -> tuple[dict[TableId, Table], dict[TableId, int], dict[int, int]]:
     """The tables that there were, when those that are not there any more were dropped, and the time of each epoch."""
     tables: dict[TableId, Table] = {}
     dropped: dict[TableId, int] = {}
     times: dict[int, int] = {}
-    for entry in cluster.log().read(0):
+    for entry in metastore.log().read(0):
         times[entry.epoch] = entry.committed_at // 1000
         if entry.event == CreateTable.kind():
             event = entry.decode()

@@ -1,43 +1,39 @@
 """New nodes with their volumes: adding one, or putting it in the place of another.
 
 Both only ask: the request is in the log when the function returns, and the coordinator carries it out. The volumes'
-markers are written first. A marker is only believed together with the log: one that names a node which was never
-registered is what a killed try has left, and the next try of the same node takes it over. A try whose name somebody
-else was faster to register takes its own markers back.
+markers are written first (`markers.py`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
-import msgspec
-from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words
+from epochlake.jobs.administration.markers import Markers, host_id_of_earlier_try
 from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
-from epochlake.jobs.administration.reusing import asides, clear_left_volume
 from epochlake.jobs.administration.tokens import allocated
-from epochlake.jobs.replicas.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
+from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import at_home
-from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
-from epochlake.metastore.metadata.model import NodeState, RequestKind, Volume
-from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.metastore.metadata.model import RequestKind, Volume
+from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
+    from epochlake.metastore.metastore import Metastore
 
-logger = logging.getLogger(__name__)
+UNNAMED_HOST = "(new)"
+"""The host id that a dry run shows: a real one is made up when markers are written."""
 
 
 class VolumeSpec(NamedTuple):
@@ -51,7 +47,6 @@ class VolumeSpec(NamedTuple):
 Volumes = Sequence[VolumeSpec | tuple[str, str, int | None]]
 
 
-@in_words
 def add_node(
     cluster: Cluster,
     name: str,
@@ -75,45 +70,20 @@ def add_node(
     rebuilt on the new one. With `reuse` volumes of nodes that have left are cleared first. The markers are written
     before the commit. Raises Rejected, InvalidRequest, WrongCluster (a volume is somebody else's), StorageUnavailable.
     """
-    request_id, options = identified(options)
-    specs = measured(volumes)
-    written: dict[str, str] = {}
-
-    def plan(metadata: ClusterMetadata) -> RegisterNode:
-        require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], besides=(name, replaces))
-        host_id = _host_id_of_earlier_try(metadata, name, specs) or str(uuid.uuid4())
-        return plan_add_node(
-            metadata,
-            name,
-            datacenter,
-            rack,
-            specs,
-            tokens=tokens,
-            count=count,
-            replaces=replaces,
-            force=force,
-            request_id=request_id,
-            host_id=host_id,
-        )
-
-    def prepare(event: RegisterNode, metadata: ClusterMetadata) -> None:
-        for volume in event.volumes:
-            if reuse and not _is_of(volume, event, metadata):
-                clear_left_volume(cluster, metadata, volume.uri)
-            if _claim(volume, event, metadata):
-                written[volume.uri] = event.host_id
-
-    try:
-        committed, _ = commit_prepared(cluster, plan, prepare, **options)
-    except Rejected:
-        _take_back(cluster, name, written)
-        raise
-    finally:
-        _let_markers_follow_the_log(cluster, name)
-    return committed
+    change = NodeAddition(
+        name,
+        datacenter,
+        rack,
+        volumes,
+        tokens=tokens,
+        count=count,
+        replaces=replaces,
+        force=force,
+        reuse=reuse,
+    )
+    return cluster.commit(change, **options)
 
 
-@in_words
 def replace_node(
     cluster: Cluster,
     lost: str,
@@ -130,60 +100,97 @@ def replace_node(
     It takes over the tokens of `lost` unless others are given, or asked for by `count`. `force`: also where rows are
     lost, because other storage that had them is lost as well. `volumes` and errors are those of `add_node`.
     """
-    node = cluster.catch_up().node(lost)
-    return add_node(
-        cluster,
-        name,
-        node.datacenter,
-        node.rack,
-        volumes,
-        tokens=tokens,
-        count=count,
-        replaces=lost,
-        force=force,
-        **options,
-    )
+    change = NodeReplacement(lost, name, volumes, tokens=tokens, count=count, force=force)
+    return cluster.commit(change, **options)
 
 
-def plan_add_node(
-    metadata: ClusterMetadata,
-    name: str,
-    datacenter: str,
-    rack: str,
-    volumes: Sequence[VolumeSpec],
-    *,
-    tokens: Sequence[int] = (),
-    count: int | None = None,
-    replaces: str | None = None,
-    force: bool = False,
-    request_id: str,
-    host_id: str,
-) -> RegisterNode:
-    """The event of `add_node`; `volumes` are `measured` ones."""
-    if tokens and count is not None:
-        raise InvalidRequest(f"node {name!r} cannot get given tokens and a number of them: give one of the two")
-    lost = None if replaces is None else metadata.node(replaces)
-    if lost is not None and not force:
-        require_rows_elsewhere(metadata, lost)
-    if count is not None:
-        tokens = allocated(metadata, datacenter, rack, count, lost)
-    first = next_volume_id(metadata)
-    return RegisterNode(
-        request_id=request_id,
-        node_id=next_node_id(metadata),
-        name=name,
-        host_id=host_id,
-        datacenter=datacenter,
-        rack=rack,
-        volumes=tuple(
-            Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(volumes)
-        ),
-        replaces=None if lost is None else lost.node_id,
-        tokens=tuple(sorted(tokens)),
-        force=force,
-        takes_back=() if lost is None else loss_of(metadata, lost, RequestKind.REPLACE).takes_back,
-        declares_lost=lost is not None,
-    )
+class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
+    """`add_node`, as one object."""
+
+    verb: ClassVar[str] = "add node"
+    name: str
+    datacenter: str
+    rack: str
+    volumes: Volumes
+    tokens: Sequence[int] = ()
+    count: int | None = None
+    replaces: str | None = None
+    force: bool = False
+    reuse: bool = False
+
+    @cached_property
+    def measured(self) -> list[VolumeSpec]:
+        """Its volumes with their places and capacities; a place is measured once."""
+        return measured(self.volumes)
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RegisterNode:
+        places = [spec.uri for spec in self.measured]
+        # An earlier try may have registered the node itself: then these places are its own.
+        besides = (self.replaces,) if call.preview else (self.name, self.replaces)
+        require_places_apart(call.root, metadata, places, besides=besides)
+        host_id = UNNAMED_HOST
+        if not call.preview:
+            host_id = host_id_of_earlier_try(metadata, self.name, places) or str(uuid.uuid4())
+        if self.tokens and self.count is not None:
+            raise InvalidRequest(
+                f"node {self.name!r} cannot get given tokens and a number of them: give one of the two"
+            )
+        lost = None if self.replaces is None else metadata.node(self.replaces)
+        if lost is not None and not self.force:
+            require_rows_elsewhere(metadata, lost)
+        tokens = self.tokens
+        if self.count is not None:
+            tokens = allocated(metadata, self.datacenter, self.rack, self.count, lost)
+        first = next_volume_id(metadata)
+        return RegisterNode(
+            request_id=call.request_id,
+            node_id=next_node_id(metadata),
+            name=self.name,
+            host_id=host_id,
+            datacenter=self.datacenter,
+            rack=self.rack,
+            volumes=tuple(
+                Volume(first + index, spec.name, spec.uri, spec.capacity or 0)
+                for index, spec in enumerate(self.measured)
+            ),
+            replaces=None if lost is None else lost.node_id,
+            tokens=tuple(sorted(tokens)),
+            force=self.force,
+            takes_back=() if lost is None else loss_of(metadata, lost, RequestKind.REPLACE).takes_back,
+            declares_lost=lost is not None,
+        )
+
+    def preparation(self, metastore: Metastore) -> Preparation[RegisterNode]:
+        return Markers(metastore, self.name, reuse=self.reuse)
+
+
+class NodeReplacement(Change[RegisterNode], frozen=True):
+    """`replace_node`, as one object: `add_node` in the rack of the lost node."""
+
+    verb: ClassVar[str] = "replace node"
+    lost: str
+    name: str
+    volumes: Volumes
+    tokens: Sequence[int] = ()
+    count: int | None = None
+    force: bool = False
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RegisterNode:
+        lost = metadata.node(self.lost)
+        addition = NodeAddition(
+            self.name,
+            lost.datacenter,
+            lost.rack,
+            self.volumes,
+            tokens=self.tokens,
+            count=self.count,
+            replaces=self.lost,
+            force=self.force,
+        )
+        return addition.plan(metadata, call)
+
+    def preparation(self, metastore: Metastore) -> Preparation[RegisterNode]:
+        return Markers(metastore, self.name)
 
 
 def measured(volumes: Volumes) -> list[VolumeSpec]:
@@ -205,15 +212,6 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
     return specs
 
 
-def placed(
-    cluster: Cluster, metadata: ClusterMetadata, volumes: Volumes, replaces: str | None = None
-) -> list[VolumeSpec]:
-    """The volumes as `measured`, none of them inside or around what has a place already. Raises InvalidRequest."""
-    specs = measured(volumes)
-    require_places_apart(cluster.root.uri, metadata, [spec.uri for spec in specs], besides=(replaces,))
-    return specs
-
-
 def _file_system_size(place: str) -> int:
     local = storage.local_path(place)
     if local is None:
@@ -224,108 +222,3 @@ def _file_system_size(place: str) -> int:
     space = storage.space(str(path))
     assert space is not None
     return space.total
-
-
-def _host_id_of_earlier_try(metadata: ClusterMetadata, name: str, volumes: Sequence[VolumeSpec]) -> str | None:
-    """The host id in a marker that was written for this node by a try whose registration did not land."""
-    registered = {node.host_id for node in metadata.directory.nodes.values()}
-    for spec in volumes:
-        there = _marker_at(spec.uri)
-        if (
-            there is not None
-            and (there.cluster_id, there.node) == (metadata.identity.cluster_id, name)
-            and there.host_id not in registered
-        ):
-            return there.host_id
-    return None
-
-
-def _marker_at(uri: str) -> VolumeMarker | None:
-    try:
-        return read_marker(uri)
-    except StorageUnavailable:
-        return None
-
-
-def _is_of(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
-    """Whether the volume has the marker of an earlier try of this registration."""
-    there = _marker_at(volume.uri)
-    return there is not None and (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id)
-
-
-def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
-    """Make `volume` carry the marker of this registration; whether there was none before.
-
-    Raises WrongCluster when it is somebody else's.
-    """
-    marker = VolumeMarker(
-        cluster=metadata.identity.name,
-        cluster_id=metadata.identity.cluster_id,
-        node=event.name,
-        host_id=event.host_id,
-        volume_id=volume.volume_id,
-        volume=volume.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    if asides(volume.uri):
-        raise WrongCluster(
-            f"{volume.uri} cannot become a volume of node {event.name!r} as it is: somebody began to clear it and has "
-            "not finished. Add it with --reuse"
-        )
-    try:
-        there = prepare_volume(volume.uri, marker)
-    except WrongCluster:
-        there = read_marker(volume.uri)
-        if (there.cluster_id, there.host_id) != (marker.cluster_id, marker.host_id):
-            node = metadata.directory.node_of_volume.get(there.volume_id)
-            if there.cluster_id == marker.cluster_id and node is not None and node.state is NodeState.LEFT:
-                raise WrongCluster(
-                    f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume "
-                    f"{there.volume!r} of node {there.node!r}, which has left. Add it with --reuse, which clears it"
-                ) from None
-            raise
-    if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
-        _replace_marker(volume.uri, marker)
-    return there is marker
-
-
-def _take_back(cluster: Cluster, name: str, written: Mapping[str, str]) -> None:
-    """Delete the markers that a rejected registration has written, by the host id in them, so that the places can be
-    used by others.
-
-    Only when the node's name is another host's by now: then no other try of this registration, which would rely on the
-    same markers, can land any more. Best effort: a marker that stays is taken over by the next try of this name.
-    """
-    try:
-        directory = cluster.catch_up().directory
-        node = directory.by_name.get(name)
-        registered = {one.host_id for one in directory.nodes.values()}
-        for uri, host_id in written.items():
-            there = _marker_at(uri)
-            if node is not None and host_id not in registered and there is not None and there.host_id == host_id:
-                storage.delete_file(marker_uri(uri))
-    except EpochlakeError as error:
-        logger.info("the markers of node %s were not taken back: %s", name, error)
-
-
-def _let_markers_follow_the_log(cluster: Cluster, name: str) -> None:
-    """Correct markers that a racing try of the same node has numbered after this node was registered.
-
-    Two tries share a host id, and one that was slow may have written numbers that it had planned before the other's
-    commit. Whoever ends last sees the registration and puts it right. Best effort: a wrong number is found out by
-    whoever opens the volume, never believed.
-    """
-    try:
-        node = cluster.catch_up().directory.by_name.get(name)
-        for volume in node.volumes if node is not None else ():
-            there = _marker_at(volume.uri)
-            if node is not None and there is not None and there.host_id == node.host_id:
-                right = msgspec.structs.replace(there, volume_id=volume.volume_id, volume=volume.name)
-                if there != right:
-                    _replace_marker(volume.uri, right)
-    except EpochlakeError:
-        return
-
-
-def _replace_marker(uri: str, marker: VolumeMarker) -> None:
-    storage.replace_bytes(marker_uri(uri), msgspec.json.format(msgspec.json.encode(marker), indent=2))

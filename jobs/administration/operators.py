@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
-from epochlake.jobs.administration.changes import Options, in_words
+from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterNode, AlterTable, SetMaintenance
@@ -34,14 +34,11 @@ class Wanted(msgspec.Struct, frozen=True):
     apart_from: Sequence[str] | None = None
 
 
-@in_words
 def set_maintenance(cluster: Cluster, name: str, on: bool, **options: Unpack[Options]) -> Committed:
     """Put a node into maintenance, where it keeps its replicas and gets no new ones, or take it out."""
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_set_maintenance(metadata, name, on, why), **options)
+    return cluster.commit(NodeMaintenance(name, on), **options)
 
 
-@in_words
 def alter_node(
     cluster: Cluster,
     name: str,
@@ -54,41 +51,59 @@ def alter_node(
 
     Raises Rejected for an unknown node, InvalidRequest for a weight that is not finite.
     """
-    return cluster.commit(lambda metadata: plan_alter_node(metadata, name, weight, tags), **options)
+    return cluster.commit(NodeAlteration(name, weight=weight, tags=tags), **options)
 
 
-@in_words
 def alter_table(cluster: Cluster, full_name: str, changes: Wanted, **options: Unpack[Options]) -> Committed:
     """Change how the tablets of a table are sized, and on which nodes they may be."""
-    return cluster.commit(lambda metadata: plan_alter_table(metadata, full_name, changes), **options)
+    return cluster.commit(TableAlteration(full_name, changes), **options)
 
 
-def plan_set_maintenance(metadata: ClusterMetadata, name: str, on: bool, why: str = "") -> SetMaintenance:
-    """The event of `set_maintenance`."""
-    return SetMaintenance(metadata.node(name).node_id, on, why)
+class NodeMaintenance(Change[SetMaintenance], frozen=True):
+    """`set_maintenance`, as one object."""
+
+    verb: ClassVar[str] = "set maintenance"
+    name: str
+    on: bool
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> SetMaintenance:
+        return SetMaintenance(metadata.node(self.name).node_id, self.on, call.reason)
 
 
-def plan_alter_node(
-    metadata: ClusterMetadata, name: str, weight: float | None, tags: Sequence[str] | None
-) -> AlterNode:
-    """The event of `alter_node`. Raises InvalidRequest for a weight that the log could not hold."""
-    if weight is not None and not math.isfinite(weight):
-        raise InvalidRequest(f"node {name!r} cannot have the weight {weight}: give a number above 0")
-    return AlterNode(metadata.node(name).node_id, weight, None if tags is None else tuple(tags))
+class NodeAlteration(Change[AlterNode], frozen=True):
+    """`alter_node`, as one object."""
+
+    verb: ClassVar[str] = "alter node"
+    name: str
+    weight: float | None = None
+    tags: Sequence[str] | None = None
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> AlterNode:
+        if self.weight is not None and not math.isfinite(self.weight):
+            # The log could not hold it.
+            raise InvalidRequest(f"node {self.name!r} cannot have the weight {self.weight}: give a number above 0")
+        tags = None if self.tags is None else tuple(self.tags)
+        return AlterNode(metadata.node(self.name).node_id, self.weight, tags)
 
 
-def plan_alter_table(metadata: ClusterMetadata, full_name: str, changes: Wanted) -> AlterTable:
-    """The event of `alter_table`."""
-    table = metadata.table(full_name)
-    now = table.options
-    apart = changes.apart_from
-    options = TabletOptions(
-        target_bytes=now.target_bytes if changes.target_bytes is None else changes.target_bytes or None,
-        min_count=now.min_count if changes.min_count is None else changes.min_count,
-        max_count=now.max_count if changes.max_count is None else changes.max_count or None,
-        tags=now.tags if changes.tags is None else tuple(sorted(set(changes.tags))),
-        apart_from=now.apart_from
-        if apart is None
-        else tuple(sorted({metadata.table(other).table_id for other in apart})),
-    )
-    return AlterTable(table.table_id, table.full_name, options)
+class TableAlteration(Change[AlterTable], frozen=True):
+    """`alter_table`, as one object."""
+
+    verb: ClassVar[str] = "alter table"
+    full_name: str
+    changes: Wanted
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> AlterTable:
+        table = metadata.table(self.full_name)
+        now, wanted = table.options, self.changes
+        apart = wanted.apart_from
+        options = TabletOptions(
+            target_bytes=now.target_bytes if wanted.target_bytes is None else wanted.target_bytes or None,
+            min_count=now.min_count if wanted.min_count is None else wanted.min_count,
+            max_count=now.max_count if wanted.max_count is None else wanted.max_count or None,
+            tags=now.tags if wanted.tags is None else tuple(sorted(set(wanted.tags))),
+            apart_from=now.apart_from
+            if apart is None
+            else tuple(sorted({metadata.table(other).table_id for other in apart})),
+        )
+        return AlterTable(table.table_id, table.full_name, options)

@@ -6,11 +6,11 @@ Each of these only asks: the request is in the log when the function returns, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from epochlake.jobs.administration.changes import Options, identified, in_words
 from epochlake.jobs.administration.schema import strategy_of
 from epochlake.jobs.administration.tokens import allocated
+from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -31,53 +31,36 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 
-@in_words
 def decommission(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is alive hands over its tablets and ranges and leaves.
 
     `force`: also where keyspaces on the ring would keep fewer replicas than their replication asks for. Raises Rejected
     for an unknown node, or where another open request is in the way.
     """
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(
-        lambda metadata: plan_request(metadata, name, RequestKind.LEAVE, request_id, why, force=force), **options
-    )
+    return cluster.commit(Decommission(name, force=force), **options)
 
 
-@in_words
 def remove_node(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
     """Ask that a node whose storage is gone is taken out; what it held is rebuilt on other nodes.
 
     `force`: also where it held the only replica of a range, whose rows are lost then. Raises Rejected for an unknown
     node, or where rows would be lost.
     """
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(
-        lambda metadata: plan_request(metadata, name, RequestKind.REMOVE, request_id, why, force=force), **options
-    )
+    return cluster.commit(NodeRemoval(name, force=force), **options)
 
 
-@in_words
 def rebuild_node(cluster: Cluster, name: str, *, datacenter: str = "", **options: Unpack[Options]) -> Committed:
     """Ask that a node gets all rows of its ranges again, from replicas of `datacenter` where one is named."""
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_rebuild_node(metadata, name, datacenter, request_id, why), **options)
+    return cluster.commit(NodeRebuild(name, datacenter=datacenter), **options)
 
 
-@in_words
 def move_node(
     cluster: Cluster, name: str, *, tokens: Sequence[int] = (), count: int | None = None, **options: Unpack[Options]
 ) -> Committed:
     """Ask that a node gives up its tokens for others: for `tokens`, or for `count` that even out ownership."""
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_move_node(metadata, name, tokens, count, request_id, why), **options)
+    return cluster.commit(NodeMove(name, tokens=tokens, count=count), **options)
 
 
-@in_words
 def change_replication(
     cluster: Cluster,
     keyspace: str,
@@ -88,117 +71,149 @@ def change_replication(
     **options: Unpack[Options],
 ) -> Committed:
     """Ask that a keyspace on the ring gets another replication; the coordinator goes there a replica at a time."""
-    request_id, options = identified(options)
-    why = options.get("reason", "")
-    return cluster.commit(
-        lambda metadata: plan_change_replication(metadata, keyspace, replication, strategy, force, request_id, why),
-        **options,
-    )
+    return cluster.commit(ReplicationChange(keyspace, replication, strategy=strategy, force=force), **options)
 
 
-@in_words
 def cancel_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Take an open request back; `request` is its id, or the node or the keyspace that it is about."""
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_cancel_request(metadata, request, why), **options)
+    return cluster.commit(RequestCancellation(request), **options)
 
 
-@in_words
 def pause_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Let the coordinator begin nothing new for an open request until `resume_request`."""
-    why = options.get("reason", "")
-    return cluster.commit(lambda metadata: plan_pause_request(metadata, request, why), **options)
+    return cluster.commit(RequestPause(request), **options)
 
 
-@in_words
 def resume_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Let the coordinator go on with a paused request."""
-    return cluster.commit(lambda metadata: plan_resume_request(metadata, request), **options)
+    return cluster.commit(RequestResumption(request), **options)
 
 
-def plan_request(
-    metadata: ClusterMetadata, name: str, kind: RequestKind, request_id: str, why: str = "", *, force: bool = False
-) -> RequestTopology:
-    """The event of `decommission` (`leave`) and of `remove_node` (`remove`)."""
-    node = metadata.node(name)
-    if kind is not RequestKind.REMOVE:
-        return RequestTopology(request_id, kind, node.node_id, why, force=force)
-    if not force:
-        require_rows_elsewhere(metadata, node)
-    loss = loss_of(metadata, node, kind)
-    return RequestTopology(
-        request_id,
-        kind,
-        node.node_id,
-        why,
-        force=force,
-        takes_back=loss.takes_back,
-        takes_over=loss.takes_over,
-        declares_lost=True,
-    )
+class Decommission(Change[RequestTopology], frozen=True):
+    """`decommission`, as one object."""
+
+    verb: ClassVar[str] = "decommission"
+    name: str
+    force: bool = False
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestTopology:
+        node = metadata.node(self.name)
+        return RequestTopology(call.request_id, RequestKind.LEAVE, node.node_id, call.reason, force=self.force)
 
 
-def plan_rebuild_node(
-    metadata: ClusterMetadata, name: str, datacenter: str, request_id: str, why: str = ""
-) -> RequestTopology:
-    """The event of `rebuild_node`."""
-    node = metadata.node(name)
-    return RequestTopology(request_id, RequestKind.REBUILD, node.node_id, why, source_datacenter=datacenter)
+class NodeRemoval(Change[RequestTopology], frozen=True):
+    """`remove_node`, as one object."""
 
+    verb: ClassVar[str] = "remove node"
+    name: str
+    force: bool = False
 
-def plan_move_node(
-    metadata: ClusterMetadata, name: str, tokens: Sequence[int], count: int | None, request_id: str, why: str = ""
-) -> RequestTopology:
-    """The event of `move_node`; exactly one of tokens and count is given."""
-    node = metadata.node(name)
-    if bool(tokens) == (count is not None):
-        raise InvalidRequest(
-            f"say where node {name!r} is to move: give its new tokens, or how many, and one of the two"
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestTopology:
+        node = metadata.node(self.name)
+        if not self.force:
+            require_rows_elsewhere(metadata, node)
+        loss = loss_of(metadata, node, RequestKind.REMOVE)
+        return RequestTopology(
+            call.request_id,
+            RequestKind.REMOVE,
+            node.node_id,
+            call.reason,
+            force=self.force,
+            takes_back=loss.takes_back,
+            takes_over=loss.takes_over,
+            declares_lost=True,
         )
-    wanted = tuple(tokens) if count is None else allocated(metadata, node.datacenter, node.rack, count, node)
-    return RequestTopology(request_id, RequestKind.MOVE, node.node_id, why, tokens=wanted)
 
 
-def plan_change_replication(
-    metadata: ClusterMetadata,
-    keyspace: str,
-    replication: Mapping[str, int],
-    strategy: str | None,
-    force: bool,
-    request_id: str,
-    why: str = "",
-) -> RequestReplication:
-    """The event of `change_replication`; the strategy is what the options of `replication` belong to."""
-    found = metadata.keyspace(keyspace)
-    if found.placement is not PlacementKind.RING:
-        raise Rejected(
-            Code.UNSUPPORTED_PLACEMENT,
-            f"keyspace {keyspace!r} is placed by tablets, whose replication cannot be changed yet: create a keyspace "
-            "with the other replication and copy its tables there",
+class NodeRebuild(Change[RequestTopology], frozen=True):
+    """`rebuild_node`, as one object."""
+
+    verb: ClassVar[str] = "rebuild node"
+    name: str
+    datacenter: str = ""
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestTopology:
+        node = metadata.node(self.name)
+        return RequestTopology(
+            call.request_id, RequestKind.REBUILD, node.node_id, call.reason, source_datacenter=self.datacenter
         )
-    return RequestReplication(
-        request_id=request_id,
-        keyspace=keyspace,
-        strategy=strategy_of(replication, strategy),
-        replication=dict(replication),
-        force=force,
-        why=why,
-    )
 
 
-def plan_cancel_request(metadata: ClusterMetadata, request: str, why: str = "") -> CancelRequest:
-    """The event of `cancel_request`."""
-    return CancelRequest(open_request(metadata, request).request_id, why)
+class NodeMove(Change[RequestTopology], frozen=True):
+    """`move_node`, as one object; exactly one of tokens and count is given."""
+
+    verb: ClassVar[str] = "move node"
+    name: str
+    tokens: Sequence[int] = ()
+    count: int | None = None
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestTopology:
+        node = metadata.node(self.name)
+        if bool(self.tokens) == (self.count is not None):
+            raise InvalidRequest(
+                f"say where node {self.name!r} is to move: give its new tokens, or how many, and one of the two"
+            )
+        if self.count is None:
+            wanted = tuple(self.tokens)
+        else:
+            wanted = allocated(metadata, node.datacenter, node.rack, self.count, node)
+        return RequestTopology(call.request_id, RequestKind.MOVE, node.node_id, call.reason, tokens=wanted)
 
 
-def plan_pause_request(metadata: ClusterMetadata, request: str, why: str = "") -> PauseRequest:
-    """The event of `pause_request`."""
-    return PauseRequest(open_request(metadata, request).request_id, why)
+class ReplicationChange(Change[RequestReplication], frozen=True):
+    """`change_replication`, as one object; without a strategy it is the one whose options `replication` are."""
+
+    verb: ClassVar[str] = "change replication"
+    keyspace: str
+    replication: Mapping[str, int]
+    strategy: str | None = None
+    force: bool = False
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestReplication:
+        if metadata.keyspace(self.keyspace).placement is not PlacementKind.RING:
+            raise Rejected(
+                Code.UNSUPPORTED_PLACEMENT,
+                f"keyspace {self.keyspace!r} is placed by tablets, whose replication cannot be changed yet: create a "
+                "keyspace with the other replication and copy its tables there",
+            )
+        return RequestReplication(
+            request_id=call.request_id,
+            keyspace=self.keyspace,
+            strategy=strategy_of(self.replication, self.strategy),
+            replication=dict(self.replication),
+            force=self.force,
+            why=call.reason,
+        )
 
 
-def plan_resume_request(metadata: ClusterMetadata, request: str) -> ResumeRequest:
-    """The event of `resume_request`."""
-    return ResumeRequest(open_request(metadata, request).request_id)
+class RequestCancellation(Change[CancelRequest], frozen=True):
+    """`cancel_request`, as one object."""
+
+    verb: ClassVar[str] = "cancel request"
+    request: str
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> CancelRequest:
+        return CancelRequest(open_request(metadata, self.request).request_id, call.reason)
+
+
+class RequestPause(Change[PauseRequest], frozen=True):
+    """`pause_request`, as one object."""
+
+    verb: ClassVar[str] = "pause request"
+    request: str
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> PauseRequest:
+        return PauseRequest(open_request(metadata, self.request).request_id, call.reason)
+
+
+class RequestResumption(Change[ResumeRequest], frozen=True):
+    """`resume_request`, as one object."""
+
+    verb: ClassVar[str] = "resume request"
+    request: str
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> ResumeRequest:
+        return ResumeRequest(open_request(metadata, self.request).request_id)
 
 
 def open_request(metadata: ClusterMetadata, said: str) -> TopologyRequest:

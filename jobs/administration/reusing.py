@@ -24,12 +24,12 @@ from epochlake.placement.decoding import decodable
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from epochlake.jobs.cluster import Cluster
+    from epochlake.metastore.metastore import Metastore
 
 _ASIDE = f".{MARKER_FILE}-"
 
 
-def clear_left_volume(cluster: Cluster, metadata: ClusterMetadata, uri: str) -> None:
+def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str) -> None:
     """Delete the replica tables of a node that has left at `uri`, and its marker; does nothing where none is.
 
     Raises WrongCluster for a volume that is not such a one, StorageUnavailable, and CoordinationUnavailable when it
@@ -47,8 +47,8 @@ def clear_left_volume(cluster: Cluster, metadata: ClusterMetadata, uri: str) -> 
         raise WrongCluster(
             f"{uri} is no directory of a file system: delete what is there by yourself, {MARKER_FILE} last"
         )
-    left = left_at_ms(cluster, node)
-    readers = [lease.name for lease in live_leases(cluster) if lease.started_at <= left]
+    left = left_at_ms(metastore, node)
+    readers = [lease.name for lease in live_leases(metastore) if lease.started_at <= left]
     if readers:
         raise StorageUnavailable(
             f"{uri} cannot be used again yet: {', '.join(readers)} began before node {node.name!r} left, and may still "
@@ -59,7 +59,7 @@ def clear_left_volume(cluster: Cluster, metadata: ClusterMetadata, uri: str) -> 
     if not rest and not storage.move_file(marker_uri(uri), aside):
         return
     there = replace(volume, uri=uri)
-    for table in tables_ever(cluster):
+    for table in tables_ever(metastore):
         clear(address_at(metadata, table, there))
     for done in (*rest, aside):
         storage.delete_file(done)

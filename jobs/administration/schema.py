@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 import numpy as np
-from epochlake.jobs.administration.changes import Options, commit_prepared, identified, in_words, preview
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import check_columns
 from epochlake.jobs.workers import Workers
+from epochlake.metastore.committing.changes import Call, Change, FixedChange, Options, Preparation, Preview
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
@@ -43,6 +44,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
+    from epochlake.metastore.metastore import Metastore
 
 TABLES = uuid.UUID("0d6b3c1a-5b43-5f0e-8f6e-0a4f2c7be311")
 """Namespace of table ids: they follow from the request id, so that a repeated request finds its own replica tables."""
@@ -62,7 +64,6 @@ class TableCreated(msgspec.Struct, frozen=True):
     unreachable: dict[str, str]
 
 
-@in_words
 def create_keyspace(
     cluster: Cluster,
     name: str,
@@ -78,16 +79,14 @@ def create_keyspace(
     be `{"replication_factor": n}`, which is SimpleStrategy: whatever the datacenter. Raises Rejected (keyspace-exists
     among others), InvalidRequest for a strategy that does not fit the replication.
     """
-    return cluster.commit(plan_create_keyspace(name, replication, placement, strategy), **options)
+    return cluster.commit(KeyspaceCreation(name, replication, placement=placement, strategy=strategy), **options)
 
 
-@in_words
 def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Committed:
     """Drop a keyspace without tables. Raises Rejected for an unknown keyspace, and for one that has tables."""
-    return cluster.commit(plan_drop_keyspace(name), **options)
+    return cluster.commit(KeyspaceDrop(name), **options)
 
 
-@in_words
 def create_table(
     cluster: Cluster,
     full_name: str,
@@ -104,51 +103,116 @@ def create_table(
     of two, default from the configuration; a table on the ring has none. Raises Rejected, InvalidRequest,
     PlacementImpossible, StorageUnavailable.
     """
-    request_id, options = identified(options)
-    usual = cluster.configuration.tablets.initial_count
-    unreachable: dict[str, str] = {}
-
-    def plan(metadata: ClusterMetadata) -> CreateTable:
-        event, missing = plan_create_table(
-            metadata,
-            full_name,
-            columns,
-            primary_key,
-            append_only=append_only,
-            tablets=tablets,
-            usual_tablets=usual,
-            request_id=request_id,
-        )
-        unreachable.clear()
-        unreachable.update(missing)
-        return event
-
-    committed, event = commit_prepared(cluster, plan, _create_replicas, _has_its_replicas, **options)
-    if event is None:
-        metadata = cluster.metadata
-        table_id = table_id_of(metadata, request_id)
-        tablet_map = metadata.tablets.maps.get(table_id)
-        return TableCreated(committed, table_id, tablet_map.count if tablet_map else 0, {})
-    return TableCreated(committed, event.table.table_id, event.tablet_count, unreachable)
+    change = TableCreation(full_name, columns, primary_key, append_only=append_only, tablets=tablets)
+    committed = cluster.commit(change, **options)
+    if change.planned:
+        event = change.planned[-1]
+        return TableCreated(committed, event.table.table_id, event.tablet_count, change.unreachable)
+    # An earlier try has made the table.
+    metadata = cluster.metadata
+    table_id = table_id_of(metadata, committed.request_id)
+    tablet_map = metadata.tablets.maps.get(table_id)
+    return TableCreated(committed, table_id, tablet_map.count if tablet_map else 0, {})
 
 
-@in_words
 def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Committed:
     """Drop a table from the metadata; its replica tables stay on their volumes until vacuum deletes their files.
 
     Raises Rejected for an unknown table.
     """
-    return cluster.commit(lambda metadata: plan_drop_table(metadata, full_name), **options)
+    return cluster.commit(TableDrop(full_name), **options)
 
 
-def plan_create_keyspace(
-    name: str,
-    replication: Mapping[str, int],
-    placement: PlacementKind = PlacementKind.TABLETS,
-    strategy: str | None = None,
-) -> CreateKeyspace:
-    """The event of `create_keyspace`; without a strategy it is the one whose options `replication` are."""
-    return CreateKeyspace(Keyspace(name, placement, strategy_of(replication, strategy), dict(replication)))
+class KeyspaceCreation(FixedChange[CreateKeyspace], frozen=True):
+    """`create_keyspace`, as one object; without a strategy it is the one whose options `replication` are."""
+
+    verb: ClassVar[str] = "create keyspace"
+    name: str
+    replication: Mapping[str, int]
+    placement: PlacementKind = PlacementKind.TABLETS
+    strategy: str | None = None
+
+    def event(self, call: Call) -> CreateKeyspace:
+        strategy = strategy_of(self.replication, self.strategy)
+        return CreateKeyspace(Keyspace(self.name, self.placement, strategy, dict(self.replication)))
+
+
+class KeyspaceDrop(FixedChange[DropKeyspace], frozen=True):
+    """`drop_keyspace`, as one object."""
+
+    verb: ClassVar[str] = "drop keyspace"
+    name: str
+
+    def event(self, call: Call) -> DropKeyspace:
+        return DropKeyspace(self.name)
+
+
+class TableCreation(Change[CreateTable], frozen=True, dict=True):
+    """`create_table`, as one object. Its plan asks the volumes which of them answer."""
+
+    verb: ClassVar[str] = "create table"
+    full_name: str
+    columns: Columns
+    primary_key: Sequence[str]
+    append_only: bool = False
+    tablets: int | None = None
+
+    @cached_property
+    def planned(self) -> list[CreateTable]:
+        """The events that it was planned as, the newest last; none when an earlier try was committed."""
+        return []
+
+    @cached_property
+    def unreachable(self) -> dict[str, str]:
+        """The volumes that the newest plan leaves out because they do not answer, each with why."""
+        return {}
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> CreateTable:
+        keyspace_name, _, name = self.full_name.partition(".")
+        if not name:
+            raise InvalidRequest(f"a table is named keyspace.table, {self.full_name!r} has no keyspace")
+        keyspace = metadata.keyspace(keyspace_name)
+        on_ring = keyspace.placement is PlacementKind.RING
+        if on_ring and self.tablets is not None:
+            raise InvalidRequest(
+                f"keyspace {keyspace_name!r} is on the ring: its tables have no tablets, leave them out"
+            )
+        count = call.configuration.tablets.initial_count if self.tablets is None else self.tablets
+        tablet_bits(count)
+        table = Table(
+            table_id=table_id_of(metadata, call.request_id),
+            keyspace=keyspace_name,
+            name=name,
+            columns=_with_keys_not_null(self.columns, self.primary_key),
+            primary_key=tuple(self.primary_key),
+            append_only=self.append_only,
+            # Fewer than were asked for it never gets by itself: an empty table is not merged into one tablet at once.
+            options=TabletOptions() if on_ring else TabletOptions(min_count=count),
+        )
+        check_columns(table.columns, table.primary_key)
+        self.unreachable.clear()
+        if on_ring:
+            event = CreateTable(table, 0)
+            _require_all_answer(metadata, event)
+        else:
+            replicas, silent = _allocated(metadata, keyspace, count)
+            event = CreateTable(table, count, encode_replicas(replicas))
+            self.unreachable.update(silent)
+        self.planned.append(event)
+        return event
+
+    def preparation(self, metastore: Metastore) -> Preparation[CreateTable]:
+        return _ReplicaTables()
+
+
+class TableDrop(Change[DropTable], frozen=True):
+    """`drop_table`, as one object."""
+
+    verb: ClassVar[str] = "drop table"
+    full_name: str
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> DropTable:
+        return DropTable(metadata.table(self.full_name).table_id, self.full_name)
 
 
 def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str:
@@ -161,60 +225,6 @@ def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str
             f"{asked} takes {wanted}, and not {given}: correct the replication, or leave out the strategy"
         )
     return fitting
-
-
-def plan_drop_keyspace(name: str) -> DropKeyspace:
-    """The event of `drop_keyspace`."""
-    return DropKeyspace(name)
-
-
-def plan_drop_table(metadata: ClusterMetadata, full_name: str) -> DropTable:
-    """The event of `drop_table`."""
-    return DropTable(metadata.table(full_name).table_id, full_name)
-
-
-def plan_create_table(
-    metadata: ClusterMetadata,
-    full_name: str,
-    columns: Columns,
-    primary_key: Sequence[str],
-    *,
-    append_only: bool,
-    tablets: int | None,
-    usual_tablets: int,
-    request_id: str,
-) -> tuple[CreateTable, dict[str, str]]:
-    """The event of `create_table`, and the volumes left out because they do not answer, each with why.
-
-    Asks the volumes, and so is not a pure function as the other plans are; it changes nothing. `usual_tablets` are
-    those of a table that does not say how many.
-    """
-    keyspace_name, _, name = full_name.partition(".")
-    if not name:
-        raise InvalidRequest(f"a table is named keyspace.table, {full_name!r} has no keyspace")
-    keyspace = metadata.keyspace(keyspace_name)
-    on_ring = keyspace.placement is PlacementKind.RING
-    if on_ring and tablets is not None:
-        raise InvalidRequest(f"keyspace {keyspace_name!r} is on the ring: its tables have no tablets, leave them out")
-    count = usual_tablets if tablets is None else tablets
-    tablet_bits(count)
-    table = Table(
-        table_id=table_id_of(metadata, request_id),
-        keyspace=keyspace_name,
-        name=name,
-        columns=_with_keys_not_null(columns, primary_key),
-        primary_key=tuple(primary_key),
-        append_only=append_only,
-        # Fewer than were asked for it never gets by itself: an empty table is not merged into one tablet at once.
-        options=TabletOptions() if on_ring else TabletOptions(min_count=count),
-    )
-    check_columns(table.columns, table.primary_key)
-    if on_ring:
-        event = CreateTable(table, 0)
-        _require_all_answer(metadata, event)
-        return event, {}
-    replicas, unreachable = _allocated(metadata, keyspace, count)
-    return CreateTable(table, count, encode_replicas(replicas)), unreachable
 
 
 def table_id_of(metadata: ClusterMetadata, request_id: str) -> TableId:
@@ -297,6 +307,19 @@ def replicas_by_volume(metadata: ClusterMetadata) -> dict[VolumeId, int]:
     return {volume: count for volume, count in enumerate(counts.tolist()) if count}
 
 
+class _ReplicaTables(Preparation[CreateTable]):
+    """The replica tables of a new table. They stay when the commit fails: empty tables that no metadata names."""
+
+    def prepare(self, event: CreateTable, metadata: ClusterMetadata) -> None:
+        _create_replicas(event, metadata)
+
+    def still_prepared(self, event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
+        """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""
+        if event.attachment or now.rings is then.rings:
+            return True
+        return set(_replica_volumes(event, now)) <= set(_replica_volumes(event, then))
+
+
 def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
     volumes = _replica_volumes(event, metadata)
 
@@ -313,15 +336,8 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
     Workers(THREADS).run(create, volumes)
 
 
-def _has_its_replicas(event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
-    """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""
-    if event.attachment or now.rings is then.rings:
-        return True
-    return set(_replica_volumes(event, now)) <= set(_replica_volumes(event, then))
-
-
 def _replica_volumes(event: CreateTable, metadata: ClusterMetadata) -> list[VolumeId]:
     """The volumes on which the table has replica tables: those of its tablets, or those of the ring."""
     if not event.attachment:
-        return list(preview(metadata, event).ring_volumes(event.table.table_id))
+        return list(Preview.of(metadata, event).after.ring_volumes(event.table.table_id))
     return [int(volume) for volume in np.unique(decode_replicas(event.attachment)) if volume != NO_REPLICA]

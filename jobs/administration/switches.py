@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from epochlake.jobs.administration.changes import Options, in_words
+from epochlake.metastore.committing.changes import Call, FixedChange, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.events import PauseChanges, ResumeChanges, SwitchBalancing, TakeSnapshot
 
@@ -12,54 +12,74 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 
-@in_words
 def pause_changes(cluster: Cluster, **options: Unpack[Options]) -> Committed:
     """Refuse every change of the metadata until `resume_changes`; `reason` is shown to those who are refused."""
-    return cluster.commit(plan_pause_changes(options.get("reason", "")), **options)
+    return cluster.commit(ChangesPause(), **options)
 
 
-@in_words
 def resume_changes(cluster: Cluster, **options: Unpack[Options]) -> Committed:
     """Allow changes again. Rejected (not-paused) when they are allowed."""
-    return cluster.commit(plan_resume_changes(), **options)
+    return cluster.commit(ChangesResumption(), **options)
 
 
-@in_words
 def pause_balancing(cluster: Cluster, **options: Unpack[Options]) -> Committed:
     """Begin no move that only evens out; draining and rebuilding go on. Rejected (nothing-to-do) when it is off."""
-    return cluster.commit(plan_pause_balancing(options.get("reason", "")), **options)
+    return cluster.commit(BalancingPause(), **options)
 
 
-@in_words
 def resume_balancing(cluster: Cluster, **options: Unpack[Options]) -> Committed:
     """Let the coordinator balance again. Rejected (nothing-to-do) when it does already."""
-    return cluster.commit(plan_resume_balancing(options.get("reason", "")), **options)
+    return cluster.commit(BalancingResumption(), **options)
 
 
-@in_words
 def take_snapshot(cluster: Cluster, **options: Unpack[Options]) -> Committed:
     """Ask every follower for a snapshot of the next epoch; this process writes one itself.
 
     Rejected (nothing-to-do) when the newest epoch is a snapshot.
     """
-    return cluster.commit(plan_take_snapshot(), **options)
+    return cluster.commit(SnapshotOnDemand(), **options)
 
 
-def plan_pause_changes(why: str) -> PauseChanges:
-    return PauseChanges(why)
+class ChangesPause(FixedChange[PauseChanges], frozen=True):
+    """`pause_changes`, as one object."""
+
+    verb: ClassVar[str] = "pause changes"
+
+    def event(self, call: Call) -> PauseChanges:
+        return PauseChanges(call.reason)
 
 
-def plan_resume_changes() -> ResumeChanges:
-    return ResumeChanges()
+class ChangesResumption(FixedChange[ResumeChanges], frozen=True):
+    """`resume_changes`, as one object."""
+
+    verb: ClassVar[str] = "resume changes"
+
+    def event(self, call: Call) -> ResumeChanges:
+        return ResumeChanges()
 
 
-def plan_pause_balancing(why: str) -> SwitchBalancing:
-    return SwitchBalancing(False, why)
+class BalancingPause(FixedChange[SwitchBalancing], frozen=True):
+    """`pause_balancing`, as one object."""
+
+    verb: ClassVar[str] = "pause balancing"
+
+    def event(self, call: Call) -> SwitchBalancing:
+        return SwitchBalancing(False, call.reason)
 
 
-def plan_resume_balancing(why: str) -> SwitchBalancing:
-    return SwitchBalancing(True, why)
+class BalancingResumption(FixedChange[SwitchBalancing], frozen=True):
+    """`resume_balancing`, as one object."""
+
+    verb: ClassVar[str] = "resume balancing"
+
+    def event(self, call: Call) -> SwitchBalancing:
+        return SwitchBalancing(True, call.reason)
 
 
-def plan_take_snapshot() -> TakeSnapshot:
-    return TakeSnapshot()
+class SnapshotOnDemand(FixedChange[TakeSnapshot], frozen=True):
+    """`take_snapshot`, as one object."""
+
+    verb: ClassVar[str] = "take snapshot"
+
+    def event(self, call: Call) -> TakeSnapshot:
+        return TakeSnapshot()

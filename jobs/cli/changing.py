@@ -1,7 +1,7 @@
 """Commands that change the cluster: their common options, dry runs, and what is told after the commit.
 
-A change is a plan and a commit. `--dry-run` takes the plan only, and shows the event and what it would
-make of the metadata; a commit is told the same way by every command.
+`--dry-run` previews a change: it shows the event and what that would make of the metadata. A commit is told the same
+way by every command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from epochlake.jobs.administration.changes import Options, identified, preview, require_epoch
 from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.interruption import committing
 from epochlake.jobs.cli.session import Session
@@ -20,14 +19,15 @@ from epochlake.jobs.cli.text import changes as text
 from epochlake.jobs.views.movements import RingPlan, plan_on_ring
 from epochlake.jobs.views.sizes import keyspace_sizes
 from epochlake.jobs.views.summaries import summary
+from epochlake.metastore.committing.changes import Change, Options, Preview
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import encode_event
+from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
-from epochlake.metastore.metadata.events import Event
 from epochlake.metastore.metadata.rings import ring_keyspaces
 from epochlake.placement.errors import EpochlakeError
 
@@ -42,14 +42,13 @@ class How(msgspec.Struct, frozen=True):
     timeout: float | None = None
 
     def options(self) -> Options:
-        """As the functions of `jobs/administration` take them; the request id is made up when none was given."""
-        given: Options = {
-            "request_id": self.request_id,
+        """As a commit takes them; the request id is made up when none was given."""
+        return {
+            "request_id": self.request_id or next_state_id(""),
             "reason": self.reason,
             "expect_epoch": self.expect_epoch,
             "timeout": self.timeout,
         }
-        return identified(given)[1]
 
 
 _PANEL = "Change"
@@ -111,44 +110,34 @@ def change_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]
     return register
 
 
-def carry_out(
-    session: Session,
-    how: How,
-    plan: Callable[[ClusterMetadata, Options], Event],
-    commit: Callable[[Options], Committed],
-    details: Callable[[], dict[str, Any]] = dict,
-) -> None:
-    """Do what a change command is for: show the plan with `--dry-run`, commit otherwise; `details` are told with it."""
+def carry_out(session: Session, how: How, change: Change[Any], details: Callable[[], dict[str, Any]] = dict) -> None:
+    """Show what `change` would do with `--dry-run`, commit it otherwise; `details` are told with it afterwards."""
     options = how.options()
     if how.dry_run:
-        metadata = session.cluster.catch_up()
-        require_epoch(metadata, how.expect_epoch)
-        event = plan(metadata, options)
-        session.show(planned(metadata, event, details(), session.configuration), text.planned)
+        preview = session.cluster.preview(
+            change, request_id=options["request_id"], reason=how.reason, expect_epoch=how.expect_epoch
+        )
+        session.show(planned(preview, details(), session.configuration), text.planned)
         return
     with committing(options["request_id"] or "", session.epoch_of):
-        committed = commit(options)
+        committed = session.cluster.commit(change, **options)
     session.show(changed(session, committed, details()), text.changed)
 
 
 def planned(
-    metadata: ClusterMetadata,
-    event: Event,
-    details: dict[str, Any] | None = None,
-    configuration: Configuration | None = None,
+    preview: Preview, details: dict[str, Any] | None = None, configuration: Configuration | None = None
 ) -> Planned:
-    """The document of a dry run on `metadata`. Raises Rejected as the commit would."""
-    after = preview(metadata, event)
-    encoded = encode_event(event)
+    """The document of a dry run."""
+    encoded = encode_event(preview.event)
     return Planned(
         dry_run=True,
-        on_epoch=metadata.epoch,
+        on_epoch=preview.metadata.epoch,
         event=encoded.event,
         payload=msgspec.json.decode(encoded.payload),
-        what=summary(event, after),
-        changes=tuple(diff(metadata, after)),
+        what=summary(preview.event, preview.after),
+        changes=tuple(diff(preview.metadata, preview.after)),
         details=details or {},
-        ring=_on_ring(metadata, after, configuration or Configuration()),
+        ring=_on_ring(preview.metadata, preview.after, configuration or Configuration()),
     )
 
 

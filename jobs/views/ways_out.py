@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from epochlake.jobs.administration.requests import plan_request
+from epochlake.jobs.administration.requests import NodeRemoval
+from epochlake.metastore.committing.changes import Call
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.losses import loss_of
@@ -20,7 +21,7 @@ from epochlake.placement.rejections import Code
 GIVEN_UP_BY_FORCE = frozenset({Code.ROWS_LOST, Code.ONLY_REPLICA})
 """Why a removal is refused that goes through by force: rows would be lost."""
 
-_UNNAMED = "(new)"
+_UNNAMED = Call("(new)", preview=True)
 
 
 def ways_out(metadata: ClusterMetadata, silent: Iterable[VolumeId]) -> list[str]:
@@ -60,7 +61,7 @@ def _refusal(metadata: ClusterMetadata, node: Node) -> frozenset[str]:
     for force in (False, True):
         try:
             # Not `metadata.check`: changes that are paused are told by themselves.
-            plan_request(metadata, node.name, RequestKind.REMOVE, _UNNAMED, force=force).check(metadata)
+            NodeRemoval(node.name, force=force).plan(metadata, _UNNAMED).check(metadata)
         except Rejected as rejected:
             codes.add(rejected.code)
         else:

@@ -100,12 +100,14 @@ class Committer:
         timeout: float = 120.0,
         expect_epoch: int | None = None,
         asked: str = "",
+        named: bool = True,
     ) -> Committed:
         """Commit an event, or what a planner makes of the newest metadata (it is called again on each retry).
 
         `request_id` is the idempotence key: submitting it twice commits once, and submitting it for another change is
         rejected (request-id-used). Events are compared; a planner plans something else later, so `asked` says in words
-        what it is for: the words are kept in the log and compared. `expect_epoch` rejects the event unless it becomes
+        what it is for: the words are kept in the log and compared. `named`: False when the id was made up for this
+        call, so that no earlier try of it is possible. `expect_epoch` rejects the event unless it becomes
         the one right after that epoch. A planner may be called by another thread than its own, and must not commit.
         Raises Rejected, CommitTimeout or CommitUnknown; AppendFailed, LogUnreadable or StorageUnavailable when
         nothing was written because the log cannot be; and what the planner raises.
@@ -118,7 +120,7 @@ class Committer:
             time.monotonic() + timeout,
             expect_epoch,
             asked,
-            named=request_id is not None,
+            named=named and request_id is not None,
         )
         self._outcomes.settle_if_known(submission)
         # Whatever happens, nobody waits for it any more afterwards: it must not be left waiting and be appended later.

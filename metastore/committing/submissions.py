@@ -128,11 +128,7 @@ class Submission:
 
     def plan(self, metadata: ClusterMetadata) -> tuple[Event, EncodedEvent]:
         """The event on top of `metadata`. Raises Rejected, or whatever the planner raises."""
-        if self.expect_epoch is not None and metadata.epoch != self.expect_epoch:
-            raise Rejected(
-                Code.EPOCH_MOVED,
-                f"epoch {self.expect_epoch} was expected, the cluster is at epoch {metadata.epoch}: look again",
-            )
+        require_epoch(metadata, self.expect_epoch)
         if self.planned is not None:
             return self.planned
         assert not isinstance(self.what, Event)
@@ -157,6 +153,15 @@ class Submission:
         if self.asked or self.planned is None:
             return self.asked or "a change that is planned when it is committed"
         return described(self.planned[1].event, self.planned[1].payload)
+
+
+def require_epoch(metadata: ClusterMetadata, expected: int | None) -> None:
+    """Raise Rejected (epoch-moved) where another epoch than the newest one is expected; None: any is right."""
+    if expected is not None and metadata.epoch != expected:
+        raise Rejected(
+            Code.EPOCH_MOVED,
+            f"epoch {expected} was expected, the cluster is at epoch {metadata.epoch}: look again",
+        )
 
 
 def described(event: str, payload: str) -> str:

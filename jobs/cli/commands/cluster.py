@@ -13,6 +13,7 @@ from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
 from epochlake.jobs.views.status import require_health
 from epochlake.jobs.views.status import status as status_of
+from epochlake.metastore.committing.changes import Preview
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
@@ -56,7 +57,7 @@ def init(
             for entry in DeltaLog(session.places.log).read(0)[:1]:
                 metadata = metadata.apply(entry.decode(), entry.state_id)
         event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
-        session.show(planned(metadata, event), changes_text.planned)
+        session.show(planned(Preview.of(metadata, event)), changes_text.planned)
         return
     request_id = request_id or next_state_id("")
     with committing(request_id, session.epoch_of):

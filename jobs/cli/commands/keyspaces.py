@@ -7,9 +7,8 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from epochlake.jobs import administration
-from epochlake.jobs.administration.requests import plan_change_replication
-from epochlake.jobs.administration.schema import plan_create_keyspace, plan_drop_keyspace
+from epochlake.jobs.administration.requests import ReplicationChange
+from epochlake.jobs.administration.schema import KeyspaceCreation, KeyspaceDrop
 from epochlake.jobs.cli.arguments import At, of, parse_replication
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import KeyspaceRow
@@ -61,14 +60,7 @@ def create(
     """Create a keyspace whose tables are placed by tablets, or on the ring."""
     session, wanted = of(context), parse_replication(replication)
     chosen = None if strategy is None else strategy.value
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_create_keyspace(name, wanted, placement, chosen),
-        lambda options: administration.create_keyspace(
-            session.cluster, name, wanted, placement=placement, strategy=chosen, **options
-        ),
-    )
+    carry_out(session, how, KeyspaceCreation(name, wanted, placement=placement, strategy=chosen))
 
 
 @change_command(app, "alter")
@@ -85,16 +77,7 @@ def alter(
     """Ask for another replication of a keyspace on the ring; the coordinator goes there a replica at a time."""
     session, wanted = of(context), parse_replication(replication)
     chosen = None if strategy is None else strategy.value
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_change_replication(
-            metadata, name, wanted, chosen, force, options["request_id"] or "", how.reason
-        ),
-        lambda options: administration.change_replication(
-            session.cluster, name, wanted, strategy=chosen, force=force, **options
-        ),
-    )
+    carry_out(session, how, ReplicationChange(name, wanted, strategy=chosen, force=force))
 
 
 @app.command("list")
@@ -113,10 +96,4 @@ def list_(context: typer.Context, at: At = None) -> None:
 @change_command(app, "drop")
 def drop(context: typer.Context, name: Name, how: How) -> None:
     """Drop a keyspace without tables."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_drop_keyspace(name),
-        lambda options: administration.drop_keyspace(session.cluster, name, **options),
-    )
+    carry_out(of(context), how, KeyspaceDrop(name))

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from epochlake.jobs import administration
-from epochlake.jobs.administration.switches import plan_take_snapshot
+from epochlake.jobs.administration.switches import SnapshotOnDemand
 from epochlake.jobs.cli.arguments import Limit, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import (
@@ -221,13 +220,7 @@ def accept_loss_(
 @change_command(app, "snapshot")
 def snapshot(context: typer.Context, how: How) -> None:
     """Take a snapshot of the metadata, from which catching up can begin."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda *_: plan_take_snapshot(),
-        lambda options: administration.take_snapshot(session.cluster, **options),
-    )
+    carry_out(of(context), how, SnapshotOnDemand())
 
 
 def _newest(session: Session) -> tuple[ClusterMetadata | None, LogUnreadable | None]:

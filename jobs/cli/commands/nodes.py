@@ -6,11 +6,10 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from epochlake.jobs import administration
-from epochlake.jobs.administration.nodes import placed, plan_add_node
-from epochlake.jobs.administration.operators import plan_alter_node, plan_set_maintenance
+from epochlake.jobs.administration.nodes import NodeAddition, NodeReplacement
+from epochlake.jobs.administration.operators import NodeAlteration, NodeMaintenance
 from epochlake.jobs.administration.places import sharing_one_file_system
-from epochlake.jobs.administration.requests import plan_move_node, plan_rebuild_node, plan_request, subjects
+from epochlake.jobs.administration.requests import Decommission, NodeMove, NodeRebuild, NodeRemoval, subjects
 from epochlake.jobs.cli.arguments import (
     At,
     ForceOption,
@@ -30,7 +29,6 @@ from epochlake.jobs.cli.text.nodes import node_list, node_shown
 from epochlake.jobs.views.status import node_statuses
 from epochlake.jobs.views.what_if import parse_tokens
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.model import RequestKind
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -76,24 +74,7 @@ def add(
     be on the directory of a node that has left: its replica tables there are deleted, anything else stays.
     """
     session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_add_node(
-            metadata,
-            name,
-            datacenter,
-            rack,
-            placed(session.cluster, metadata, volumes),
-            tokens=wanted,
-            count=tokens,
-            request_id=options["request_id"] or "",
-            host_id="(new)",
-        ),
-        lambda options: administration.add_node(
-            session.cluster, name, datacenter, rack, volumes, tokens=wanted, count=tokens, reuse=reuse, **options
-        ),
-    )
+    carry_out(session, how, NodeAddition(name, datacenter, rack, volumes, tokens=wanted, count=tokens, reuse=reuse))
     _say_what_shares_a_disk(session, name, how)
 
 
@@ -131,28 +112,13 @@ def move(context: typer.Context, name: Name, how: How, token: TokenOption = None
     session, wanted = of(context), parse_tokens(token or ())
     if not wanted and tokens is None:
         raise InvalidRequest(f"say where node {name!r} is to move: --token for each of its new tokens, or --tokens N")
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_move_node(
-            metadata, name, wanted, tokens, options["request_id"] or "", how.reason
-        ),
-        lambda options: administration.move_node(session.cluster, name, tokens=wanted, count=tokens, **options),
-    )
+    carry_out(session, how, NodeMove(name, tokens=wanted, count=tokens))
 
 
 @change_command(app, "decommission")
 def decommission(context: typer.Context, name: Name, how: How, force: ForceOption = False) -> None:
     """Let a node whose storage is alive hand over its tablets and ranges and leave."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_request(
-            metadata, name, RequestKind.LEAVE, options["request_id"] or "", how.reason, force=force
-        ),
-        lambda options: administration.decommission(session.cluster, name, force=force, **options),
-    )
+    carry_out(of(context), how, Decommission(name, force=force))
 
 
 @change_command(app, "remove")
@@ -162,16 +128,8 @@ def remove(context: typer.Context, name: Name, how: How, force: ForceOption = Fa
     What was under way with it ends, or goes on without it. With `--force` also where rows are lost, because no other
     storage that is left has them. Where too few nodes would be left, put a new one in its place: `node replace`.
     """
-    session = of(context)
     try:
-        carry_out(
-            session,
-            how,
-            lambda metadata, options: plan_request(
-                metadata, name, RequestKind.REMOVE, options["request_id"] or "", how.reason, force=force
-            ),
-            lambda options: administration.remove_node(session.cluster, name, force=force, **options),
-        )
+        carry_out(of(context), how, NodeRemoval(name, force=force))
     except Rejected as rejected:
         if rejected.code not in NEEDS_ANOTHER_NODE:
             raise
@@ -199,26 +157,7 @@ def replace(
     without it. The new node takes over its tokens unless others are given.
     """
     session, volumes, wanted = of(context), parse_volumes(volume), parse_tokens(token or ())
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_add_node(
-            metadata,
-            name,
-            metadata.node(lost).datacenter,
-            metadata.node(lost).rack,
-            placed(session.cluster, metadata, volumes, lost),
-            tokens=wanted,
-            count=tokens,
-            replaces=lost,
-            force=force,
-            request_id=options["request_id"] or "",
-            host_id="(new)",
-        ),
-        lambda options: administration.replace_node(
-            session.cluster, lost, name, volumes, tokens=wanted, count=tokens, force=force, **options
-        ),
-    )
+    carry_out(session, how, NodeReplacement(lost, name, volumes, tokens=wanted, count=tokens, force=force))
     _say_what_shares_a_disk(session, name, how)
 
 
@@ -232,13 +171,7 @@ def rebuild(
     ] = "",
 ) -> None:
     """Give a node all rows of its ranges on the ring again, from the other replicas; it is not read meanwhile."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, options: plan_rebuild_node(metadata, name, source, options["request_id"] or "", how.reason),
-        lambda options: administration.rebuild_node(session.cluster, name, datacenter=source, **options),
-    )
+    carry_out(of(context), how, NodeRebuild(name, datacenter=source))
 
 
 @change_command(app, "cancel")
@@ -260,13 +193,7 @@ def maintenance(
     how: How,
 ) -> None:
     """Let a node keep its replicas and get no new ones, or get them again."""
-    session, on = of(context), switch is Switch.ON
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_set_maintenance(metadata, name, on, how.reason),
-        lambda options: administration.set_maintenance(session.cluster, name, on, **options),
-    )
+    carry_out(of(context), how, NodeMaintenance(name, switch is Switch.ON))
 
 
 @change_command(app, "set")
@@ -287,12 +214,7 @@ def set_(
     session, tags = of(context), whole_list(tag, none=no_tags, option="tag")
     if weight is None and tags is None:
         raise InvalidRequest(f"say what is to be different about node {name!r}: its --weight, or its tags")
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_alter_node(metadata, name, weight, tags),
-        lambda options: administration.alter_node(session.cluster, name, weight=weight, tags=tags, **options),
-    )
+    carry_out(session, how, NodeAlteration(name, weight=weight, tags=tags))
 
 
 def _say_what_shares_a_disk(session: Session, name: str, how: How) -> None:

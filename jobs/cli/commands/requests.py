@@ -6,11 +6,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from epochlake.jobs import administration
 from epochlake.jobs.administration.requests import (
-    plan_cancel_request,
-    plan_pause_request,
-    plan_resume_request,
+    RequestCancellation,
+    RequestPause,
+    RequestResumption,
     subjects,
 )
 from epochlake.jobs.cli.arguments import At, Limit, RequestName, of
@@ -46,25 +45,13 @@ def list_(
 @change_command(app, "pause")
 def pause(context: typer.Context, request: RequestName, how: How) -> None:
     """Let the coordinator begin nothing new for a request until `request resume`."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_pause_request(metadata, request, how.reason),
-        lambda options: administration.pause_request(session.cluster, request, **options),
-    )
+    carry_out(of(context), how, RequestPause(request))
 
 
 @change_command(app, "resume")
 def resume(context: typer.Context, request: RequestName, how: How) -> None:
     """Let the coordinator go on with a paused request."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_resume_request(metadata, request),
-        lambda options: administration.resume_request(session.cluster, request, **options),
-    )
+    carry_out(of(context), how, RequestResumption(request))
 
 
 @change_command(app, "cancel")
@@ -75,12 +62,7 @@ def cancel(context: typer.Context, request: RequestName, how: How) -> None:
 
 def cancel_request(session: Session, request: str, how: How) -> None:
     """What `request cancel` and `node cancel` do."""
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_cancel_request(metadata, request, how.reason),
-        lambda options: administration.cancel_request(session.cluster, request, **options),
-    )
+    carry_out(session, how, RequestCancellation(request))
 
 
 def request_row(metadata: ClusterMetadata, request: TopologyRequest) -> RequestRow:

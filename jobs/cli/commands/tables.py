@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
-from epochlake.jobs import administration
 from epochlake.jobs.administration.columns import parse_columns
-from epochlake.jobs.administration.operators import Wanted, plan_alter_table
-from epochlake.jobs.administration.schema import plan_create_table, plan_drop_table
+from epochlake.jobs.administration.operators import TableAlteration, Wanted
+from epochlake.jobs.administration.schema import TableCreation, TableDrop
 from epochlake.jobs.cli.arguments import At, TableName, of, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
 from epochlake.jobs.cli.text.schema import table_list, table_shown
-from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table, TabletOptions
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.tablet_map import NO_REPLICA
@@ -56,30 +53,8 @@ def create(
     """Create a table: place its tablets, or find its ranges, make its replica tables, then commit."""
     session, keys = of(context), parse_names(primary_key)
     columns = parse_columns(column, keys)
-    unreachable: dict[str, str] = {}
-
-    def plan(metadata: ClusterMetadata, options: Any) -> CreateTable:
-        event, missing = plan_create_table(
-            metadata,
-            table,
-            columns,
-            keys,
-            append_only=append_only,
-            tablets=tablets,
-            usual_tablets=session.configuration.tablets.initial_count,
-            request_id=options["request_id"],
-        )
-        unreachable.update(missing)
-        return event
-
-    def commit(options: Any) -> Committed:
-        created = administration.create_table(
-            session.cluster, table, columns, keys, append_only=append_only, tablets=tablets, **options
-        )
-        unreachable.update(created.unreachable)
-        return created.committed
-
-    carry_out(session, how, plan, commit, lambda: {"no_tablets_on": unreachable} if unreachable else {})
+    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets)
+    carry_out(session, how, change, lambda: {"no_tablets_on": change.unreachable} if change.unreachable else {})
 
 
 @change_command(app, "alter")
@@ -122,12 +97,7 @@ def alter(
             f"say what is to be different about {table}: the size or the number of its tablets, its tags, or the "
             "tables that it keeps apart from"
         )
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_alter_table(metadata, table, wanted),
-        lambda options: administration.alter_table(session.cluster, table, wanted, **options),
-    )
+    carry_out(session, how, TableAlteration(table, wanted))
 
 
 @app.command("list")
@@ -164,13 +134,7 @@ def show(context: typer.Context, table: TableName, at: At = None) -> None:
 @change_command(app, "drop")
 def drop(context: typer.Context, table: TableName, how: How) -> None:
     """Drop a table from the metadata; its files stay on the volumes."""
-    session = of(context)
-    carry_out(
-        session,
-        how,
-        lambda metadata, _: plan_drop_table(metadata, table),
-        lambda options: administration.drop_table(session.cluster, table, **options),
-    )
+    carry_out(of(context), how, TableDrop(table))
 
 
 def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:

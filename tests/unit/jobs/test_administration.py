@@ -18,8 +18,11 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.volumes import MARKER_FILE, read_marker
+from epochlake.metastore.committing.changes import Call
+from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CommitUnknown, CoordinationUnavailable, Rejected, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.model import Column, NodeState, RequestState
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, PlacementImpossible
@@ -62,7 +65,7 @@ def test_the_next_try_takes_over_the_marker_of_one_that_died_before_its_commit(
 ) -> None:
     cluster = begin(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(Committer, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a"))
     left = read_marker(str(tmp_path / "a"))
@@ -127,16 +130,16 @@ def overtaken(
     monkeypatch: pytest.MonkeyPatch, first: Callable[[], object], error: EpochlakeError | None = None
 ) -> None:
     """Do `first` between the preparing of the next registration and its commit, which fails with `error` if given."""
-    proper = Cluster.commit
+    proper = Committer.commit
 
-    def commit(cluster: Cluster, *arguments: object, **options: object) -> object:
-        monkeypatch.setattr(Cluster, "commit", proper)
+    def commit(committer: Committer, *arguments: object, **options: object) -> object:
+        monkeypatch.setattr(Committer, "commit", proper)
         first()
         if error is not None:
             raise error
-        return proper(cluster, *arguments, **options)  # type: ignore[arg-type]
+        return proper(committer, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cluster, "commit", commit)
+    monkeypatch.setattr(Committer, "commit", commit)
 
 
 def test_who_loses_a_name_takes_its_own_markers_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,22 +209,23 @@ def test_a_table_has_its_replica_tables_before_it_is_in_the_log(
 ) -> None:
     cluster = grow(tmp_path)
     seen: list[int] = []
-    commit = Cluster.commit
+    commit = Committer.commit
 
-    def watched(self: Cluster, what: object, **options: object) -> object:
-        table = what(self.metadata).table  # type: ignore[operator]
-        for node in self.metadata.directory.nodes.values():
+    def watched(committer: Committer, what: object, **options: object) -> object:
+        metadata = cluster.metadata
+        table = what(metadata).table  # type: ignore[operator]
+        for node in metadata.directory.nodes.values():
             address = ReplicaAddress(
-                self.metadata.identity.cluster_id,
+                metadata.identity.cluster_id,
                 node.volumes[0].volume_id,
                 node.volumes[0].uri,
                 "air",
                 table.table_id,
             )
             seen.append(open_snapshot(address).fence)
-        return commit(self, what, **options)  # type: ignore[arg-type]
+        return commit(committer, what, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cluster, "commit", watched)
+    monkeypatch.setattr(Committer, "commit", watched)
     planned_on = cluster.metadata.epoch
     created = administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=8)
     assert seen == [planned_on] * 3
@@ -265,18 +269,17 @@ def test_a_repeated_table_request_finds_the_same_table(tmp_path: Path) -> None:
 
 def test_a_plan_that_went_stale_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = begin(tmp_path)
-    plan, planned = nodes.plan_add_node, []
+    plan, planned = nodes.NodeAddition.plan, []
 
-    def overtaken(*args: object, **options: object) -> RegisterNode:
-        event = plan(*args, **options)  # type: ignore[arg-type]
-        planned.append(event.node_id)
-        if len(planned) == 1:
-            monkeypatch.setattr(nodes, "plan_add_node", plan)
-            administration.add_node(cluster, "fast", "dc1", "r1", volume(tmp_path / "fast"))
-            monkeypatch.setattr(nodes, "plan_add_node", overtaken)
+    def overtaken(change: nodes.NodeAddition, metadata: ClusterMetadata, call: Call) -> RegisterNode:
+        event = plan(change, metadata, call)
+        if change.name == "slow":
+            planned.append(event.node_id)
+            if len(planned) == 1:
+                administration.add_node(cluster, "fast", "dc1", "r1", volume(tmp_path / "fast"))
         return event
 
-    monkeypatch.setattr(nodes, "plan_add_node", overtaken)
+    monkeypatch.setattr(nodes.NodeAddition, "plan", overtaken)
     administration.add_node(cluster, "slow", "dc1", "r1", volume(tmp_path / "slow"))
     assert planned == [1, 2]
     assert read_marker(str(tmp_path / "slow")).volume_id == 2
