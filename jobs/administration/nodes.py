@@ -105,7 +105,7 @@ def replace_node(
 
 
 class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
-    """`add_node`, as one object."""
+    """What `add_node` commits."""
 
     verb: ClassVar[str] = "add node"
     name: str
@@ -119,12 +119,12 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
     reuse: bool = False
 
     @cached_property
-    def measured(self) -> list[VolumeSpec]:
-        """Its volumes with their places and capacities; a place is measured once."""
+    def specs(self) -> list[VolumeSpec]:
+        """Its volumes as `measured`, once for all tries."""
         return measured(self.volumes)
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> RegisterNode:
-        places = [spec.uri for spec in self.measured]
+        places = [spec.uri for spec in self.specs]
         # An earlier try may have registered the node itself: then these places are its own.
         besides = (self.replaces,) if call.preview else (self.name, self.replaces)
         require_places_apart(call.root, metadata, places, besides=besides)
@@ -150,8 +150,7 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
             datacenter=self.datacenter,
             rack=self.rack,
             volumes=tuple(
-                Volume(first + index, spec.name, spec.uri, spec.capacity or 0)
-                for index, spec in enumerate(self.measured)
+                Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(self.specs)
             ),
             replaces=None if lost is None else lost.node_id,
             tokens=tuple(sorted(tokens)),
@@ -165,7 +164,7 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
 
 
 class NodeReplacement(Change[RegisterNode], frozen=True):
-    """`replace_node`, as one object: `add_node` in the rack of the lost node."""
+    """What `replace_node` commits: a node that is added in the rack of the lost one."""
 
     verb: ClassVar[str] = "replace node"
     lost: str

@@ -60,7 +60,7 @@ def alter_table(cluster: Cluster, full_name: str, changes: Wanted, **options: Un
 
 
 class NodeMaintenance(Change[SetMaintenance], frozen=True):
-    """`set_maintenance`, as one object."""
+    """What `set_maintenance` commits."""
 
     verb: ClassVar[str] = "set maintenance"
     name: str
@@ -71,7 +71,7 @@ class NodeMaintenance(Change[SetMaintenance], frozen=True):
 
 
 class NodeAlteration(Change[AlterNode], frozen=True):
-    """`alter_node`, as one object."""
+    """What `alter_node` commits."""
 
     verb: ClassVar[str] = "alter node"
     name: str
@@ -87,7 +87,7 @@ class NodeAlteration(Change[AlterNode], frozen=True):
 
 
 class TableAlteration(Change[AlterTable], frozen=True):
-    """`alter_table`, as one object."""
+    """What `alter_table` commits."""
 
     verb: ClassVar[str] = "alter table"
     full_name: str

@@ -90,7 +90,7 @@ def resume_request(cluster: Cluster, request: str, **options: Unpack[Options]) -
 
 
 class Decommission(Change[RequestTopology], frozen=True):
-    """`decommission`, as one object."""
+    """What `decommission` commits."""
 
     verb: ClassVar[str] = "decommission"
     name: str
@@ -102,7 +102,7 @@ class Decommission(Change[RequestTopology], frozen=True):
 
 
 class NodeRemoval(Change[RequestTopology], frozen=True):
-    """`remove_node`, as one object."""
+    """What `remove_node` commits."""
 
     verb: ClassVar[str] = "remove node"
     name: str
@@ -126,7 +126,7 @@ class NodeRemoval(Change[RequestTopology], frozen=True):
 
 
 class NodeRebuild(Change[RequestTopology], frozen=True):
-    """`rebuild_node`, as one object."""
+    """What `rebuild_node` commits."""
 
     verb: ClassVar[str] = "rebuild node"
     name: str
@@ -140,7 +140,7 @@ class NodeRebuild(Change[RequestTopology], frozen=True):
 
 
 class NodeMove(Change[RequestTopology], frozen=True):
-    """`move_node`, as one object; exactly one of tokens and count is given."""
+    """What `move_node` commits; exactly one of tokens and count is given."""
 
     verb: ClassVar[str] = "move node"
     name: str
@@ -161,7 +161,7 @@ class NodeMove(Change[RequestTopology], frozen=True):
 
 
 class ReplicationChange(Change[RequestReplication], frozen=True):
-    """`change_replication`, as one object; without a strategy it is the one whose options `replication` are."""
+    """What `change_replication` commits; without a strategy it is the one whose options `replication` are."""
 
     verb: ClassVar[str] = "change replication"
     keyspace: str
@@ -187,7 +187,7 @@ class ReplicationChange(Change[RequestReplication], frozen=True):
 
 
 class RequestCancellation(Change[CancelRequest], frozen=True):
-    """`cancel_request`, as one object."""
+    """What `cancel_request` commits."""
 
     verb: ClassVar[str] = "cancel request"
     request: str
@@ -197,7 +197,7 @@ class RequestCancellation(Change[CancelRequest], frozen=True):
 
 
 class RequestPause(Change[PauseRequest], frozen=True):
-    """`pause_request`, as one object."""
+    """What `pause_request` commits."""
 
     verb: ClassVar[str] = "pause request"
     request: str
@@ -207,7 +207,7 @@ class RequestPause(Change[PauseRequest], frozen=True):
 
 
 class RequestResumption(Change[ResumeRequest], frozen=True):
-    """`resume_request`, as one object."""
+    """What `resume_request` commits."""
 
     verb: ClassVar[str] = "resume request"
     request: str

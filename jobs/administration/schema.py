@@ -124,7 +124,7 @@ def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> 
 
 
 class KeyspaceCreation(FixedChange[CreateKeyspace], frozen=True):
-    """`create_keyspace`, as one object; without a strategy it is the one whose options `replication` are."""
+    """What `create_keyspace` commits; without a strategy it is the one whose options `replication` are."""
 
     verb: ClassVar[str] = "create keyspace"
     name: str
@@ -138,7 +138,7 @@ class KeyspaceCreation(FixedChange[CreateKeyspace], frozen=True):
 
 
 class KeyspaceDrop(FixedChange[DropKeyspace], frozen=True):
-    """`drop_keyspace`, as one object."""
+    """What `drop_keyspace` commits."""
 
     verb: ClassVar[str] = "drop keyspace"
     name: str
@@ -148,7 +148,7 @@ class KeyspaceDrop(FixedChange[DropKeyspace], frozen=True):
 
 
 class TableCreation(Change[CreateTable], frozen=True, dict=True):
-    """`create_table`, as one object. Its plan asks the volumes which of them answer."""
+    """What `create_table` commits. Its plan asks the volumes which of them answer."""
 
     verb: ClassVar[str] = "create table"
     full_name: str
@@ -206,7 +206,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
 
 
 class TableDrop(Change[DropTable], frozen=True):
-    """`drop_table`, as one object."""
+    """What `drop_table` commits."""
 
     verb: ClassVar[str] = "drop table"
     full_name: str

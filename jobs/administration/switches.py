@@ -41,7 +41,7 @@ def take_snapshot(cluster: Cluster, **options: Unpack[Options]) -> Committed:
 
 
 class ChangesPause(FixedChange[PauseChanges], frozen=True):
-    """`pause_changes`, as one object."""
+    """What `pause_changes` commits."""
 
     verb: ClassVar[str] = "pause changes"
 
@@ -50,7 +50,7 @@ class ChangesPause(FixedChange[PauseChanges], frozen=True):
 
 
 class ChangesResumption(FixedChange[ResumeChanges], frozen=True):
-    """`resume_changes`, as one object."""
+    """What `resume_changes` commits."""
 
     verb: ClassVar[str] = "resume changes"
 
@@ -59,7 +59,7 @@ class ChangesResumption(FixedChange[ResumeChanges], frozen=True):
 
 
 class BalancingPause(FixedChange[SwitchBalancing], frozen=True):
-    """`pause_balancing`, as one object."""
+    """What `pause_balancing` commits."""
 
     verb: ClassVar[str] = "pause balancing"
 
@@ -68,7 +68,7 @@ class BalancingPause(FixedChange[SwitchBalancing], frozen=True):
 
 
 class BalancingResumption(FixedChange[SwitchBalancing], frozen=True):
-    """`resume_balancing`, as one object."""
+    """What `resume_balancing` commits."""
 
     verb: ClassVar[str] = "resume balancing"
 
@@ -77,7 +77,7 @@ class BalancingResumption(FixedChange[SwitchBalancing], frozen=True):
 
 
 class SnapshotOnDemand(FixedChange[TakeSnapshot], frozen=True):
-    """`take_snapshot`, as one object."""
+    """What `take_snapshot` commits."""
 
     verb: ClassVar[str] = "take snapshot"
 

@@ -175,6 +175,31 @@ def test_a_marker_that_another_try_may_rely_on_or_whose_outcome_is_unknown_stays
     assert (left.node, read_marker(str(tmp_path / "d")).node) == ("n2", "n3")
 
 
+def test_a_preview_shows_a_node_without_a_host_and_marks_nothing(tmp_path: Path) -> None:
+    cluster = begin(tmp_path)
+    change = nodes.NodeAddition("n1", "dc1", "r1", volume(tmp_path / "a"))
+    preview = cluster.preview(change, request_id="mine")
+    assert isinstance(preview.event, RegisterNode)
+    assert (preview.event.host_id, preview.event.request_id) == ("(new)", "mine")
+    assert (preview.after.node("n1").rack, cluster.catch_up().epoch) == ("r1", 1)
+    assert not (tmp_path / "a").exists()
+    cluster.commit(change)
+    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id != "(new)"
+
+
+def test_a_table_that_is_created_again_tells_what_its_newest_plan_has_found(tmp_path: Path) -> None:
+    cluster = grow(tmp_path)
+    join(cluster, tmp_path / "volumes", "n4", "r1")
+    marker = tmp_path / "volumes" / "n4" / MARKER_FILE
+    marker.rename(tmp_path / "aside")
+    change = schema.TableCreation("air.flights", COLUMNS, ["id"], tablets=4)
+    cluster.preview(change)
+    assert list(change.unreachable) == ["n4/d1"]
+    (tmp_path / "aside").rename(marker)
+    cluster.commit(change)
+    assert (change.unreachable, len(change.planned)) == ({}, 2)
+
+
 def test_volumes_at_one_place_are_refused_however_it_is_spelt(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="given twice"):
         nodes.measured([("d1", f"{tmp_path}/a", 1), ("d2", f"file://{tmp_path}/a/", 1)])

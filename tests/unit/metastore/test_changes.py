@@ -131,12 +131,13 @@ def test_nothing_is_prepared_for_a_request_that_is_done_already(metastore: Metas
 def test_an_event_that_depends_on_no_metadata_is_given_to_the_committer_as_it_is(
     metastore: Metastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[tuple[object, object]] = []
+    given = []
 
     def commit(committer: Committer, what: object, **options: Any) -> None:
-        given.append((what, options["asked"]))
+        given.append((what, options["asked"], options["named"]))
 
     monkeypatch.setattr(Committer, "commit", commit)
     metastore.commit(Pausing(), reason="an audit")
-    metastore.commit(Pausing(level=2), reason="an audit")
-    assert given == [(PauseChanges("an audit"), "pause"), (PauseChanges("an audit"), 'pause {"level":2}')]
+    metastore.commit(Pausing(level=2), reason="an audit", request_id="mine")
+    event = PauseChanges("an audit")
+    assert given == [(event, "pause", False), (event, 'pause {"level":2}', True)]
