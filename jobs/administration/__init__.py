@@ -1,5 +1,6 @@
-"""What operators do to a cluster: one plain function for each change, shared by command line, notebooks and jobs.
+"""What operators do to a cluster: one plain function for each change, for notebooks, jobs and programs.
 
+Each commits a change, an object of the module that it is in; the command line previews and commits the same objects.
 Each takes `Options` beside its own arguments, and may raise what a commit raises: Rejected, CommitTimeout,
 CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docstrings name what comes in addition.
 """
