@@ -26,7 +26,7 @@ from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.reading import plan_read
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, create_replica, open_snapshot
 from epochlake.jobs.replicas.schema import spark_ddl
-from epochlake.jobs.replicas.streaming import ThreadCopier, plan_streaming
+from epochlake.jobs.replicas.streaming import Copier, plan_streaming
 from epochlake.jobs.spark_session import session
 from epochlake.metastore import syncing
 from epochlake.metastore.metadata.model import Column
@@ -229,7 +229,7 @@ def _stream(source: ReplicaSnapshot, target: ReplicaAddress, label: str, epoch: 
     session_id = str(uuid.uuid4())
     open_session(target, epoch, session_id)
     copies = plan_streaming([source], open_snapshot(target), *tokens_of_label(label))
-    copied = ThreadCopier().copy(copies)
+    copied = Copier().copy(copies)
     outcome = commit_files(target, copied.arrived, epoch=epoch, app_id=session_id, app_version=1, session=session_id)
     if not isinstance(outcome, Acknowledged) or copied.failed:
         raise RuntimeError(f"streaming was not acknowledged: {outcome}, {copied.failed}")

@@ -28,7 +28,7 @@ from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import ReplicaAddress
-from epochlake.jobs.replicas.streaming import Pace
+from epochlake.jobs.workers.pace import Pace
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 

@@ -17,7 +17,7 @@ import numpy as np
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import check_columns
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.changes import Call, Change, FixedChange, Options, Preparation, Preview
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import StorageUnavailable
@@ -333,7 +333,7 @@ def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
         )
         create_replica(address, event.table, metadata.fence)
 
-    Workers(THREADS).run(create, volumes)
+    ThreadWorkers(THREADS).run(create, volumes)
 
 
 def _replica_volumes(event: CreateTable, metadata: ClusterMetadata) -> list[VolumeId]:

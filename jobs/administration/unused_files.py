@@ -18,7 +18,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.upkeep.clearing import Cleared, clear, counted
 from epochlake.jobs.upkeep.vacuum import Vacuumed, unused_files, vacuum
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import storage
 from epochlake.metastore.announcing import forget_expired, live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -79,9 +79,9 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     def clear_one(one: GivenUp) -> SweptReplica | None:
         return _clear(metadata, one, counted if dry_run else clear)
 
-    swept = [one for one in Workers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
+    swept = [one for one in ThreadWorkers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
     old = [one for one in given_up(cluster, metadata) if one.since_ms <= keep]
-    swept += [one for one in Workers(THREADS).run(clear_one, old) if one is not None]
+    swept += [one for one in ThreadWorkers(THREADS).run(clear_one, old) if one is not None]
     if not dry_run:
         forget_expired(cluster.root.leases)
     return Sweep(dry_run, keep, len(leases), tuple(swept))

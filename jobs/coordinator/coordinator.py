@@ -26,7 +26,7 @@ from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
 from epochlake.jobs.coordinator.tracks.tablets import TabletTrack
 from epochlake.jobs.coordinator.tracks.track import Tally, Track
 from epochlake.jobs.replicas.store import Store
-from epochlake.jobs.replicas.streaming import Copier, ThreadCopier
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.errors import (
     CommitTimeout,
@@ -87,7 +87,7 @@ class Coordinator:
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
-        self._copier = copier or ThreadCopier(bytes_per_second=self._settings.bytes_per_second)
+        self._copier = copier or Copier(bytes_per_second=self._settings.bytes_per_second)
         self._on_progress = on_progress
         self._tally = Tally()
         fences = Fences()

@@ -16,7 +16,7 @@ import msgspec
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Unreachable
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, RelaxBarriers, RelaxedBarrier
@@ -95,7 +95,7 @@ class Fences:
             open_here = sessions.get(place, frozenset())
             return place, raise_fence(address, metadata.fence, open_sessions=open_here)
 
-        for place, outcome in Workers(THREADS).run(attempt, due):
+        for place, outcome in ThreadWorkers(THREADS).run(attempt, due):
             if isinstance(outcome, Unreachable):
                 self._known.pop(place, None)
                 self.unreachable[place] = outcome.reason

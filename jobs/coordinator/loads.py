@@ -5,59 +5,72 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import address_of
-from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.volumes import require_volume
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import NodeState, TableId, Volume, VolumeId
+from epochlake.metastore.metadata.model import NodeState, VolumeId
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.placement.tokens import tablet_label, tablet_of, tokens_of_label
 
 THREADS = 16
+MEASURING_PARTITIONS = 64
+"""Of a Spark job that measures: it only opens tables, and there are many."""
 
 
-def measure_loads(metadata: ClusterMetadata) -> Loads:
+class TabletBytes(msgspec.Struct, frozen=True):
+    """The bytes that a replica table has of each tablet of which it has any; None: it does not answer."""
+
+    sizes: dict[int, int] | None
+
+
+def measure_loads(metadata: ClusterMetadata, workers: Workers | None = None) -> Loads:
     """Open every replica table of every node that is there, and add up its files by tablet.
 
     A volume that does not answer, or on which a replica table does not, counts as not measured: it is no target then.
     """
+    workers = workers or ThreadWorkers(THREADS)
     nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
     volumes = [volume for node in nodes if not node.lost for volume in node.volumes]
-    answers = Workers(THREADS).run(lambda volume: _answers(metadata, volume), volumes)
+    cluster_id = metadata.identity.cluster_id
+    asked = [_MarkedVolume(volume.uri, cluster_id, volume.volume_id) for volume in volumes]
+    answers = workers.run(_answers, asked, returns=bool)
     answering = {volume.volume_id for volume, there in zip(volumes, answers, strict=True) if there}
     unmeasured = {volume.volume_id for node in nodes for volume in node.volumes} - answering
-    places: list[tuple[TableId, VolumeId]] = []
-    for table_id, tablet_map in metadata.tablets.maps.items():
-        used = {int(volume) for volume in set(tablet_map.to_array().ravel().tolist())}
-        places += [
-            (table_id, volume)
-            for volume in sorted(used)
-            if volume in metadata.directory.volumes
-            and metadata.directory.node_of_volume[volume].state is not NodeState.LEFT
-            and volume not in metadata.directory.lost
-        ]
-
-    def attempt(place: tuple[TableId, VolumeId]) -> tuple[tuple[TableId, VolumeId], dict[int, int] | None]:
-        table_id, volume = place
-        try:
-            files = open_snapshot(address_of(metadata, metadata.schema.tables[table_id], volume)).all_files
-        except (StorageUnavailable, WrongCluster):
-            return place, None
-        return place, bytes_by_tablet(files.values(), metadata.tablets.maps[table_id].count)
-
-    sizes: dict[tuple[TableId, int, VolumeId], int] = {}
-    for (table_id, volume), tablets in Workers(THREADS).run(attempt, places):
-        if tablets is None:
-            unmeasured.add(volume)
+    sizes = {}
+    for address, measured in measure_tablets(metadata, workers):
+        if measured.sizes is None:
+            unmeasured.add(address.volume_id)
             continue
-        for tablet, size in tablets.items():
-            sizes[(table_id, tablet, volume)] = size
+        for tablet, size in measured.sizes.items():
+            sizes[(address.table_id, tablet, address.volume_id)] = size
     return Loads(sizes, frozenset(unmeasured))
+
+
+def measure_tablets(metadata: ClusterMetadata, workers: Workers) -> list[tuple[ReplicaAddress, TabletBytes]]:
+    """What every replica table with tablets has of them, except where the node has left or the volume is lost.
+
+    A replica table's own log says how many bytes each of its files has, so no data is read.
+    """
+    places = []
+    for table_id, tablet_map in sorted(metadata.tablets.maps.items()):
+        for volume in sorted(set(tablet_map.to_array().ravel().tolist())):
+            if (
+                volume in metadata.directory.volumes
+                and metadata.directory.node_of_volume[volume].state is not NodeState.LEFT
+                and volume not in metadata.directory.lost
+            ):
+                address = address_of(metadata, metadata.schema.tables[table_id], volume)
+                places.append(_ReplicaTable(address, tablet_map.count))
+    measured = workers.run(_measure, places, returns=TabletBytes)
+    return [(place.address, found) for place, found in zip(places, measured, strict=True)]
 
 
 def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
@@ -75,9 +88,32 @@ def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
     return dict(held)
 
 
-def _answers(metadata: ClusterMetadata, volume: Volume) -> bool:
+class _MarkedVolume(msgspec.Struct, frozen=True):
+    """A volume, and whose marker should be there."""
+
+    uri: str
+    cluster_id: str
+    volume_id: VolumeId
+
+
+class _ReplicaTable(msgspec.Struct, frozen=True):
+    """A replica table, and how many tablets its table has."""
+
+    address: ReplicaAddress
+    count: int
+
+
+def _answers(volume: _MarkedVolume) -> bool:
     try:
-        require_volume(volume.uri, metadata.identity.cluster_id, volume.volume_id)
+        require_volume(volume.uri, volume.cluster_id, volume.volume_id)
     except (StorageUnavailable, WrongCluster):
         return False
     return True
+
+
+def _measure(place: _ReplicaTable) -> TabletBytes:
+    try:
+        files = open_snapshot(place.address).all_files
+    except (StorageUnavailable, WrongCluster):
+        return TabletBytes(None)
+    return TabletBytes(bytes_by_tablet(files.values(), place.count))

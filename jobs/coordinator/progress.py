@@ -16,7 +16,7 @@ from epochlake.jobs.coordinator.fencing import Place
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import missing, overlap
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.metastore.planning.ring_changes import change_of
@@ -169,6 +169,6 @@ def _opened(
             return None
 
     wanted = sorted(places)
-    found = dict(zip(wanted, Workers(THREADS).run(attempt, wanted), strict=True))
+    found = dict(zip(wanted, ThreadWorkers(THREADS).run(attempt, wanted), strict=True))
     opened = {place: snapshot for place, snapshot in found.items() if snapshot is not None}
     return opened, tuple(sorted({volume for (_, volume), snapshot in found.items() if snapshot is None}))

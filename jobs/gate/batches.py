@@ -26,7 +26,7 @@ from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, require_place
 from epochlake.jobs.replicas.staging import StagedFile, wrapped
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -239,7 +239,7 @@ def _look_for_staged(
         except (StorageUnavailable, WrongCluster) as error:
             return False, str(error)
 
-    for (staged, volume), (there, failure) in zip(asked, Workers(THREADS).run(look, asked), strict=True):
+    for (staged, volume), (there, failure) in zip(asked, ThreadWorkers(THREADS).run(look, asked), strict=True):
         if there:
             holders[staged.file].add(volume)
         elif failure is not None:

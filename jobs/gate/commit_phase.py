@@ -31,7 +31,7 @@ from epochlake.jobs.replicas.receipts import Known, Receipt, Receipts
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.stored import is_stored
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -195,7 +195,7 @@ class CommitPhase:
                     due.setdefault(volume, []).append(Due(file, window, since))
         fence = 0
         self._known_receipts = {} if self._receipts is None else self._receipts.of(self._batch.table.table_id)
-        outcomes = Workers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
+        outcomes = ThreadWorkers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
         for volume, outcome in zip(due, outcomes, strict=True):
             self._missing.pop(volume, None)
             match outcome:

@@ -20,7 +20,7 @@ from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.opening import open_to_read
 from epochlake.jobs.replicas.reading import Asked, ReadPlan, plan_read
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -108,7 +108,7 @@ def _damaged(copies: Sequence[StoredFile]) -> list[tuple[StoredFile, str]]:
             return str(error)
         return None
 
-    found = Workers(THREADS).run(look, copies)
+    found = ThreadWorkers(THREADS).run(look, copies)
     return [(one, damage) for one, damage in zip(copies, found, strict=True) if damage is not None]
 
 

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sealing import CHUNK, DamagedBytes, require_intact
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore import deadlines, storage
-from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 THREADS = 8
+CHECKING_PARTITIONS = 16
+"""Of a Spark job that checks files."""
 
 NO_GOOD_BYTES = "no other replica has good bytes of it: restore it from a backup, or write its rows again"
-
-_RESULT_DDL = "number bigint, digest string, damage string"
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -77,35 +72,9 @@ def _digest(uri: str) -> str:
     return digest.hexdigest()
 
 
-def check_in_threads(files: Sequence[StoredFile]) -> list[Checked]:
-    return Workers(THREADS).run(check_bytes, files)
-
-
-def check_with_spark(spark: SparkSession, files: Sequence[StoredFile], partitions: int = 16) -> list[Checked]:
-    """`check_bytes` of all files in the executors of a Spark session."""
-    if not files:
-        return []
-    numbers = spark.range(0, len(files), numPartitions=min(partitions, len(files)))
-    task = partial(_check_numbered, tuple(files), storage.used_settings())
-    rows = numbers.mapInArrow(task, _RESULT_DDL).toArrow().sort_by("number").to_pylist()
-    return [Checked(row["digest"], row["damage"]) for row in rows]
-
-
-def _check_numbered(
-    files: Sequence[StoredFile], settings: StorageSettings, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    storage.use_settings(settings)
-    for batch in batches:
-        numbers = batch.column(0).to_pylist()
-        found = [check_bytes(files[number]) for number in numbers]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(numbers, pa.int64()),
-                pa.array([one.digest for one in found], pa.string()),
-                pa.array([one.damage for one in found], pa.string()),
-            ],
-            names=["number", "digest", "damage"],
-        )
+def check_files(files: Sequence[StoredFile], workers: Workers | None = None) -> list[Checked]:
+    """`check_bytes` of each file, in their order."""
+    return (workers or ThreadWorkers(THREADS)).run(check_bytes, files, returns=Checked)
 
 
 def torn_or_missing(address: ReplicaAddress, files: Iterable[DataFile]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from epochlake.jobs.replicas.receipts import Receipts, went_back
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -62,6 +62,6 @@ def open_all(
         except (StorageUnavailable, WrongCluster) as error:
             return volume, str(error)
 
-    results = dict(Workers(THREADS).run(attempt, volumes))
+    results = dict(ThreadWorkers(THREADS).run(attempt, volumes))
     opened = {v: result for v, result in results.items() if isinstance(result, ReplicaSnapshot)}
     return opened, {v: result for v, result in results.items() if isinstance(result, str)}

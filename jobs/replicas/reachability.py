@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 from epochlake.jobs.replicas.volumes import require_volume
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -37,4 +37,4 @@ def probe(metadata: ClusterMetadata, volumes: Iterable[Volume]) -> dict[VolumeId
             return Probed(volume.volume_id, obstacle=str(error))
         return Probed(volume.volume_id, free=space.free if space is not None else None)
 
-    return {found.volume_id: found for found in Workers(THREADS).run(ask, volumes)}
+    return {found.volume_id: found for found in ThreadWorkers(THREADS).run(ask, volumes)}

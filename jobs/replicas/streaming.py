@@ -6,27 +6,18 @@ be planned again, and a copy that comes too late is only a file that nobody comm
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import pyarrow as pa
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, missing
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
-from epochlake.jobs.workers import Workers
-from epochlake.metastore import storage
-from epochlake.metastore.configuration import StorageSettings
+from epochlake.jobs.workers.pace import Pace, Paced
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
-from epochlake.placement.decoding import decodable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Copy = Callable[[PartCopy], DataFile]
 """`copy_data_file`, or `link_data_file` for intranode migrations."""
@@ -34,7 +25,9 @@ Copy = Callable[[PartCopy], DataFile]
 Progress = Callable[[int, int], None]
 """Told the bytes and the rows of each file that has arrived; in the calling thread."""
 
-_RESULT_DDL = "number bigint, file string, failure string"
+THREADS = 4
+COPYING_PARTITIONS = 8
+"""Of a Spark job that copies. A limit is divided over them: while one waits for a free core, its part is not used."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -42,12 +35,6 @@ class Copied(msgspec.Struct, frozen=True):
 
     arrived: tuple[DataFile, ...]
     failed: dict[str, str]
-
-
-class Copier(Protocol):
-    """Carries out copies, each on its own: one that fails does not stop the others."""
-
-    def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied: ...
 
 
 def plan_streaming(
@@ -80,115 +67,38 @@ def plan_streaming(
     return copies
 
 
-class Pace:
-    """At most so many bytes per second, for all threads that share it; 0: no limit.
-
-    A file is let through at once and those after it wait until its time is over: over a few files that is the rate.
-    """
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> None:
-        """Wait until `size` more bytes may be moved."""
-        if not self._rate:
-            return
-        with self._lock:
-            start = max(self._free_at, time.monotonic())
-            self._free_at = start + size / self._rate
-        time.sleep(max(0.0, start - time.monotonic()))
-
-
-class ThreadCopier:
-    """Copies in threads of this process: no JVM, and enough where storage is the limit.
+class Copier:
+    """Carries out copies, each on its own: one that fails does not stop the others.
 
     `bytes_per_second` holds for all copies of this copier together, 0 is no limit.
     """
 
-    def __init__(self, threads: int = 4, how: Copy = copy_data_file, bytes_per_second: float = 0) -> None:
-        self._threads = threads
-        self._how = how
-        self._pace = Pace(bytes_per_second)
+    def __init__(self, workers: Workers | None = None, how: Copy = copy_data_file, bytes_per_second: float = 0) -> None:
+        self._workers = workers or ThreadWorkers(THREADS)
+        self._task = Paced(partial(_attempt, how), bytes_per_second)
 
     def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied:
-        results: dict[str, DataFile | str] = {}
-        for one, result in Workers(self._threads).each(partial(_attempt, self._how, self._pace), copies):
-            results[one.key] = _told(result, progress)
-        return _copied(copies, results)
+        results: dict[str, _Outcome] = {}
+        for copy, result in self._workers.each(self._task, copies, returns=_Outcome):
+            results[copy.key] = result
+            if progress is not None and result.file is not None:
+                progress(result.file.size, result.file.rows)
+        # In the order of the copies.
+        answers = {copy.key: results[copy.key] for copy in copies}
+        arrived = tuple(answer.file for answer in answers.values() if answer.file is not None)
+        return Copied(arrived, {key: answer.failure for key, answer in answers.items() if answer.file is None})
 
 
-class SparkCopier:
-    """Copies in the executors of a Spark session: for many files, and where executors are nearer to the storage.
+class _Outcome(msgspec.Struct, frozen=True):
+    """The file that is there now, or why it is not."""
 
-    `bytes_per_second` is divided over the tasks, 0 is no limit. With a limit callers wait for each other: tasks of two
-    calls know nothing of each other's pace.
-    """
-
-    def __init__(
-        self, spark: SparkSession, partitions: int = 8, how: Copy = copy_data_file, bytes_per_second: float = 0
-    ) -> None:
-        self._spark = spark
-        self._partitions = partitions
-        self._how = how
-        self._bytes_per_second = bytes_per_second
-        self._turn = threading.Lock() if bytes_per_second else nullcontext()
-
-    def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied:
-        if not copies:
-            return Copied((), {})
-        with self._turn:
-            return self._copy(copies, progress)
-
-    def _copy(self, copies: Sequence[PartCopy], progress: Progress | None) -> Copied:
-        results: dict[str, DataFile | str] = {}
-        tasks = min(self._partitions, len(copies))
-        numbers = self._spark.range(0, len(copies), numPartitions=tasks)
-        rate = self._bytes_per_second / tasks
-        task = partial(_copy_numbered, self._how, rate, tuple(copies), storage.used_settings())
-        for row in numbers.mapInArrow(task, _RESULT_DDL).toLocalIterator(prefetchPartitions=True):
-            result = row.failure if row.file is None else msgspec.json.decode(row.file, type=decodable(DataFile))
-            results[copies[row.number].key] = _told(result, progress)
-        return _copied(copies, results)
+    file: DataFile | None = None
+    failure: str = ""
 
 
-def _copy_numbered(
-    how: Copy,
-    bytes_per_second: float,
-    copies: Sequence[PartCopy],
-    settings: StorageSettings,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    storage.use_settings(settings)
-    pace = Pace(bytes_per_second)
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            result = _attempt(how, pace, copies[number])
-            file, failure = (None, result) if isinstance(result, str) else (msgspec.json.encode(result).decode(), None)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int64()), pa.array([file], pa.string()), pa.array([failure], pa.string())],
-                names=["number", "file", "failure"],
-            )
-
-
-def _attempt(how: Copy, pace: Pace, copy: PartCopy) -> DataFile | str:
-    """Copy one file; what is there now, or why it failed."""
+def _attempt(how: Copy, copy: PartCopy, pace: Pace) -> _Outcome:
     pace.take(copy.size)
     try:
-        return how(copy)
+        return _Outcome(how(copy))
     except (StorageUnavailable, WrongCluster) as error:
-        return str(error)
-
-
-def _told(result: DataFile | str, progress: Progress | None) -> DataFile | str:
-    if progress is not None and isinstance(result, DataFile):
-        progress(result.size, result.rows)
-    return result
-
-
-def _copied(copies: Sequence[PartCopy], results: dict[str, DataFile | str]) -> Copied:
-    """The answers in the order of the copies."""
-    answers = {copy.key: results[copy.key] for copy in copies}
-    arrived = tuple(answer for answer in answers.values() if isinstance(answer, DataFile))
-    return Copied(arrived, {key: answer for key, answer in answers.items() if isinstance(answer, str)})
+        return _Outcome(failure=str(error))

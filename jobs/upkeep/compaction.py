@@ -27,13 +27,12 @@ import logging
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.damage import Checked, StoredFile, check_in_threads, check_with_spark
+from epochlake.jobs.replicas.damage import CHECKING_PARTITIONS, check_files
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Merge
 from epochlake.jobs.replicas.merging import MergedFile, Merger, encode_empty, merge_with_spark
@@ -51,7 +50,9 @@ from epochlake.jobs.upkeep.compacting import (
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
 from epochlake.jobs.upkeep.repair import View, look, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.spark import SparkWorkers
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.metadata.model import VolumeId
@@ -78,8 +79,6 @@ PENDING = "a compaction of it is not settled"
 NOT_STORED = "the merged file could not be stored on every replica"
 OVERTAKEN = "another compaction of it was faster"
 DAMAGED = "no replica has a whole copy of one of its files: repair it with --check-bytes"
-
-Checker = Callable[[Sequence[StoredFile]], list[Checked]]
 
 
 class CompactedRange(msgspec.Struct, frozen=True):
@@ -165,8 +164,8 @@ def compact(
             if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
                 repair(cluster, table, spark=spark)
             view = look(cluster, table)
-        check = check_in_threads if spark is None else partial(check_with_spark, spark)
-        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, check)
+        checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
+        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers)
         chosen = run.choose()
         if dry_run:
             compacted = [_described(one, (), {}, purge_before) for one in chosen]
@@ -210,7 +209,7 @@ class _Run:
         policy: Policy,
         purge_before: int,
         target_file_bytes: int,
-        check: Checker,
+        checkers: Workers | None,
     ) -> None:
         self.skipped: dict[str, list[int]] = defaultdict(list)
         self._cluster = cluster
@@ -219,7 +218,7 @@ class _Run:
         self._policy = policy
         self._purge_before = purge_before
         self._target_file_bytes = target_file_bytes
-        self._check = check
+        self._checkers = checkers
         self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
@@ -285,7 +284,7 @@ class _Run:
             }
             fresh = [copy for key, copy in copies.items() if key not in checked]
             checked |= copies.keys()
-            results = zip(fresh, self._check(fresh), strict=True)
+            results = zip(fresh, check_files(fresh, self._checkers), strict=True)
             damaged = [(copy, result.damage) for copy, result in results if result.damage is not None]
             if not damaged:
                 return sound
@@ -334,7 +333,7 @@ class _Run:
                 ledger=self._cluster.ledger,
             )
 
-        outcomes = dict(zip(due, Workers(THREADS).run(commit, due), strict=True))
+        outcomes = dict(zip(due, ThreadWorkers(THREADS).run(commit, due), strict=True))
         said = {volume: _refusal(outcome) for volume, outcome in outcomes.items()}
         return {
             number: {view.place(volume): reason for volume in one.range.replicas if (reason := said[volume])}

@@ -16,7 +16,7 @@ from epochlake.jobs.coordinator.fencing import sessions_by_place
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import storage
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
@@ -291,7 +291,7 @@ def _fences(metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
         except EpochlakeError as error:
             return name, str(error)
 
-    return [found for found in Workers(THREADS).run(look, _addresses(metadata)) if found is not None]
+    return [found for found in ThreadWorkers(THREADS).run(look, _addresses(metadata)) if found is not None]
 
 
 def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
@@ -309,5 +309,5 @@ def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
         outcome = raise_fence(address, metadata.fence, open_sessions=open_here)
         return f"{name}: {outcome.reason}" if isinstance(outcome, Unreachable) else None
 
-    outcomes = Workers(THREADS).run(fence, _addresses(metadata))
+    outcomes = ThreadWorkers(THREADS).run(fence, _addresses(metadata))
     return outcomes.count(None), [outcome for outcome in outcomes if outcome]

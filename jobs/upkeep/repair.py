@@ -35,10 +35,10 @@ import msgspec
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import (
+    CHECKING_PARTITIONS,
     Checked,
     StoredFile,
-    check_in_threads,
-    check_with_spark,
+    check_files,
     heal,
     outvoted,
     torn_or_missing,
@@ -50,7 +50,7 @@ from epochlake.jobs.replicas.opening import address_of, open_all
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.replicas.receipts import went_back
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.replicas.streaming import Copier, SparkCopier, ThreadCopier
+from epochlake.jobs.replicas.streaming import COPYING_PARTITIONS, Copier
 from epochlake.jobs.upkeep.comparing import (
     IN_TRANSITION,
     Range,
@@ -63,7 +63,9 @@ from epochlake.jobs.upkeep.comparing import (
     superfluous,
 )
 from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.spark import SparkWorkers
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -176,8 +178,9 @@ def repair(
         view = look(cluster, table)
         notes = cluster.damage.of(view.table.table_id)
         noted = {note.key for note in notes}
-        damaged, checked = _heal(view, check_bytes, dry_run, spark, noted)
-        copier: Copier = ThreadCopier() if spark is None else SparkCopier(spark)
+        checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
+        damaged, checked = _heal(view, check_bytes, dry_run, checkers, noted)
+        copier = Copier(None if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
         if not dry_run and any(not file.healed for file in damaged):
             damaged = _healed_by_rows(cluster, view, damaged, copier)
             view = look(cluster, table)
@@ -288,7 +291,7 @@ class _Run:
         fences = [0]
         base = self._version
         self._version += 1 + max((len(copies.get(volume, ())) for volume in volumes), default=0)
-        results = Workers(THREADS).run(
+        results = ThreadWorkers(THREADS).run(
             lambda volume: self._bring(view, volume, copies.get(volume, ()), len(extra.get(volume, ())), base),
             volumes,
         )
@@ -382,7 +385,7 @@ def _heal(
     view: View,
     check_bytes: bool,
     dry_run: bool,
-    spark: SparkSession | None,
+    checkers: Workers | None,
     noted: Collection[tuple[VolumeId, str]],
 ) -> tuple[list[DamagedFile], int]:
     """Find damaged files of the ranges at rest and heal them by the same file; how many files were read for it.
@@ -403,7 +406,7 @@ def _heal(
         if _key(one) not in bad and (check_bytes or _key(one) in noted)
     ]
     if everything:
-        results = check_in_threads(everything) if spark is None else check_with_spark(spark, everything)
+        results = check_files(everything, checkers)
         checked = len(results)
         by_name: dict[tuple[str, int], list[tuple[StoredFile, Checked]]] = defaultdict(list)
         for one, result in zip(everything, results, strict=True):
@@ -439,7 +442,7 @@ def _listed(view: View, stored: Mapping[VolumeId, Sequence[StoredFile]]) -> dict
             return {}
 
     volumes = sorted(stored)
-    damage = dict(zip(volumes, Workers(THREADS).run(attempt, volumes), strict=True))
+    damage = dict(zip(volumes, ThreadWorkers(THREADS).run(attempt, volumes), strict=True))
     return {
         _key(one): (one, damage[volume][one.file.path])
         for volume, files in stored.items()

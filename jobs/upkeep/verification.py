@@ -22,7 +22,7 @@ from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.receipts import Receipts, went_back
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.upkeep.comparing import at_rest, compare
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, Table, TableId, VolumeId
@@ -149,7 +149,7 @@ def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, 
         except (StorageUnavailable, WrongCluster) as error:
             return str(error)
 
-    results = dict(zip(volumes, Workers(THREADS).run(attempt, volumes), strict=True))
+    results = dict(zip(volumes, ThreadWorkers(THREADS).run(attempt, volumes), strict=True))
     found = {volume: result for volume, result in results.items() if isinstance(result, ReplicaSnapshot)}
     failed = {
         volume: result

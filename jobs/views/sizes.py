@@ -8,7 +8,7 @@ import numpy as np
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.reachability import THREADS
 from epochlake.jobs.replicas.replica import open_snapshot
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
@@ -53,7 +53,7 @@ def ring_replica_sizes(metadata: ClusterMetadata) -> dict[tuple[TableId, VolumeI
         except (StorageUnavailable, WrongCluster):
             return None
 
-    found = zip(places, Workers(THREADS).run(measure, places), strict=True)
+    found = zip(places, ThreadWorkers(THREADS).run(measure, places), strict=True)
     return {(table.table_id, volume): size for (table, volume), size in found if size is not None}
 
 

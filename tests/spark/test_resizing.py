@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.effects.pre_split import SparkPreSplitter
+from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.tracks import resizing
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate.pipeline import Pipeline
-from epochlake.jobs.views.tablet_sizes import measure_loads_by_spark, planned_resizes_frame
+from epochlake.jobs.views.tablet_sizes import planned_resizes_frame, tablet_sizes
+from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings, TabletSettings
 from epochlake.placement.dataframes.resizing import resizes
 from epochlake.placement.errors import InvalidRequest
@@ -129,7 +130,7 @@ def test_executors_cut_as_threads_do(tmp_path: Path, spark: SparkSession, seed: 
     story = Resizable(placed(tmp_path, three, "ABC", append_only=True, configuration=QUICK), random.Random(seed))
     story.write(count=100)
     story.aim(ALWAYS_SPLIT)
-    story.cluster.coordinator = Coordinator(story.cluster.cluster, pre_splitter=SparkPreSplitter(spark))
+    story.cluster.coordinator = Coordinator(story.cluster.cluster, pre_splitter=PreSplitter(SparkWorkers(spark)))
     story.until_count(4, write=False)
     story.stay()
     story.cluster.settle()
@@ -144,15 +145,18 @@ def test_spark_measures_what_the_coordinator_does_and_leaves_out_who_is_away(
     story = Resizable(cluster, random.Random(seed))
     story.write(count=50)
     metadata = cluster.metadata
+    by_spark = partial(measure_loads, workers=SparkWorkers(spark, 3))
     with cluster.without("C"):
-        measured, known = measure_loads_by_spark(spark, metadata), measure_loads(metadata)
-    assert {key: size for key, size in measured.sizes.items() if size} == known.sizes
-    assert len(measured.sizes) == 4
-    assert measured.unmeasured == known.unmeasured == {cluster.volume("C")}
+        measured, known = by_spark(metadata), measure_loads(metadata)
+        rows = tablet_sizes(spark, metadata).collect()
+    assert measured == known
+    assert measured.unmeasured == {cluster.volume("C")}
+    assert len(rows) == 4, "the replicas of the two tablets, without those on C"
+    assert {(row.table_id, row.tablet, row.volume_id): row.bytes for row in rows if row.bytes} == measured.sizes
     [row] = planned_resizes_frame(spark, metadata, TabletSettings(target_bytes=1)).collect()
     assert (row.resize_type, row.changes, row["count"]) == ("split", True, 2)
     story.aim(ALWAYS_SPLIT)
-    cluster.coordinator = Coordinator(cluster.cluster, measure=partial(measure_loads_by_spark, spark))
+    cluster.coordinator = Coordinator(cluster.cluster, measure=by_spark)
     story.until_count(4, write=False)
 
 

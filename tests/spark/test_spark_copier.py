@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
 from epochlake.jobs.replicas.intervals import Part
-from epochlake.jobs.replicas.streaming import Copied, SparkCopier, ThreadCopier
+from epochlake.jobs.replicas.streaming import Copied, Copier
+from epochlake.jobs.workers.spark import SparkWorkers
 
 from tests.support.replicas import make_replica, store
 
@@ -21,7 +22,7 @@ def test_executors_copy_files_and_say_which_failed(spark: SparkSession, tmp_path
     files = [store(source, ids=range(n)) for n in range(1, 12)]
     (Path(source.uri) / files[4].path).unlink()
     arrived: list[int] = []
-    copied = SparkCopier(spark, 3).copy(
+    copied = Copier(SparkWorkers(spark, 3)).copy(
         [file_copy(file, source, target) for file in files], lambda size, rows: arrived.append(size)
     )
     assert list(copied.failed) == [files[4].file_id]
@@ -34,9 +35,10 @@ def test_executors_copy_files_and_say_which_failed(spark: SparkSession, tmp_path
 def test_executors_link_where_volumes_share_a_file_system(spark: SparkSession, tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source)
-    assert SparkCopier(spark, how=link_data_file).copy([file_copy(file, source, target)]) == Copied((file,), {})
+    linking = Copier(SparkWorkers(spark), how=link_data_file)
+    assert linking.copy([file_copy(file, source, target)]) == Copied((file,), {})
     assert (Path(target.uri) / file.path).samefile(Path(source.uri) / file.path)
-    assert SparkCopier(spark).copy([]) == Copied((), {})
+    assert Copier(SparkWorkers(spark)).copy([]) == Copied((), {})
 
 
 def test_executors_cut_what_is_not_wanted_whole_and_keep_to_a_pace(spark: SparkSession, tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_executors_cut_what_is_not_wanted_whole_and_keep_to_a_pace(spark: SparkS
     files = [store(source, ids=range(20)) for _ in range(4)]
     copies = [PartCopy(Part(file, file.min_token, file.min_token + 4), source, target) for file in files]
     began = time.monotonic()
-    copied = SparkCopier(spark, 2, bytes_per_second=sum(copy.size for copy in copies)).copy(copies)
+    copied = Copier(SparkWorkers(spark, 2), bytes_per_second=sum(copy.size for copy in copies)).copy(copies)
     assert time.monotonic() - began >= 0.4, "each of the two tasks waits for its first copy's time to be over"
-    assert copied == ThreadCopier().copy(copies)
+    assert copied == Copier().copy(copies)
     assert [(file.rows, file.window) for file in copied.arrived] == [(5, (c.part.low, c.part.high)) for c in copies]

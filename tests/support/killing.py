@@ -24,7 +24,7 @@ from epochlake.jobs.coordinator.effects import replicas as effects
 from epochlake.jobs.coordinator.effects import tablets as side_effects
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.replicas.copying import copy_data_file
-from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.log.delta import DeltaLog
@@ -72,7 +72,7 @@ def _coordinate(configuration: Configuration, die_at: int, how: int, zookeeper: 
     copy = _wrap_all(step)
     if zookeeper:
         with Cluster(configuration) as cluster:
-            Coordinator(cluster, ThreadCopier(how=copy)).run(True)
+            Coordinator(cluster, Copier(how=copy)).run(True)
     else:
         _work(configuration, copy)
 
@@ -86,7 +86,7 @@ def _count(configuration: Configuration, answer: Any) -> None:
 def _work(configuration: Configuration, copy: Callable[..., None]) -> None:
     """Without ZooKeeper there is no election: the rounds are done directly."""
     cluster = Cluster(configuration, queue=LocalQueue())
-    coordinator = Coordinator(cluster, ThreadCopier(how=copy))
+    coordinator = Coordinator(cluster, Copier(how=copy))
     while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
         pass
 

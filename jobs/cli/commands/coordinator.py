@@ -46,16 +46,17 @@ def run(
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
     if where is Streaming.SPARK:
-        from epochlake.jobs.coordinator.effects.pre_split import SparkPreSplitter
-        from epochlake.jobs.replicas.streaming import SparkCopier
+        from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
+        from epochlake.jobs.coordinator.loads import MEASURING_PARTITIONS, measure_loads
+        from epochlake.jobs.replicas.streaming import COPYING_PARTITIONS, Copier
         from epochlake.jobs.spark_session import session as spark_session
-        from epochlake.jobs.views.tablet_sizes import measure_loads_by_spark
+        from epochlake.jobs.workers.spark import SparkWorkers
 
         rate, spark = session.configuration.coordinator.bytes_per_second, spark_session("epochlake-coordinator")
         spread = {
-            "copier": SparkCopier(spark, bytes_per_second=rate),
-            "pre_splitter": SparkPreSplitter(spark, rate),
-            "measure": partial(measure_loads_by_spark, spark),
+            "copier": Copier(SparkWorkers(spark, COPYING_PARTITIONS), bytes_per_second=rate),
+            "pre_splitter": PreSplitter(SparkWorkers(spark), rate),
+            "measure": partial(measure_loads, workers=SparkWorkers(spark, MEASURING_PARTITIONS)),
         }
     look = partial(operations_in_flight, session.cluster)
     with (

@@ -9,31 +9,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.streaming import Pace
-from epochlake.jobs.workers import Workers
-from epochlake.metastore import storage
-from epochlake.metastore.configuration import StorageSettings
+from epochlake.jobs.workers.pace import Pace, Paced
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
-from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import tablet_ranges
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 THREADS = 4
-_RESULT_DDL = "number bigint, result string"
 
 
 class PreSplit(msgspec.Struct, frozen=True):
@@ -67,10 +58,18 @@ class PreSplitOutcome(msgspec.Struct, frozen=True):
         return not (self.failure or self.left)
 
 
-class PreSplitter(Protocol):
-    """Carries out pre-splits, each on its own; the results in their order."""
+class PreSplitter:
+    """Carries out pre-splits, each on its own; the results in their order.
 
-    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]: ...
+    `bytes_per_second` holds for all files that it cuts together, 0 is no limit.
+    """
+
+    def __init__(self, workers: Workers | None = None, bytes_per_second: float = 0) -> None:
+        self._workers = workers or ThreadWorkers(THREADS)
+        self._task = Paced(pre_split_replica, bytes_per_second)
+
+    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
+        return self._workers.run(self._task, asked, returns=PreSplitOutcome)
 
 
 def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
@@ -149,47 +148,3 @@ def _slices(straddling: dict[int, list[DataFile]], limit: int) -> Iterator[tuple
 def _behind(asked: PreSplit, fence: int) -> str:
     ahead, planned = Fence.of(fence), Fence.of(asked.epoch)
     return f"{asked.address.uri} is fenced at {ahead}, this was planned at {planned}: a newer coordinator is at work"
-
-
-class ThreadPreSplitter:
-    """Cuts in threads of this process."""
-
-    def __init__(self, threads: int = THREADS, bytes_per_second: float = 0) -> None:
-        self._threads = threads
-        self._pace = Pace(bytes_per_second)
-
-    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
-        return Workers(self._threads).run(lambda one: pre_split_replica(one, self._pace), asked)
-
-
-class SparkPreSplitter:
-    """Cuts in the executors of a Spark session, one task for each replica table: where they are nearer to storage."""
-
-    def __init__(self, spark: SparkSession, bytes_per_second: float = 0) -> None:
-        self._spark = spark
-        self._bytes_per_second = bytes_per_second
-
-    def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
-        if not asked:
-            return []
-        rate = self._bytes_per_second / len(asked)
-        numbers = self._spark.range(0, len(asked), numPartitions=len(asked))
-        task = partial(_pre_split_numbered, rate, tuple(asked), storage.used_settings())
-        results = {row.number: row.result for row in numbers.mapInArrow(task, _RESULT_DDL).collect()}
-        return [msgspec.json.decode(results[number], type=decodable(PreSplitOutcome)) for number in range(len(asked))]
-
-
-def _pre_split_numbered(
-    bytes_per_second: float,
-    asked: Sequence[PreSplit],
-    settings: StorageSettings,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    storage.use_settings(settings)
-    pace = Pace(bytes_per_second)
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            result = msgspec.json.encode(pre_split_replica(asked[number], pace)).decode()
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int64()), pa.array([result], pa.string())], names=["number", "result"]
-            )

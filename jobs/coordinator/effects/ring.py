@@ -29,7 +29,7 @@ from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
 from epochlake.jobs.replicas.receipts import Receipt, Receipts
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.replicas.streaming import Copier
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.rings import Running
@@ -213,6 +213,6 @@ def _everywhere(places: Iterable[tuple[Place, Sequence[Gain]]], what: Callable[[
             return failure
         return None
 
-    failures = [failure for failure in Workers(THREADS).run(attempt, places) if failure is not None]
+    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, places) if failure is not None]
     if failures:
         raise failures[0]

@@ -20,7 +20,7 @@ from epochlake.jobs.coordinator.fencing import Place, is_gone, sessions_by_place
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.intervals import without
 from epochlake.jobs.replicas.outcomes import Unreachable
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState, TopologyRequest, VolumeId
 from epochlake.metastore.planning.ring_changes import change_of, owned_by, tables_by_setting
@@ -78,7 +78,7 @@ def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Co
             return str(failure) if _is_expected_back(metadata, request, volume) else None
         return None
 
-    failures = [failure for failure in Workers(THREADS).run(attempt, sorted(places)) if failure is not None]
+    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, sorted(places)) if failure is not None]
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise SideEffectFailed(

@@ -26,7 +26,7 @@ from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.receipts import Receipts
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.replicas.streaming import Copier, ThreadCopier
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.placement.tablets.transitions import Kind, Stage
@@ -64,7 +64,7 @@ def stream(
     target = open_replica(metadata, transition.table_id, transition.pending)
     copies = copies_for(ledger, _sources(metadata, transition, receipts), target, *tokens_of(metadata, transition))
     if transition.kind is Kind.INTRANODE_MIGRATION:
-        copier = ThreadCopier(how=link_data_file)
+        copier = Copier(how=link_data_file)
     copied = copier.copy(copies)
     if copied.failed:
         # What has arrived stays in the directory and need not be copied again; none of it is committed by itself.

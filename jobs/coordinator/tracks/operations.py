@@ -30,7 +30,7 @@ from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, Place,
 from epochlake.jobs.coordinator.tracks.track import Tally
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.replicas.streaming import Copier
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.committer import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -233,7 +233,7 @@ class OperationTrack:
         chosen = _within_limits(waiting, self._settings.streams_per_volume)
         if not chosen:
             return False
-        return any(Workers(STREAMS).run(lambda stream: self._next_group(metadata, stream), chosen))
+        return any(ThreadWorkers(STREAMS).run(lambda stream: self._next_group(metadata, stream), chosen))
 
     def _next_group(self, metadata: ClusterMetadata, stream: Stream) -> bool:
         """Whether anything has come of it."""

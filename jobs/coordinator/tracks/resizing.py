@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 import numpy as np
-from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitOutcome, PreSplitter, ThreadPreSplitter
+from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitOutcome, PreSplitter
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.replicas.commits import relabel
 from epochlake.jobs.replicas.fences import raise_fence
@@ -25,7 +25,7 @@ from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.replicas.store import Store
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
@@ -91,7 +91,7 @@ class ResizingTrack:
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
-        self._pre_splitter = pre_splitter or ThreadPreSplitter(bytes_per_second=self._settings.bytes_per_second)
+        self._pre_splitter = pre_splitter or PreSplitter(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
         self._measure = measure
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
@@ -309,7 +309,7 @@ class ResizingTrack:
         """Fence every replica table of a table at the epoch of `metadata`; those that are."""
         tablet_map, table = metadata.tablets.maps[table_id], metadata.schema.tables[table_id]
         volumes = volumes_of(tablet_map)
-        outcomes = Workers(THREADS).run(
+        outcomes = ThreadWorkers(THREADS).run(
             lambda volume: raise_fence(address_of(metadata, table, volume), metadata.fence), volumes
         )
         found = dict(zip(volumes, outcomes, strict=True))

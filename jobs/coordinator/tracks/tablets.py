@@ -25,7 +25,7 @@ from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.tracks.track import Tally
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.replicas.streaming import Copier
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.committer import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -85,7 +85,7 @@ class TabletTrack:
             return False
         self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
         self._fences.raise_for(metadata, map(barrier_of, transitions))
-        found = Workers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
+        found = ThreadWorkers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
         changes = [change for change in found if change is not None]
         self._patience.tell(self._cluster.commit)
         if changes:
@@ -120,7 +120,7 @@ class TabletTrack:
                 except SideEffectFailed as failure:
                     self._fail(metadata, transition, failure)
 
-        Workers(STREAMS).run(attempt, by_place.values())
+        ThreadWorkers(STREAMS).run(attempt, by_place.values())
 
     def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
         """Do what the stage asks for; the stage that may follow, or None when it has to wait."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import spark_session
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.replicas.damage import check_in_threads
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import announcing
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
@@ -29,7 +29,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     # What Spark would do is done here: starting it takes longer than all of these tests.
     monkeypatch.setattr(spark_session, "session", lambda name: name)
     monkeypatch.setattr(compaction, "merge_with_spark", lambda spark: merge_here)
-    monkeypatch.setattr(compaction, "check_with_spark", lambda spark, files: check_in_threads(files))
+    monkeypatch.setattr(compaction, "SparkWorkers", lambda spark, partitions: ThreadWorkers())
     monkeypatch.setenv("COLUMNS", "80")
     table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
     for part in range(3):

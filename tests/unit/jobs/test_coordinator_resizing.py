@@ -17,7 +17,7 @@ from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.replicas.commits import straddling
 from epochlake.jobs.replicas.replica import open_snapshot
-from epochlake.jobs.replicas.streaming import Pace
+from epochlake.jobs.workers.pace import Pace
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.metadata.events import Event
 from epochlake.placement.consistency import BarrierLevel

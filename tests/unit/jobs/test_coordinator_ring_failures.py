@@ -25,7 +25,7 @@ from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import open_snapshot
-from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
+from epochlake.jobs.replicas.streaming import Copied, Copier
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AdvanceOperation
 from epochlake.metastore.metadata.model import NodeState, RequestState
@@ -319,7 +319,7 @@ def settle_with_many_lives(ring: RingCluster, lives: Lives, chance: random.Rando
     """Coordinators one after the other, each killed after a few steps; rows are written in between."""
     acknowledged: set[int] = set()
     for life in itertools.count(1):
-        ring.__dict__["coordinator"] = Coordinator(ring.cluster, ThreadCopier(how=streaming.copy_data_file))
+        ring.__dict__["coordinator"] = Coordinator(ring.cluster, Copier(how=streaming.copy_data_file))
         lives.arm(chance.randint(1, 8 + life))
         try:
             while ring.round() or not ring.coordinator._is_idle(ring.metadata):
@@ -381,7 +381,7 @@ def test_two_coordinators_at_once_are_harmless(tmp_path: Path, begin: Begin) -> 
     assert_settled(ring, SPREAD)
 
 
-class HeldCopier(ThreadCopier):
+class HeldCopier(Copier):
     """Copies, and then does not come back until it is let go."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.replica import open_snapshot
-from epochlake.jobs.replicas.streaming import Copied, ThreadCopier
+from epochlake.jobs.replicas.streaming import Copied, Copier
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
@@ -347,7 +347,7 @@ def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
     assert all("C/d1" in one.missing for one in told)
 
 
-class HeldCopier(ThreadCopier):
+class HeldCopier(Copier):
     """Copies, and then does not come back until it is let go: the async part of a streaming that was given up."""
 
     def __init__(self) -> None:

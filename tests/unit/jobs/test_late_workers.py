@@ -21,7 +21,7 @@ from epochlake.jobs.replicas.intervals import all_of
 from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced, merged_id
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.upkeep import vacuum
 from epochlake.metastore import storage
 from epochlake.placement.tokens import range_label
@@ -56,7 +56,7 @@ def write(source: ReplicaAddress, target: ReplicaAddress) -> object:
 def bring(source: ReplicaAddress, target: ReplicaAddress) -> object:
     """What repair and streaming do."""
     files = list(open_snapshot(source).all_files.values())
-    copied = ThreadCopier().copy([file_copy(file, source, target) for file in files])
+    copied = Copier().copy([file_copy(file, source, target) for file in files])
     return commit_files(target, copied.arrived, epoch=5, app_id="repair", app_version=1)
 
 

@@ -22,8 +22,9 @@ from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, encode
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.streaming import ThreadCopier
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.replicas.volumes import require_volume
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration, StorageSettings
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -160,7 +161,7 @@ def test_every_acknowledged_row_fence_and_piece_survives_a_power_cut(disk: Disk,
     disk.promise(replicas[0].uri, replica_has(disk, replicas[0], range(20), fence=4))
 
     third = make_replica(disk.root, 3)
-    copied = ThreadCopier(2).copy([file_copy(file, replicas[0], third) for file in (*first, *second)])
+    copied = Copier(ThreadWorkers(2)).copy([file_copy(file, replicas[0], third) for file in (*first, *second)])
     commit(third, copied.arrived, 3)
     disk.promise(third.uri, replica_has(disk, third, range(20)))
 

@@ -12,7 +12,7 @@ import pytest
 from epochlake.jobs.coordinator.effects import pre_split
 from epochlake.jobs.coordinator.effects.pre_split import (
     PreSplit,
-    ThreadPreSplitter,
+    PreSplitter,
     boundaries_within,
     pre_split_replica,
 )
@@ -20,8 +20,8 @@ from epochlake.jobs.replicas.commits import commit_files, straddling
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.streaming import Pace
 from epochlake.jobs.replicas.volumes import MARKER_FILE
+from epochlake.jobs.workers.pace import Pace
 from epochlake.placement.tokens import MIN_TOKEN, tablet_ranges, tokens_of_label
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,7 +126,7 @@ def test_a_replica_that_does_not_answer_is_away(tmp_path: Path, address: Replica
     fill(address, seed)
     marker = tmp_path / "v1" / MARKER_FILE
     os.rename(marker, tmp_path / "away")
-    [result] = ThreadPreSplitter().pre_split([asked(address)])
+    [result] = PreSplitter().pre_split([asked(address)])
     assert result.away
     assert not result.ready
 
@@ -135,7 +135,7 @@ def test_a_limit_of_bytes_a_second_is_kept(address: ReplicaAddress, seed: int) -
     fill(address, seed)
     size = sum(file.size for file in open_snapshot(address).all_files.values())
     started = time.monotonic()
-    [result] = ThreadPreSplitter(bytes_per_second=size).pre_split([asked(address, limit=size)])
+    [result] = PreSplitter(bytes_per_second=size).pre_split([asked(address, limit=size)])
     assert result.ready
     assert result.cut == size
     # Two tablets, two commits: the second waits for the time of the first.

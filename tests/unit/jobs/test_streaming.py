@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.replicas import sealing, streaming
+from epochlake.jobs.replicas import sealing
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
@@ -20,7 +20,8 @@ from epochlake.jobs.replicas.intervals import Part, select
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, SessionClosed
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sealing import require_sealed
-from epochlake.jobs.replicas.streaming import Copied, ThreadCopier, plan_streaming
+from epochlake.jobs.replicas.streaming import Copied, Copier, plan_streaming
+from epochlake.jobs.workers import pace
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label
@@ -41,7 +42,7 @@ def load(replica: ReplicaAddress, *files: DataFile, epoch: int = 1) -> None:
 def spread(file: DataFile, source: ReplicaAddress, *targets: ReplicaAddress) -> DataFile:
     """The same file on several replicas, committed, as a write at ALL leaves it."""
     for target in targets:
-        assert ThreadCopier().copy([file_copy(file, source, target)]).failed == {}
+        assert Copier().copy([file_copy(file, source, target)]).failed == {}
     for replica in (source, *targets):
         load(replica, file, epoch=open_snapshot(replica).fence)
     return file
@@ -68,7 +69,7 @@ def test_a_streamed_tablet_has_the_same_files_and_bytes(tmp_path: Path) -> None:
     raise_fence(target, 2, open_sessions=["s1"])
     arrived: list[int] = []
     copies = plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)
-    copied = ThreadCopier().copy(copies, lambda size, rows: arrived.append(size))
+    copied = Copier().copy(copies, lambda size, rows: arrived.append(size))
     assert copied.failed == {}
     assert sum(arrived) == sum(file.size for file in files)
     assert open_snapshot(target).all_files == {}, "nothing is visible before the driver's commit"
@@ -86,10 +87,10 @@ def test_a_late_streaming_does_not_resurrect_what_was_deleted(tmp_path: Path) ->
     w1 = spread(store(a, ids=[1], at=10), a, b, c)  # 1, 2: {A, B, C} all have w1
     raise_fence(d, 2, open_sessions=["s1"])  # 3: the migration from A to D starts
     late = plan_streaming([open_snapshot(a)], open_snapshot(d), *RANGE)
-    late_copied = ThreadCopier().copy(late)  # 4: it fails, and leaves s1 behind with the file in hand
+    late_copied = Copier().copy(late)  # 4: it fails, and leaves s1 behind with the file in hand
     raise_fence(d, 3, open_sessions=[])
     raise_fence(d, 4, open_sessions=["s2"])  # 5: it is tried again under a session of its own, and completes
-    again = ThreadCopier().copy(plan_streaming([open_snapshot(a)], open_snapshot(d), *RANGE))
+    again = Copier().copy(plan_streaming([open_snapshot(a)], open_snapshot(d), *RANGE))
     outcome = commit_files(d, again.arrived, epoch=4, app_id="s2", app_version=1, session="s2")
     assert isinstance(outcome, Acknowledged)
     raise_fence(d, 5, open_sessions=[])
@@ -127,7 +128,7 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
             return size
 
         monkeypatch.setattr(storage, "copy_file", copy_and_tamper)
-        answer = ThreadCopier().copy([file_copy(file, source, target)])
+        answer = Copier().copy([file_copy(file, source, target)])
         assert answer.arrived == ()
         assert reason in answer.failed[file.file_id]
     with pytest.raises(StorageUnavailable, match="another file lies under its name"):
@@ -145,7 +146,7 @@ def test_one_copy_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     here, gone = store(source), store(source)
     (Path(source.uri) / gone.path).unlink()
-    copied = ThreadCopier().copy([file_copy(file, source, target) for file in (here, gone)])
+    copied = Copier().copy([file_copy(file, source, target) for file in (here, gone)])
     assert copied.arrived == (here,)
     assert list(copied.failed) == [gone.file_id]
     assert gone.path in copied.failed[gone.file_id]
@@ -155,7 +156,7 @@ def test_nothing_is_copied_to_a_volume_that_is_not_mounted(tmp_path: Path) -> No
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source)
     (Path(target.volume_uri) / "epochlake-volume.json").unlink()
-    copied = ThreadCopier().copy([file_copy(file, source, target)])
+    copied = Copier().copy([file_copy(file, source, target)])
     assert "not mounted" in copied.failed[file.file_id]
     assert not (Path(target.uri) / "_tablet=2-1").exists()
 
@@ -165,7 +166,7 @@ def test_a_copy_onto_a_full_volume_leaves_nothing_behind(tmp_path: Path) -> None
     file = store(source, ids=range(200_000))
     with mounted(tmp_path / "v2", "512k"):
         target = make_replica(tmp_path, 2)
-        copied = ThreadCopier().copy([file_copy(file, source, target)])
+        copied = Copier().copy([file_copy(file, source, target)])
         assert "disk is full" in copied.failed[file.file_id]
         assert os.listdir(f"{target.uri}/_tablet={LABEL}") == []
 
@@ -174,11 +175,11 @@ def test_an_intranode_migration_links_the_files(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source)
     copies = [file_copy(file, source, target)]
-    assert ThreadCopier(how=link_data_file).copy(copies) == Copied((file,), {})
+    assert Copier(how=link_data_file).copy(copies) == Copied((file,), {})
     assert (Path(target.uri) / file.path).samefile(Path(source.uri) / file.path)
     with mounted(tmp_path / "v3"):
         apart = make_replica(tmp_path, 3)
-        assert ThreadCopier(how=link_data_file).copy([file_copy(file, source, apart)]).failed == {}
+        assert Copier(how=link_data_file).copy([file_copy(file, source, apart)]).failed == {}
         assert not (Path(apart.uri) / file.path).samefile(Path(source.uri) / file.path)
 
 
@@ -187,11 +188,11 @@ def test_streaming_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> 
     files = [store(source) for _ in range(4)]
     load(source, *files)
     raise_fence(target, 2, open_sessions=["s1"])
-    first = ThreadCopier().copy(plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)[:2])
+    first = Copier().copy(plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)[:2])
     commit_files(target, first.arrived, epoch=2, app_id="s1", app_version=1, session="s1")
     rest = plan_streaming([open_snapshot(source)], open_snapshot(target), *RANGE)
     assert {copy.file for copy in rest} == set(files) - set(first.arrived)
-    commit_files(target, ThreadCopier().copy(rest).arrived, epoch=2, app_id="s1", app_version=2, session="s1")
+    commit_files(target, Copier().copy(rest).arrived, epoch=2, app_id="s1", app_version=2, session="s1")
     assert open_snapshot(target).all_files == open_snapshot(source).all_files
     outcome = commit_files(target, files, epoch=2, app_id="s1", app_version=3, session="s1")
     assert isinstance(outcome, AlreadyApplied)
@@ -209,7 +210,7 @@ def test_only_the_piece_that_the_target_is_to_have_is_brought(tmp_path: Path) ->
     assert {(copy.file, copy.part.whole) for copy in copies} == {(straddling, False), (inside, True)}
     assert {copy.part.low for copy in copies} == {first + 15}
     told: list[tuple[int, int]] = []
-    copied = ThreadCopier().copy(copies, lambda size, rows: told.append((size, rows)))
+    copied = Copier().copy(copies, lambda size, rows: told.append((size, rows)))
     assert sorted(file.rows for file in copied.arrived) == [1, 3]
     assert sorted(told) == sorted((file.size, file.rows) for file in copied.arrived)
     load(target, *copied.arrived)
@@ -234,7 +235,7 @@ def test_replicas_that_were_cut_differently_stream_to_each_other_what_they_lack(
         low = first + chance.randrange(1000)
         drop_ranges(target, [(low, low + 300)], 1)
         copies = plan_streaming([open_snapshot(source) for source in sources], open_snapshot(target), *RANGE)
-        copied = ThreadCopier().copy(copies)
+        copied = Copier().copy(copies)
         assert copied.failed == {}
         if copied.arrived:
             commit_files(target, copied.arrived, epoch=1, app_id=new_file_id(), app_version=1)
@@ -253,19 +254,19 @@ def test_a_copy_of_every_kind_that_fails_is_told_by_the_name_that_it_would_have(
     file = store(source, ids=range(100))
     (Path(source.uri) / file.path).unlink()
     piece = PartCopy(Part(file, file.min_token, file.min_token + 9), source, target)
-    copied = ThreadCopier().copy([piece])
+    copied = Copier().copy([piece])
     assert list(copied.failed) == [cut_id(file.file_id, file.min_token, file.min_token + 9)]
 
 
 def test_all_copies_of_a_copier_share_its_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(streaming, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=slept.append))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=slept.append))
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     files = [store(source) for _ in range(4)]
-    copier = ThreadCopier(bytes_per_second=files[0].size * 2)
+    copier = Copier(bytes_per_second=files[0].size * 2)
     copier.copy([file_copy(file, source, target) for file in files[:3]])
     copier.copy([file_copy(files[3], source, target)])
     assert [round(seconds, 6) for seconds in sorted(slept)] == [0, 0.5, 1, 1.5]
     slept.clear()
-    ThreadCopier().copy([file_copy(file, source, target) for file in files])
+    Copier().copy([file_copy(file, source, target) for file in files])
     assert slept == [], "no limit, no waiting"

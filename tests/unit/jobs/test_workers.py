@@ -1,14 +1,23 @@
-"""Tasks side by side."""
+"""Tasks side by side, in threads."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from epochlake.jobs.workers import Workers
+from epochlake.jobs.workers.pace import Pace, Paced, divided
+from epochlake.jobs.workers.threads import ThreadWorkers
+
+from tests.support.workers import WorkersContract
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
+class TestThreads(WorkersContract):
+    @pytest.fixture
+    def workers(self) -> ThreadWorkers:
+        return ThreadWorkers(2)
+
+
+def test_results_come_in_the_order_of_the_items_whichever_ends_first() -> None:
     behind = threading.Event()
 
     def task(number: int) -> int:
@@ -18,7 +27,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
             behind.set()
         return 10 * number
 
-    assert Workers(2).run(task, range(5)) == [0, 10, 20, 30, 40]
+    assert ThreadWorkers(2).run(task, range(5)) == [0, 10, 20, 30, 40]
 
 
 def test_so_many_run_at_a_time_and_not_more() -> None:
@@ -34,33 +43,19 @@ def test_so_many_run_at_a_time_and_not_more() -> None:
         with lock:
             running -= 1
 
-    Workers(2).run(task, range(6))
+    ThreadWorkers(2).run(task, range(6))
     assert most == 2
 
 
-def test_an_error_is_raised_and_the_first_in_order_is_chosen() -> None:
-    def task(number: int) -> int:
-        if number % 2:
-            raise ValueError(str(number))
-        return number
+def test_the_copies_of_a_task_for_other_processes_share_its_limit_and_callers_wait_for_each_other() -> None:
+    def task(size: int, pace: Pace) -> None: ...
 
-    with pytest.raises(ValueError, match="1"):
-        Workers(3).run(task, range(6))
-
-
-def test_nothing_to_do_is_nothing_done() -> None:
-    assert Workers().run(str, []) == []
-
-
-def test_each_gives_what_has_ended_first() -> None:
-    go = threading.Event()
-
-    def task(number: int) -> int:
-        if number == 0:
-            assert go.wait(60)
-        return number
-
-    found = Workers(2).each(task, [0, 1])
-    assert next(found) == (1, 1)
-    go.set()
-    assert list(found) == [(0, 0)]
+    limited = Paced(task, 40.0)
+    with divided(limited, 4) as share:
+        assert isinstance(share, Paced)
+        assert share.bytes_per_second == 10.0
+        assert limited.turn.locked()
+    assert not limited.turn.locked()
+    for unlimited in (Paced(task, 0), str):
+        with divided(unlimited, 4) as share, divided(unlimited, 4) as again:
+            assert share is again is unlimited

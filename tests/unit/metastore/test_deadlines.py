@@ -152,12 +152,13 @@ def test_a_copy_whose_source_hangs_makes_the_source_late(place: Path, tmp_path: 
 
 def test_a_process_ends_though_threads_hang_in_storage(place: Path) -> None:
     program = (
-        "import sys; from epochlake.metastore import deadlines, storage; from epochlake.jobs.workers import Workers\n"
+        "import sys; from epochlake.metastore import deadlines, storage\n"
+        "from epochlake.jobs.workers.threads import ThreadWorkers\n"
         "deadlines.watch(sys.argv[1]); deadlines.use_deadline(0.2)\n"
         "def read(_):\n"
         "    try: return storage.read_bytes(sys.argv[1] + '/pipe')\n"
         "    except storage.StorageUnavailable as error: return 'late'\n"
-        "print(Workers(4).run(read, range(4)), deadlines.left_behind())\n"
+        "print(ThreadWorkers(4).run(read, range(4)), deadlines.left_behind())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(place)], capture_output=True, text=True, timeout=120, check=True

@@ -1,4 +1,4 @@
-"""Running a task for many items side by side, in threads of this process: the one place that makes threads for storage.
+"""Workers in threads of this process: the one place that makes threads for storage.
 
 An access to storage ends by its deadline (metastore/deadlines.py), so a task that only waits for storage
 ends too, and whoever runs tasks may wait for all of them. The threads are daemons all the same: neither an error nor an
@@ -20,17 +20,17 @@ R = TypeVar("R")
 THREADS = 16
 
 
-class Workers:
-    """At most so many tasks at a time."""
+class ThreadWorkers:
+    """At most so many tasks at a time. No JVM, and enough where storage is the limit.
+
+    Results stay as they are: `returns` may be left out.
+    """
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = threads
 
-    def run(self, task: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`task` of each item, in the order of the items. Raises the first error in that order, after all have ended.
-
-        A task that must not stop the others gives its failure as a value.
-        """
+    def run(self, task: Callable[[T], R], items: Iterable[T], *, returns: type[R] | None = None) -> list[R]:
+        """See `Workers.run`."""
         asked = list(items)
         results: dict[int, R] = {}
         errors: dict[int, BaseException] = {}
@@ -43,8 +43,10 @@ class Workers:
             raise errors[min(errors)]
         return [results[number] for number in range(len(asked))]
 
-    def each(self, task: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-        """Items with their results as they end, in any order. Raises an error where it comes."""
+    def each(
+        self, task: Callable[[T], R], items: Iterable[T], *, returns: type[R] | None = None
+    ) -> Iterator[tuple[T, R]]:
+        """See `Workers.each`."""
         asked = list(items)
         for number, result, error in self._ended(task, asked):
             if error is not None:
