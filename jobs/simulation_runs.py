@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
+from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.placement.errors import InvariantViolated
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 USAGE, FAILED = 2, 4
 RUNS_IN_A_ROUND = 180
-_DDL = "seed bigint, number int, steps bigint, failure string"
-_SCHEMA = pa.schema([("seed", pa.int64()), ("number", pa.int32()), ("steps", pa.int64()), ("failure", pa.string())])
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -42,21 +40,17 @@ def outcomes(
     It gives the steps that it made; an `InvariantViolated` of it is the run's failure.
     """
 
-    def attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                try:
-                    row |= {"steps": run(row["seed"], row["number"]), "failure": None}
-                except InvariantViolated as error:
-                    row |= {"steps": 0, "failure": str(error)}
-                yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+    def attempt(one: tuple[int, int]) -> Outcome:
+        try:
+            return Outcome(*one, steps=run(*one), failure=None)
+        except InvariantViolated as error:
+            return Outcome(*one, steps=0, failure=str(error))
 
+    workers = SparkWorkers(spark)
     together = max(1, RUNS_IN_A_ROUND // numbers)
     for first in range(0, len(seeds), together):
         runs = [(seed, number) for seed in seeds[first : first + together] for number in range(numbers)]
-        frame = spark.createDataFrame(runs, "seed bigint, number int").repartition(len(runs))
-        for row in sorted(frame.mapInArrow(attempt, _DDL).collect(), key=lambda row: (row.seed, row.number)):
-            yield Outcome(row.seed, row.number, row.steps, row.failure)
+        yield from workers.run(attempt, runs, returns=Outcome)
 
 
 def add_options(parser: argparse.ArgumentParser, runs: int) -> None:
