@@ -3,9 +3,8 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that the tests are spread over; many tests of protocols and of Spark wait for others most of the time.
-WORKERS ?= 3
-TESTS   = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own.
+WORKERS ?= 2
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,7 +18,7 @@ LINKS := build/types/epochlake
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON (python3.11), VENV (.venv), WORKERS (3 test processes; 0 to debug), ARGS (more arguments)."
+	@echo "Variables: PYTHON (python3.11), VENV (.venv), WORKERS (2 test processes; 0 to debug), ARGS (more arguments)."
 
 venv: $(STAMP) ## Make the virtual environment; again only when setup.cfg or pyproject.toml changed
 
@@ -27,13 +26,15 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 	@$(BIN)/epochlake demo $(ARGS)
 
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
-	@$(TESTS) tests $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
+	@$(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
 
 prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
-	@EPOCHLAKE_TESTS_THOROUGH=1 $(TESTS) tests $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
-	@$(TESTS) tests/unit $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
 
 test-connect: java venv ## Run the tests of DataFrames on a Spark Connect session
 	@EPOCHLAKE_TEST_SPARK=connect $(BIN)/python -m pytest -m connect $(ARGS)

@@ -33,18 +33,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`.
-
-    With several test processes each of these is done by one of them, one test after the other: what shares the Spark
-    session, what starts Spark by itself, and what starts ZooKeeper.
-    """
+    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in ("spark", "protocol"):
                 item.add_marker(folder)
-                alone = folder == "spark" and "spark" not in getattr(item, "fixturenames", ())
-                item.add_marker(pytest.mark.xdist_group("processes" if alone else folder))
 
 
 @pytest.fixture(scope="session")
