@@ -315,7 +315,11 @@ HISTORIES = settings(
 def test_random_histories_keep_every_property() -> None:
     ACCEPTED.clear()
     REJECTED.clear()
-    run_state_machine_as_test(History, settings=HISTORIES)
+    for times in (1, 4):
+        run_state_machine_as_test(History, settings=settings(HISTORIES, max_examples=times * HISTORIES.max_examples))
+        # What is drawn also depends on which modules the process has imported: rarely some kind of event is not met.
+        if set(ACCEPTED) == set(KINDS):
+            break
     # Histories in which nothing happens would prove nothing.
     assert set(ACCEPTED) == set(KINDS), set(KINDS) - set(ACCEPTED)
     assert len(REJECTED) > 25, REJECTED
