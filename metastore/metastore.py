@@ -161,8 +161,10 @@ class Metastore:
     ) -> Committed:
         """Commit an event, what a planner makes of the newest metadata, or a change.
 
-        See `Committer.commit`, and `commit_change` for a change, whose words are its own: it needs no `asked`.
+        See `Committer.commit`, and `commit_change` for a change, whose words are its own: it needs no `asked`. Raises
+        InvalidRequest when it was closed.
         """
+        self.require_open()
         seconds = self.configuration.log.commit_timeout_seconds if timeout is None else timeout
         if not isinstance(what, Change):
             return self._committer.commit(

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.administration.reusing import asides, clear_left_volume
-from epochlake.jobs.replicas.volumes import VolumeMarker, marker_uri, prepare_volume, read_marker
+from epochlake.jobs.administration.reusing import asides, clear_left_volume, left_volume
+from epochlake.jobs.replicas.volumes import MARKER_FILE, VolumeMarker, marker_uri, prepare_volume, read_marker
 from epochlake.metastore import storage
 from epochlake.metastore.committing.changes import Preparation
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
@@ -45,6 +45,9 @@ class Markers(Preparation[RegisterNode]):
         """The host id in each marker that was not there before, by the URI of its volume."""
 
     def prepare(self, event: RegisterNode, metadata: ClusterMetadata) -> None:
+        # All are looked at before one of them is written: a refused node leaves no place marked.
+        for volume in event.volumes:
+            require_claimable(volume, event, metadata, reuse=self._reuse)
         for volume in event.volumes:
             if self._reuse and not _is_of(volume, event, metadata):
                 clear_left_volume(self._metastore, metadata, volume.uri)
@@ -124,6 +127,34 @@ def _is_of(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bo
     return there is not None and (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id)
 
 
+def require_claimable(volume: Volume, event: RegisterNode, metadata: ClusterMetadata, *, reuse: bool) -> None:
+    """Raise WrongCluster where a place has the marker of another volume; what does not answer is found out later."""
+    there = _marker_at(volume.uri)
+    if there is None or (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id):
+        return
+    if reuse:
+        left_volume(metadata, volume.uri, there)
+        return
+    node = metadata.directory.node_of_volume.get(there.volume_id)
+    has_left = there.cluster_id == metadata.identity.cluster_id and node is not None and node.state is NodeState.LEFT
+    if not has_left:
+        # A marker of this cluster that the log does not know: a try of that node was ended, and can be made again.
+        again = (
+            f", which was never registered: add that node again, or remove {MARKER_FILE} there"
+            if there.cluster_id == metadata.identity.cluster_id and (node is None or node.host_id != there.host_id)
+            else f" in cluster {there.cluster!r} ({there.cluster_id}): give another place, or remove {MARKER_FILE} "
+            "there when nothing on it is needed any more"
+        )
+        raise WrongCluster(
+            f"{volume.uri} cannot become volume {volume.name!r} of node {event.name!r}: it is volume {there.volume!r} "
+            f"(number {there.volume_id}) of node {there.node!r}{again}"
+        )
+    raise WrongCluster(
+        f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume {there.volume!r} of node "
+        f"{there.node!r}, which has left. Add it with --reuse, which clears it"
+    )
+
+
 def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
     """Make `volume` carry the marker of this registration; whether there was none before.
 
@@ -148,12 +179,6 @@ def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bo
     except WrongCluster:
         there = read_marker(volume.uri)
         if (there.cluster_id, there.host_id) != (marker.cluster_id, marker.host_id):
-            node = metadata.directory.node_of_volume.get(there.volume_id)
-            if there.cluster_id == marker.cluster_id and node is not None and node.state is NodeState.LEFT:
-                raise WrongCluster(
-                    f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume "
-                    f"{there.volume!r} of node {there.node!r}, which has left. Add it with --reuse, which clears it"
-                ) from None
             raise
     if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
         _replace_marker(volume.uri, marker)

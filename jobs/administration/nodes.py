@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
-from epochlake.jobs.administration.markers import Markers, host_id_of_earlier_try
+from epochlake.jobs.administration.markers import Markers, host_id_of_earlier_try, require_claimable
 from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
 from epochlake.jobs.administration.tokens import allocated
 from epochlake.metastore import storage
@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import RequestKind, Volume
 from epochlake.placement.errors import InvalidRequest
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -142,7 +143,7 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
         if self.count is not None:
             tokens = allocated(metadata, self.datacenter, self.rack, self.count, lost)
         first = next_volume_id(metadata)
-        return RegisterNode(
+        event = RegisterNode(
             request_id=call.request_id,
             node_id=next_node_id(metadata),
             name=self.name,
@@ -158,6 +159,12 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
             takes_back=() if lost is None else loss_of(metadata, lost, RequestKind.REPLACE).takes_back,
             declares_lost=lost is not None,
         )
+        if call.preview:
+            # What preparing would refuse; the places of an earlier try of this node are its own.
+            earlier = host_id_of_earlier_try(metadata, self.name, places) or UNNAMED_HOST
+            for volume in event.volumes:
+                require_claimable(volume, replace(event, host_id=earlier), metadata, reuse=self.reuse)
+        return event
 
     def preparation(self, metastore: Metastore) -> Preparation[RegisterNode]:
         return Markers(metastore, self.name, reuse=self.reuse)

@@ -42,7 +42,7 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
         marker = decode_marker(rest[0])
     else:
         return
-    node, volume = _left_volume(metadata, uri, marker)
+    node, volume = left_volume(metadata, uri, marker)
     if storage.local_path(uri) is None:
         raise WrongCluster(
             f"{uri} is no directory of a file system: delete what is there by yourself, {MARKER_FILE} last"
@@ -55,14 +55,31 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
             "read from it. Wait for the end of it, see `epochlake pipeline list`"
         )
     aside = storage.join(uri, f"{_ASIDE}{uuid.uuid4().hex}")
-    # While it has no marker nobody takes it for a volume; the next one goes on where this one was killed.
-    if not rest and not storage.move_file(marker_uri(uri), aside):
-        return
+    if not rest:
+        # Asking may have taken long: somebody else may have cleared the place meanwhile, and taken it.
+        if not storage.exists(marker_uri(uri)) or read_marker(uri) != marker:
+            raise _taken(uri)
+        # While it has no marker nobody takes it for a volume; the next one goes on where this one was killed.
+        if not storage.move_file(marker_uri(uri), aside):
+            return
+        if decode_marker(aside) != marker:
+            _put_back(aside, uri)
+            raise _taken(uri)
     there = replace(volume, uri=uri)
     for table in tables_ever(metastore):
         clear(address_at(metadata, table, there))
     for done in (*rest, aside):
         storage.delete_file(done)
+
+
+def _taken(uri: str) -> WrongCluster:
+    return WrongCluster(f"{uri} became another volume while it was looked at: it is not cleared. Look again")
+
+
+def _put_back(aside: str, uri: str) -> None:
+    """Give a volume the marker again that was moved aside, unless it has one by now."""
+    if storage.put_if_absent(marker_uri(uri), storage.read_bytes(aside)):
+        storage.delete_file(aside)
 
 
 def asides(uri: str) -> list[str]:
@@ -82,7 +99,7 @@ def decode_marker(uri: str) -> VolumeMarker:
         raise StorageUnavailable(f"the marker {uri} cannot be read: {error}. Restore the file") from error
 
 
-def _left_volume(metadata: ClusterMetadata, uri: str, marker: VolumeMarker) -> tuple[Node, Volume]:
+def left_volume(metadata: ClusterMetadata, uri: str, marker: VolumeMarker) -> tuple[Node, Volume]:
     """The volume that the marker names, when its node has left. Raises WrongCluster."""
     whose = f"{uri} is volume {marker.volume!r} (number {marker.volume_id}) of node {marker.node!r}"
     if marker.cluster_id != metadata.identity.cluster_id:

@@ -119,8 +119,9 @@ def carry_out(session: Session, how: How, change: Change[Any], details: Callable
         )
         session.show(planned(preview, details(), session.configuration), text.planned)
         return
-    with committing(options["request_id"] or "", session.epoch_of):
+    with committing(options["request_id"] or "", session.epoch_of) as tell:
         committed = session.cluster.commit(change, **options)
+        tell(committed.epoch)
     session.show(changed(session, committed, details()), text.changed)
 
 

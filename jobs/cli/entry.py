@@ -6,6 +6,7 @@ before this module is out of reach.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ NOTHING = "interrupted; nothing was committed"
 
 def run() -> None:
     """Run the command line of this process, and end with its exit code."""
+    # The last thing that is done at the end: from then on Python lets a Ctrl-C end the process by the signal.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGINT, _leave_at_once)
     from epochlake.jobs.cli.main import main
 

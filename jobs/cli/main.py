@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.cli.interruption import NOTHING, Interrupted
+from epochlake.jobs.cli.interruption import Interrupted, begin, so_far
 from epochlake.metastore.errors import CommitUnknown, Rejected
 from epochlake.placement.errors import EpochlakeError
 
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = globals_first(sys.argv[1:] if argv is None else list(argv))
     as_json = _wants_json(arguments)
     verbose = bool(GLOBAL_FLAGS & set(arguments))
+    begin()
     try:
         return _run(arguments, as_json)
     except EpochlakeError as error:
@@ -120,14 +121,14 @@ def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> Non
 
 
 def _tell_interrupted(error: KeyboardInterrupt, as_json: bool) -> None:
-    message = error.said if isinstance(error, Interrupted) else NOTHING
+    told = error if isinstance(error, Interrupted) else so_far()
+    message = told.said
     if not as_json:
         print(f"{PROGRAM}: {message}", file=sys.stderr)
         return
     from epochlake.jobs.cli.documents import ErrorBody
 
-    request_id = error.request_id if isinstance(error, Interrupted) else None
-    _print_json(ErrorBody("Interrupted", message, INTERRUPTED, request_id=request_id))
+    _print_json(ErrorBody("Interrupted", message, INTERRUPTED, request_id=told.request_id))
 
 
 def _tell_usage(error: Exception, as_json: bool) -> None:

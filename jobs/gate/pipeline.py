@@ -71,6 +71,8 @@ class Pipeline:
     """
 
     def __init__(self, cluster: Store, name: str, spark: SparkSession, datacenter: str | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidRequest(f"a pipeline needs a name, which operators see: give a text, not {name!r}")
         self.cluster = cluster
         self.name = name
         self.pipeline_id = str(uuid.uuid4())

@@ -101,6 +101,9 @@ def committed_at(submission: Submission, entry: Entry) -> Committed | Rejected:
     """The outcome of a submission whose request id `entry` has."""
     if submission.named and submission.is_for_another_change(entry):
         return used_for_another_change(submission, entry)
+    if entry.author != submission.author:
+        # Who appends for another process keeps its author: this entry is of an earlier try of somebody else.
+        return Committed(entry.epoch, submission.request_id, already=True)
     return succeeded(submission, entry.epoch)
 
 

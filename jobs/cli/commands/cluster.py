@@ -60,8 +60,9 @@ def init(
         session.show(planned(Preview.of(metadata, event)), changes_text.planned)
         return
     request_id = request_id or next_state_id("")
-    with committing(request_id, session.epoch_of):
+    with committing(request_id, session.epoch_of) as tell:
         committed = init_cluster(configuration, name, reason=reason, request_id=request_id)
+        tell(committed.epoch)
     root = session.cluster.root.uri
     details = {"root": root, "cluster_id": session.cluster.metadata.identity.cluster_id}
     session.show(changed(session, committed, details), changes_text.changed)

@@ -20,7 +20,7 @@ from epochlake.jobs.cli.documents import (
     LogRow,
     Verified,
 )
-from epochlake.jobs.cli.interruption import interrupted_says
+from epochlake.jobs.cli.interruption import committing, interrupted_says
 from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
@@ -40,6 +40,7 @@ from epochlake.metastore.log.compacting import StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.mending import mend, plan_mending
+from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
@@ -212,9 +213,12 @@ def accept_loss_(
     have moved.
     """
     session = of(context)
-    session.show(
-        accept_loss(session.configuration, reason=reason, request_id=request_id, dry_run=dry_run), text.accepted_loss
-    )
+    request_id = request_id or next_state_id("")
+    with committing(request_id, session.epoch_of) as tell:
+        accepted = accept_loss(session.configuration, reason=reason, request_id=request_id, dry_run=dry_run)
+        if accepted.epoch is not None:
+            tell(accepted.epoch)
+    session.show(accepted, text.accepted_loss)
 
 
 @change_command(app, "snapshot")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from epochlake.jobs.cli import changing
+from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.committing.committer import Committed
 
@@ -195,6 +197,24 @@ def test_a_ctrl_c_during_a_commit_says_whether_the_log_has_it(
     structured = grown.json("balance", "pause", "--request-id", "mine")
     assert structured.code == 130
     assert (structured.error["type"], structured.error["request_id"]) == ("Interrupted", "mine")
+
+
+@pytest.mark.parametrize("moment", ["while it is told", "while the cluster is closed"])
+def test_a_ctrl_c_after_a_commit_never_says_that_nothing_was_committed(
+    grown: CommandLine, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if moment == "while it is told":
+        monkeypatch.setattr(changing, "changed", interrupted)
+    else:
+        monkeypatch.setattr(Session, "close", interrupted)
+    result = grown.text("balance", "pause", "--request-id", "mine")
+    epoch = len(grown.log())
+    assert result.code == 130
+    assert result.err.endswith(f"interrupted, but the change was committed: it is epoch {epoch}, request mine\n")
+    assert grown.text("status").err == "epochlake: interrupted; nothing was committed\n" or moment == "while it is told"
 
 
 def test_a_ctrl_c_before_anything_is_committed_says_so(unchanged: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

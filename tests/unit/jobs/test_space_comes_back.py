@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import reusing, unused_files
-from epochlake.jobs.administration.nodes import VolumeSpec
+from epochlake.jobs.administration.nodes import NodeAddition, VolumeSpec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
-from epochlake.jobs.replicas.volumes import MARKER_FILE
+from epochlake.jobs.replicas.volumes import MARKER_FILE, read_marker
 from epochlake.jobs.upkeep import clearing
-from epochlake.metastore import announcing
+from epochlake.metastore import announcing, storage
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import NodeState
@@ -159,6 +160,56 @@ def test_reuse_needs_to_ask_which_pipelines_live(cluster: SmallCluster, monkeypa
             cluster.cluster, "A2", "dc1", "r1", [VolumeSpec("d1", str(volume), 1 << 30)], reuse=True
         )
     assert tables_in(volume)
+
+
+@pytest.mark.parametrize("moment", ["while leases are asked for", "just before the marker goes"])
+def test_who_is_late_to_clear_a_place_leaves_the_one_who_has_it_alone(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    volume = drain(cluster)
+    specs = [VolumeSpec("d1", str(volume), 1 << 30)]
+
+    with monkeypatch.context() as patched:
+
+        def somebody_is_faster() -> None:
+            patched.undo()
+            patched.setattr(reusing, "live_leases", lambda _: [])
+            administration.add_node(cluster.cluster, "A2", "dc1", "r1", specs, reuse=True)
+
+        def leases(_: object) -> list[Lease]:
+            somebody_is_faster()
+            return []
+
+        def moved(source: str, target: str) -> bool:
+            somebody_is_faster()
+            return storage.move_file(source, target)
+
+        patched.setattr(reusing, "live_leases", lambda _: [])
+        if moment == "while leases are asked for":
+            patched.setattr(reusing, "live_leases", leases)
+        else:
+            patched.setattr(reusing.storage, "move_file", moved)
+        with pytest.raises(WrongCluster, match="became another volume"):
+            administration.add_node(cluster.cluster, "A3", "dc1", "r1", specs, reuse=True)
+    there = read_marker(str(volume))
+    node = cluster.cluster.metadata.directory.by_name["A2"]
+    assert (there.node, there.host_id, there.volume_id) == ("A2", node.host_id, node.volumes[0].volume_id)
+    assert os.listdir(volume) == [MARKER_FILE]
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_node_whose_second_place_is_refused_leaves_no_marker_in_the_first(
+    cluster: SmallCluster, tmp_path: Path, reuse: bool
+) -> None:
+    taken = Path(cluster.cluster.metadata.directory.by_name["B"].volumes[0].uri)
+    foreign = tmp_path / "foreign"
+    shutil.copytree(taken, foreign)
+    specs = [VolumeSpec("d1", str(tmp_path / "new"), 1 << 30), VolumeSpec("d2", str(foreign), 1 << 30)]
+    change = NodeAddition("m", "dc1", "r1", specs, reuse=reuse)
+    for attempt in (cluster.cluster.preview, cluster.cluster.commit):
+        with pytest.raises(WrongCluster):
+            attempt(change)
+        assert not (tmp_path / "new").exists()
 
 
 def test_clearing_that_was_killed_is_finished_by_the_next_one(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from epochlake.metastore.committing.submissions import TRANSITIONS, Standing, Step, Submission
+from epochlake.metastore.committing.outcomes import committed_at
+from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, Standing, Step, Submission
 from epochlake.metastore.metadata.events import SwitchBalancing
+
+from tests.support.logs import START, sealed
 
 
 def submission() -> Submission:
@@ -30,3 +33,15 @@ def test_it_is_known_who_may_have_it_after_any_steps(steps: tuple[Step, ...]) ->
         taken = step in (Step.LOSE_SIGHT, Step.LOSE_ANSWER) or (taken and step is not Step.MOVE_LOG)
         assert (one.offered, one.taken) == (offered, taken)
     assert (one.standing is Standing.OWN) == (not offered and not taken)
+
+
+def test_what_another_process_had_asked_for_was_there_already_however_it_was_found() -> None:
+    """An offer that is taken and found in the log was not appended for this call, when another author asked for it."""
+    event = SwitchBalancing(on=False)
+    mine, theirs = (sealed(event, START, request_id="r", author=author) for author in ("me", "somebody else"))
+    for steps in ([], [Step.OFFER], [Step.OFFER, Step.LOSE_SIGHT]):
+        one = submission()
+        for step in steps:
+            one.take(step)
+        assert committed_at(one, theirs) == Committed(theirs.epoch, "r", already=True)
+        assert committed_at(one, mine) == Committed(mine.epoch, "r", already=not steps)
