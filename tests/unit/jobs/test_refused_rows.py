@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.placement.errors import InvalidRequest
 
@@ -46,3 +47,15 @@ def test_rows_that_are_no_dataframe_are_refused_with_what_makes_one_of_them(
     assert what in str(refused.value)
     assert "createDataFrame" in str(refused.value)
     assert {node: cluster.files_within(node) for node in "ABC"} == before
+
+
+@pytest.mark.parametrize("name", [None, "", 5])
+def test_a_pipeline_without_a_name_is_refused_before_it_is_announced(cluster: SmallCluster, name: object) -> None:
+    with pytest.raises(InvalidRequest, match="needs a name"):
+        cluster.cluster.pipeline(name, None)  # type: ignore[arg-type]
+
+
+def test_a_closed_cluster_says_at_once_that_nothing_can_be_committed_to_it(cluster: SmallCluster) -> None:
+    cluster.cluster.close()
+    with pytest.raises(InvalidRequest, match="was closed"):
+        administration.pause_balancing(cluster.cluster)
