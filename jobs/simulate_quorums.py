@@ -2,7 +2,7 @@
 
 The quorum intersection simulator of seed 002: operations of every kind go forth and back a step at a time, and for each
 two views that may be in use at once all read quorums are tried against all write quorums
-(placement/ring/simulation/histories.py). A failure prints its seed: `--seed N --runs 1` runs exactly that one again.
+(placement/simulation/histories.py). A failure prints its seed: `--seed N --runs 1` runs exactly that one again.
 Exit code 4 when any run has failed.
 """
 

@@ -1,7 +1,7 @@
 """Adding files to a Delta table, or replacing them by files with the same rows, in a commit that nobody makes twice.
 
 Delta-rs lets two OPTIMIZE commits that take out the same files both succeed, without retries too, and
-every row is in the table twice afterwards (docs/decisions/016-compacting-the-log.md). So tables whose rows must be
+every row is in the table twice afterwards (docs/decisions/016-own-compaction.md). So tables whose rows must be
 there once are compacted by a commit of our own: against exactly the version that was looked at, else not at all.
 """
 

@@ -77,9 +77,9 @@ def _taken(uri: str) -> WrongCluster:
 
 
 def _put_back(aside: str, uri: str) -> None:
-    """Give a volume the marker again that was moved aside, unless it has one by now."""
-    if storage.put_if_absent(marker_uri(uri), storage.read_bytes(aside)):
-        storage.delete_file(aside)
+    """Give a volume the marker again that was moved aside, unless it has one by now: then that one counts."""
+    storage.put_if_absent(marker_uri(uri), storage.read_bytes(aside))
+    storage.delete_file(aside)
 
 
 def asides(uri: str) -> list[str]:

@@ -3,7 +3,7 @@
 Between two steps of the same range or tablet stands a barrier, so only views one epoch apart are ever in
 use at once. For every epoch and the one after it, every read quorum of either view has to meet every write quorum of
 the other (design, section 8). Storage that is declared lost at an epoch is in no quorum of that epoch, which needs as
-many replicas as if it were there. Ring ranges are checked exhaustively by `placement/ring/simulation/quorums.py`,
+many replicas as if it were there. Ring ranges are checked exhaustively by `placement/simulation/quorums.py`,
 tablets by counting; at QUORUM, and within each datacenter at LOCAL_QUORUM.
 """
 
