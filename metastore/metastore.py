@@ -17,11 +17,13 @@ from typing import Any, Self
 
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore import storage
+from epochlake.metastore.committing.arguments import require_fitting, require_request_id, require_seconds
 from epochlake.metastore.committing.changes import Call, Change, Preview, commit_change
 from epochlake.metastore.committing.committer import Committed, Committer, Planner
 from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.outcomes import used_for_another_change
 from epochlake.metastore.committing.queue import CommitQueue
-from epochlake.metastore.committing.submissions import require_epoch
+from epochlake.metastore.committing.submissions import Submission, require_epoch
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
@@ -33,6 +35,7 @@ from epochlake.metastore.following.history import metadata_at
 from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.following.watcher import Watcher
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -69,6 +72,7 @@ def init_cluster(
     that was not. Raises Rejected, ConfigurationError, CommitTimeout, CommitUnknown, StorageUnavailable, and
     LogUnreadable where the root has files of a cluster that has lost its log.
     """
+    require_request_id(request_id)
     configuration = configurations.given(conf)
     storage.use_settings(configuration.storage)
     root = Root(configuration.root)
@@ -165,11 +169,14 @@ class Metastore:
         InvalidRequest when it was closed.
         """
         self.require_open()
+        require_request_id(request_id)
+        require_seconds(timeout)
         seconds = self.configuration.log.commit_timeout_seconds if timeout is None else timeout
         if not isinstance(what, Change):
             return self._committer.commit(
                 what, request_id=request_id, reason=reason, timeout=seconds, expect_epoch=expect_epoch, asked=asked
             )
+        require_fitting(what, what.verb)
         words = what.words()
         call = self._call(request_id, reason, preview=False)
 
@@ -196,10 +203,26 @@ class Metastore:
     ) -> Preview:
         """What committing a change now would do; nothing is prepared or committed. Raises Rejected as the commit would,
         and what planning raises.
+
+        A `request_id` that is in the log already shows what was committed under it.
         """
+        require_request_id(request_id)
+        require_fitting(change, change.verb)
         metadata = self.catch_up()
+        entry = None if request_id is None else self.follower.request_entry(request_id)
+        if entry is not None:
+            return self._committed_before(entry, change.words())
         require_epoch(metadata, expect_epoch)
         return Preview.of(metadata, change.plan(metadata, self._call(request_id, reason, preview=True)))
+
+    def _committed_before(self, entry: Entry, words: str) -> Preview:
+        """What `entry` has done. Raises Rejected (request-id-used) when it was another change than `words` say."""
+        event = entry.decode()
+        again = Submission(event, entry.request_id, author(), "", 0.0, None, words)
+        if again.is_for_another_change(entry):
+            raise used_for_another_change(again, entry)
+        before = self.at(entry.epoch - 1) if entry.epoch > 1 else ClusterMetadata.empty()
+        return Preview(before, event, before.apply(event, entry.state_id), already=entry.epoch)
 
     def at(self, epoch: int | None) -> ClusterMetadata:
         """The metadata as of `epoch`; None: the newest. Raises InvalidRequest for an epoch that is not in the log."""

@@ -65,6 +65,7 @@ def replace_files(
     removes: Sequence[OldFile],
     adds: Sequence[NewFile],
     partition: Mapping[str, str | None] | None = None,
+    mark: Mark | None = None,
 ) -> bool:
     """Take files out and put others in, all of one partition, against exactly the version of `table`.
 
@@ -77,7 +78,7 @@ def replace_files(
         RemoveAction(path=file.path, data_change=False, deletion_timestamp=now, size=file.size, partition_values=values)
         for file in removes
     ]
-    return _commit(table, table.version() + 1, _adds(adds, values, data_change=False), actions, None, values)
+    return _commit(table, table.version() + 1, _adds(adds, values, data_change=False), actions, mark, values)
 
 
 def _commit(

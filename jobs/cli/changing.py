@@ -23,7 +23,6 @@ from epochlake.metastore.committing.changes import Change, Options, Preview
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.following.history import entries
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -44,7 +43,7 @@ class How(msgspec.Struct, frozen=True):
     def options(self) -> Options:
         """As a commit takes them; the request id is made up when none was given."""
         return {
-            "request_id": self.request_id or next_state_id(""),
+            "request_id": next_state_id("") if self.request_id is None else self.request_id,
             "reason": self.reason,
             "expect_epoch": self.expect_epoch,
             "timeout": self.timeout,
@@ -115,7 +114,7 @@ def carry_out(session: Session, how: How, change: Change[Any], details: Callable
     options = how.options()
     if how.dry_run:
         preview = session.cluster.preview(
-            change, request_id=options["request_id"], reason=how.reason, expect_epoch=how.expect_epoch
+            change, request_id=how.request_id, reason=how.reason, expect_epoch=how.expect_epoch
         )
         session.show(planned(preview, details(), session.configuration), text.planned)
         return
@@ -139,6 +138,7 @@ def planned(
         changes=tuple(diff(preview.metadata, preview.after)),
         details=details or {},
         ring=_on_ring(preview.metadata, preview.after, configuration or Configuration()),
+        already=preview.already,
     )
 
 
@@ -153,7 +153,7 @@ def _on_ring(before: ClusterMetadata, after: ClusterMetadata, configuration: Con
 def changed(session: Session, committed: Committed, details: dict[str, Any] | None = None) -> Changed:
     """The document of a commit."""
     try:
-        entry = entries(DeltaLog(session.places.log), committed.epoch, committed.epoch)[0]
+        entry = entries(session.log(), committed.epoch, committed.epoch)[0]
         what = summary(entry.decode(), session.cluster.metadata)
     except EpochlakeError as error:
         # The change is in the log: that it cannot be described now must not make it look like a failure.

@@ -27,7 +27,8 @@ class Changed(msgspec.Struct, frozen=True):
 class Planned(msgspec.Struct, frozen=True):
     """What a change would do, with `--dry-run`: the event as the log would have it, and what differs after it.
 
-    `ring` is what a topology request would do to the ring, null where no keyspace is on it.
+    `ring` is what a topology request would do to the ring, null where no keyspace is on it. `already` is the epoch that
+    was committed before under the request id that was given, null for none: nothing would be committed again.
     """
 
     dry_run: bool
@@ -38,6 +39,7 @@ class Planned(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     details: dict[str, Any] = {}
     ring: RingPlan | None = None
+    already: int | None = None
 
 
 class RequestRow(msgspec.Struct, frozen=True):

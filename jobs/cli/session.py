@@ -23,7 +23,7 @@ from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.diagnostics import start_logging
 from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog
-from epochlake.metastore.root import Root
+from epochlake.metastore.root import Root, require_new
 from rich.console import Console, RenderableType
 
 D = TypeVar("D")
@@ -75,6 +75,11 @@ class Session:
         if self._cluster is None:
             self._cluster = self._open.enter_context(Cluster(self.configuration))
         return self._cluster
+
+    def log(self) -> DeltaLog:
+        """A handle on the log, also of a cluster that cannot be opened. Raises LogUnreadable where it has gone."""
+        require_new(self.places)
+        return DeltaLog(self.places.log)
 
     def epoch_of(self, request_id: str) -> int | None:
         """The epoch that a request was committed as, by the log as it is now; None when it is not in it."""

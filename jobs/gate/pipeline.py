@@ -183,6 +183,8 @@ class Pipeline:
         self, rows: DataFrame, table: Table, consistency: str | None, batch: str | None, *, deleted: bool
     ) -> Written:
         level = self._level(consistency)
+        if batch is not None and (not isinstance(batch, str) or not batch.strip()):
+            raise InvalidRequest(f"the batch name {batch!r} cannot be used: give a text that is not empty, or none")
         self._touch(table)
         opened, failed = self._open_for_write(table)
         self._refuse_senseless_levels(table, level)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.compacting import Rewriting, StoredTwice
 from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.mending import Mending, mend, plan_mending
+from epochlake.metastore.log.restoring import Restoring, plan_restoring, restore
 from epochlake.metastore.metastore import Metastore
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,19 @@ def compact_log(cluster: Metastore) -> Rewriting:
     with _commit_lock(cluster):
         cluster.catch_up()
         return DeltaLog(cluster.root.log).compact()
+
+
+def plan_healing(uri: str) -> list[Mending | Restoring]:
+    """What `heal_files` would do to the log at `uri`: torn commits first, then damaged data files."""
+    return [*plan_mending(uri)] or [*plan_restoring(uri)]
+
+
+def heal_files(uri: str) -> list[Mending | Restoring]:
+    """Make commits and data files of the log whole, where that is certain. Needs no cluster that can be opened.
+
+    Raises LogUnreadable for what cannot be healed, StorageUnavailable.
+    """
+    return [*mend(uri), *restore(uri)]
 
 
 def heal_log(cluster: Metastore) -> StoredTwice:

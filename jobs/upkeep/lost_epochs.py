@@ -25,18 +25,22 @@ from epochlake.metastore.coordination.head import Head, correct_head, read_head
 from epochlake.metastore.coordination.root import known_root, replace_root
 from epochlake.metastore.errors import (
     CoordinationUnavailable,
+    NotInitialised,
     Rejected,
     StorageUnavailable,
     UnknownFormat,
     WrongCluster,
 )
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.log.cutting import CutLog, after_hole, behind
+from epochlake.metastore.log.cutting import Behind, CutLog, after_hole, behind
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.holes import Unfillable
 from epochlake.metastore.log.mending import plan_mending
+from epochlake.metastore.log.rescued import RescuedLog
+from epochlake.metastore.log.restoring import Lost, plan_restoring
+from epochlake.metastore.log.shortening import ShortLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
@@ -142,8 +146,8 @@ def accept_loss(
             look.known,
             look.unasked,
             lost=(before.epoch + 1, highest) if highest > before.epoch else None,
-            hole="" if hole is None else f"commit {hole.version} of the log {hole.how}",
-            put_aside=() if hole is None else tuple(after_hole(cluster.root.log, hole.version)),
+            hole=_said_of(hole),
+            put_aside=_put_aside_for(cluster, hole),
         )
         if dry_run:
             if not look.known:
@@ -172,23 +176,45 @@ def accept_loss(
         )
 
 
-def _hole(uri: str) -> Unfillable | None:
-    """Where the log has a hole that nothing fills; None when it has none. Raises Rejected for one that can be filled,
-    LogUnreadable.
+def _hole(uri: str) -> Unfillable | Lost | None:
+    """What the log has lost that nothing puts back; None when it has lost nothing. Raises Rejected for what can be put
+    back, LogUnreadable.
     """
     try:
-        mendings = plan_mending(uri)
-    except Unfillable as hole:
+        mendings = plan_mending(uri) or plan_restoring(uri)
+    except (Unfillable, Lost) as hole:
         return hole
+    except NotInitialised:
+        return None  # who opens it says what is missing
     if mendings:
         raise Rejected(Code.CAN_BE_HEALED, "nothing has to be lost: run `epochlake log heal`")
     return None
 
 
-def _behind(cluster: Metastore, hole: Unfillable) -> list[Known]:
+def _said_of(hole: Unfillable | Lost | None) -> str:
+    if hole is None:
+        return ""
+    if isinstance(hole, Lost):
+        return f"what {', '.join(hole.paths)} held"
+    return f"commit {hole.version} of the log {hole.how}"
+
+
+def _put_aside_for(cluster: _Rescued, hole: Unfillable | Lost | None) -> tuple[str, ...]:
+    log = cluster.follower.log
+    if isinstance(log, ShortLog):
+        return tuple(file.path for file in log.gone)
+    return () if not isinstance(hole, Unfillable) else tuple(after_hole(cluster.root.log, hole.version))
+
+
+def _behind(cluster: _Rescued, hole: Unfillable | Lost) -> list[Known]:
     """What is known of a log behind a hole; at least that the commit is lost, and maybe an epoch with it."""
-    found = behind(cluster.root.log, hole.version)
-    by, incarnation = f"the log behind its commit {hole.version}", cluster.metadata.identity.incarnation
+    log, incarnation = cluster.follower.log, cluster.metadata.identity.incarnation
+    if isinstance(hole, Lost):
+        by = f"the log's {hole.paths[0]}"
+        found = Behind(log.beyond if isinstance(log, ShortLog) else None, hole.last)
+    else:
+        by = f"the log behind its commit {hole.version}"
+        found = behind(cluster.root.log, hole.version)
     known = []
     if found.position is not None and found.position.incarnation >= incarnation:
         known.append(Known(by, found.position.incarnation, found.position.epoch, found.position.hash))
@@ -201,8 +227,12 @@ def _behind(cluster: Metastore, hole: Unfillable) -> list[Known]:
 class _Rescued(Metastore):
     """A cluster whose log has lost its end: it is opened without snapshots, and no announcement is compared."""
 
-    def __init__(self, configuration: Configuration, hole: Unfillable | None) -> None:
-        super().__init__(configuration, log=None if hole is None else CutLog(Root(configuration.root).log, hole))
+    def __init__(self, configuration: Configuration, hole: Unfillable | Lost | None) -> None:
+        uri = Root(configuration.root).log
+        log: RescuedLog | None = None
+        if hole is not None:
+            log = CutLog(uri, hole) if isinstance(hole, Unfillable) else ShortLog(uri)
+        super().__init__(configuration, log=log)
 
     def _follow(self, log: EpochLog) -> Follower:
         return Follower(log)
@@ -210,7 +240,7 @@ class _Rescued(Metastore):
     def entries(self) -> list[Entry]:
         """What the log holds, or held before its hole; not through the follower's handle."""
         log = self.follower.log
-        return log.entries() if isinstance(log, CutLog) else DeltaLog(self.root.log).read(0)
+        return log.entries() if isinstance(log, RescuedLog) else DeltaLog(self.root.log).read(0)
 
     def commit_queue(self) -> CommitQueue:
         return _Unannounced(super().commit_queue())

@@ -128,11 +128,15 @@ class FixedChange(Change[E], frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What a dry run shows: the metadata that a change was planned on, its event, and the metadata `after` it."""
+    """What a dry run shows: the metadata that a change was planned on, its event, and the metadata `after` it.
+
+    `already`: the epoch that the request was committed as before, so that nothing would be; None: it was not.
+    """
 
     metadata: ClusterMetadata
     event: Event
     after: ClusterMetadata
+    already: int | None = None
 
     @classmethod
     def of(cls, metadata: ClusterMetadata, event: Event) -> Self:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
-from epochlake.metastore.errors import HashMismatch, LogUnreadable
+from epochlake.metastore.errors import HashMismatch
 from epochlake.metastore.log.entry import Entry, entry_hash
-from epochlake.metastore.log.files import LogFile, read_columns, read_entries, write_entries
+from epochlake.metastore.log.files import LogFile, new_file, read_columns, read_entries, write_anew
 from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
 
 COMPACTED_FILE_BYTES = 8 << 20
@@ -93,14 +93,9 @@ def rewrite(uri: str, table: DeltaTable, rewriting: Rewriting) -> set[str] | Non
     for group in rewriting.groups:
         entries = read_entries(uri, group)
         _require_sound(entries)
-        new = write_entries(uri, entries)
-        if read_entries(uri, [new]) != entries:
-            raise LogUnreadable(
-                f"{uri}/{new.path} is not what was written to it: check the disk. The log was not changed"
-            )
+        new = write_anew(uri, entries)
         removes += [OldFile(file.path, file.size) for file in group]
-        lowest, highest = {"epoch": entries[0].epoch}, {"epoch": entries[-1].epoch}
-        adds.append(NewFile(new.path, new.size, len(entries), lowest, highest))
+        adds.append(new_file(new))
     return {file.path for file in adds} if replace_files(table, removes, adds) else None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,12 +19,12 @@ from epochlake.metastore import delta_commits, storage, syncing
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.delta import APP_ID, DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, position_of
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
-from epochlake.metastore.log.files import LogFile, read_entries, write_entries
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
+from epochlake.metastore.log.files import LogFile, new_file, read_entries, write_entries
 from epochlake.metastore.log.holes import Unfillable, adds_in, read_before
 from epochlake.metastore.log.replacing import alone, put_bytes, put_whole
-from epochlake.metastore.rewriting import Mark, NewFile, add_lines
-from epochlake.placement.errors import words_of
+from epochlake.metastore.log.rescued import RescuedLog
+from epochlake.metastore.rewriting import Mark, add_lines
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\Z")
@@ -41,77 +40,38 @@ class Behind(NamedTuple):
     epoch: int
 
 
-class CutLog:
-    """The log as it is before a hole; the first append cuts it there. Keeps the contract of an epoch log."""
+class CutLog(RescuedLog):
+    """The log as it is before a hole; the first append cuts it there."""
 
     def __init__(self, uri: str, hole: Unfillable) -> None:
-        self.uri = uri
+        super().__init__(uri, read_before(uri, hole.version))
         self._hole = hole
-        self._entries = read_before(uri, hole.version)
-        self._cut: DeltaLog | None = None
 
-    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
-        if self._cut is None and not self._is_torn():
-            self._cut = DeltaLog(self.uri)
-        if self._cut is not None:
-            return self._cut.read(after, up_to)
-        if after > len(self._entries):
-            raise ends_too_early(after, len(self._entries))
-        epochs = [entry.epoch for entry in self._entries]
-        return self._entries[bisect_right(epochs, after) : None if up_to is None else bisect_right(epochs, up_to)]
+    def _look_again(self) -> None:
+        if not self._is_torn():
+            self._whole = DeltaLog(self.uri)
 
-    def entries(self) -> list[Entry]:
-        """All entries; the handle stays where it is."""
-        return self._entries if self._cut is None else DeltaLog(self.uri).read(0)
+    def _version_before(self) -> int:
+        return self._hole.version - 1
 
-    def version(self) -> int | None:
-        return self._hole.version - 1 if self._cut is None else self._cut.version()
-
-    def append(self, entries: Sequence[Entry]) -> None:
-        if self._cut is not None:
-            self._cut.append(entries)
-            return
+    def _begin_again(self, entries: Sequence[Entry]) -> None:
         first, putting = entries[0].epoch, False
-        new: LogFile | None = None
+        stored: list[LogFile] = []
         try:
             with alone(self.uri):
                 if not self._is_torn():
                     raise AppendConflict(f"epoch {first} was not appended: the log was mended, or cut, meanwhile")
                 put_bytes(self.uri, self._hole.version, delta_commits.GIVEN_UP)
                 _put_aside(self.uri, self._hole.version)
-                new = write_entries(self.uri, entries)
-                storage.sync_always([f"{self.uri}/{new.path}"], [self.uri])
-                file = NewFile(new.path, new.size, len(entries), {"epoch": first}, {"epoch": entries[-1].epoch})
+                stored = [write_entries(self.uri, entries)]
+                storage.sync_always([f"{self.uri}/{file.path}" for file in stored], [self.uri])
                 putting = True
-                put_whole(self.uri, self._hole.version, "WRITE", add_lines([file], Mark(APP_ID, entries[-1].epoch)))
+                lines = add_lines([new_file(file) for file in stored], Mark(APP_ID, entries[-1].epoch))
+                put_whole(self.uri, self._hole.version, "WRITE", lines)
         except StorageUnavailable as error:
             if putting:
                 raise AppendUncertain(f"epoch {first}: {error}") from error
-            if new is not None:
-                with suppress(StorageUnavailable):
-                    storage.delete_file(f"{self.uri}/{new.path}")
-            failed = AppendFailed(
-                f"epoch {first} was not written: {words_of(error)}. Run `epochlake log accept-loss` again"
-            )
-            failed.exit_code = error.exit_code
-            raise failed from error
-        self._cut = DeltaLog(self.uri)
-        self._cut.read(0)
-
-    def fence(self) -> None:
-        """Nothing is ever appended to a log that is torn."""
-
-    def request_epochs(self, up_to: int) -> dict[str, int]:
-        return {entry.request_id: entry.epoch for entry in self.read(0, up_to)}
-
-    def entry(self, epoch: int) -> Entry:
-        found = self.read(epoch - 1, epoch)
-        if not found:
-            raise LogUnreadable(f"epoch {epoch} is not in the log at {self.uri}")
-        return found[0]
-
-    def compact_if_due(self) -> bool:
-        return False
+            raise self._not_written(first, error, stored) from error
 
     def _is_torn(self) -> bool:
         return any(torn.version == self._hole.version for torn in delta_commits.torn_commits(self.uri))

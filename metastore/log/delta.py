@@ -49,7 +49,7 @@ from epochlake.metastore.log.compacting import (
 )
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
-from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, read_columns, read_entries, write_entries
+from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, new_file, read_columns, read_entries, write_entries
 from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
 from epochlake.placement.errors import words_of
@@ -226,9 +226,7 @@ class DeltaLog:
         return self._read_at
 
     def _store(self, entries: Sequence[Entry]) -> NewFile:
-        stored = write_entries(self.uri, entries)
-        lowest, highest = {"epoch": entries[0].epoch}, {"epoch": entries[-1].epoch}
-        return NewFile(stored.path, stored.size, len(entries), lowest, highest)
+        return new_file(write_entries(self.uri, entries))
 
     def _discard(self, stored: NewFile | None) -> None:
         """Delete a data file that no commit names, so that nobody takes its entries for what a torn commit named."""

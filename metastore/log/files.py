@@ -18,6 +18,7 @@ from epochlake.metastore import storage
 from epochlake.metastore.arrays import array_of
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.rewriting import NewFile
 from epochlake.placement.errors import words_of
 
 SCHEMA = pa.schema(
@@ -144,6 +145,19 @@ def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
     return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
 
 
+def write_anew(uri: str, entries: list[Entry]) -> LogFile:
+    """`write_entries` for entries that lie there already: read back, as the other files go. Raises LogUnreadable."""
+    new = write_entries(uri, entries)
+    if read_entries(uri, [new]) != entries:
+        raise LogUnreadable(f"{uri}/{new.path} is not what was written to it: check the disk. The log was not changed")
+    return new
+
+
+def new_file(file: LogFile) -> NewFile:
+    """A stored data file as a commit puts it in, with the statistics that readers need."""
+    return NewFile(file.path, file.size, file.rows or 0, {"epoch": file.first or 0}, {"epoch": file.last or 0})
+
+
 def arrow(actions: object) -> pa.Table:
     """delta-rs' table as PyArrow's, by the C stream: `pa.table(…)` would import pandas, which takes 200 ms."""
     return pa.RecordBatchReader.from_stream(actions).read_all()
@@ -167,7 +181,7 @@ def from_arrow(rows: pa.Table) -> list[Entry]:
 def _unreadable(uri: str, file: LogFile, cause: Exception) -> LogUnreadable:
     error = LogUnreadable(
         f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {words_of(cause)}. "
-        "Restore the file from a copy of the log"
+        "Run `epochlake log heal`, which looks for them in other files, or restore the file from a copy of the log"
     )
     if file.first is not None and file.last is not None:
         error.epochs = (file.first, file.last)

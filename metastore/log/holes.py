@@ -109,11 +109,11 @@ def _entries_of(uri: str, path: str) -> list[Entry]:
     except (storage.MissingFile, storage.StorageDamaged, pa.ArrowException, KeyError, ValueError):
         return []
     except OSError as error:
-        _require_answer(error)
+        require_answer(error)
         return []
 
 
-def _require_answer(error: BaseException | None) -> None:
+def require_answer(error: BaseException | None) -> None:
     """Raise StorageUnavailable where an error is one of the storage, and says nothing about what is stored."""
     if isinstance(error, StorageUnavailable) and not isinstance(error, storage.MissingFile | storage.StorageDamaged):
         raise error
@@ -153,7 +153,7 @@ def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Fi
                 later += [(version, entry) for entry in read_entries(uri, [file]) if entry.epoch > epoch]
         entries = distinct(sorted((entry for _, entry in later), key=lambda entry: entry.epoch))
     except (LogUnreadable, storage.MissingFile) as error:
-        _require_answer(error.__cause__)
+        require_answer(error.__cause__)
         raise Unfillable(
             uri, first, epoch, highest, f"what comes after it cannot be read ({words_of(error)})"
         ) from error

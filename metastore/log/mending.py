@@ -16,10 +16,10 @@ from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.checkpoints import spare_files
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.files import LogFile
+from epochlake.metastore.log.files import LogFile, new_file
 from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose
 from epochlake.metastore.log.replacing import alone, put_whole
-from epochlake.metastore.rewriting import Mark, NewFile, add_lines
+from epochlake.metastore.rewriting import Mark, add_lines
 
 
 class Mending(msgspec.Struct, frozen=True):
@@ -76,11 +76,7 @@ def mend(uri: str) -> list[Mending]:
 def _lines(files: Sequence[LogFile]) -> list[delta_commits.Action]:
     if not files:
         return []
-    news = [
-        NewFile(file.path, file.size, file.rows or 0, {"epoch": file.first or 0}, {"epoch": file.last or 0})
-        for file in files
-    ]
-    return add_lines(news, Mark("epoch-log", max(file.last or 0 for file in files)))
+    return add_lines([new_file(file) for file in files], Mark("epoch-log", max(file.last or 0 for file in files)))
 
 
 def _checkpoints(uri: str) -> list[Mending]:

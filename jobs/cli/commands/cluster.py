@@ -13,6 +13,7 @@ from epochlake.jobs.cli.text import changes as changes_text
 from epochlake.jobs.cli.text.status import status as status_text
 from epochlake.jobs.views.status import require_health
 from epochlake.jobs.views.status import status as status_of
+from epochlake.metastore.committing.arguments import require_request_id
 from epochlake.metastore.committing.changes import Preview
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
 from epochlake.metastore.log.delta import DeltaLog
@@ -59,6 +60,7 @@ def init(
         event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
         session.show(planned(Preview.of(metadata, event)), changes_text.planned)
         return
+    require_request_id(request_id)
     request_id = request_id or next_state_id("")
     with committing(request_id, session.epoch_of) as tell:
         committed = init_cluster(configuration, name, reason=reason, request_id=request_id)

@@ -25,10 +25,11 @@ from epochlake.jobs.cli.session import Output, Session
 from epochlake.jobs.cli.text import log as text
 from epochlake.jobs.cli.text.changes import differences
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.upkeep.log_upkeep import compact_log, heal_log, stored_twice
+from epochlake.jobs.upkeep.log_upkeep import compact_log, heal_files, heal_log, plan_healing, stored_twice
 from epochlake.jobs.upkeep.lost_epochs import Look, accept_loss, beyond
 from epochlake.jobs.upkeep.verification import ReplicaFinding, ReplicaReport, verify_replicas
 from epochlake.jobs.views.summaries import summary
+from epochlake.metastore.committing.arguments import require_request_id
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.following.history import VerificationReport, entries, metadata_at, verify
 from epochlake.metastore.following.history import diff as diff_of
@@ -37,9 +38,7 @@ from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.following.verification import BEHIND, CHECKPOINT_DAMAGED, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import StoredTwice
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.mending import mend, plan_mending
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
@@ -58,7 +57,7 @@ def list_(
     event: Annotated[str | None, typer.Option("--event", metavar="KIND", help="Only events of this kind.")] = None,
     limit: Limit = 50,
 ) -> None:
-    """List epochs, the newest last."""
+    """List epochs, the newest last. Where the log does not hold, what can be read is listed, and the error told."""
     session = of(context)
     if event is not None and event not in KINDS:
         raise InvalidRequest(f"there are no events {event!r}: they are {', '.join(sorted(KINDS))}")
@@ -67,8 +66,7 @@ def list_(
     if first is None and last is None and event is None and limit and metadata is not None:
         first = max(1, metadata.epoch - limit + 1)  # no need to read the whole log for its end
         unread = first - 1
-    found = entries(DeltaLog(session.places.log), first or 1, last)
-    _warn_of(session, stopped)  # not before: where nothing can be read at all, that error says it
+    found = entries(session.log(), first or 1, last)
     chosen = [entry for entry in found if event in (None, entry.event)]
     shown = chosen[-limit if limit else 0 :]
     left_out = len(chosen) - len(shown) + unread
@@ -76,13 +74,16 @@ def list_(
     session.show(rows, text.log_list)
     if left_out and session.output is Output.JSON:
         session.warn(f"{left_out:,} older epochs are left out: --limit 0 lists all")
+    if stopped is not None:
+        # Not before: a list of what can be read is of use, and it is not the whole log.
+        raise stopped
 
 
 @app.command("show")
 def show(context: typer.Context, epoch: Epoch) -> None:
     """Show an epoch: its event, its place in the chain, and what it changed."""
     session = of(context)
-    log, snapshots = DeltaLog(session.places.log), Snapshots(session.places.snapshots)
+    log, snapshots = session.log(), Snapshots(session.places.snapshots)
     entry = entries(log, epoch, epoch)[0]
     before = ClusterMetadata.empty() if epoch == 1 else metadata_at(log, snapshots, epoch - 1)
     after = before.apply(entry.decode(), entry.state_id)
@@ -140,11 +141,11 @@ def verify_(
     """
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
-    log = DeltaLog(session.places.log)
+    log = session.log()
     report = verify(log, Snapshots(session.places.snapshots))
     copied = log.stored_twice() if report.holds else StoredTwice()
     replicas = _replicas(session.cluster) if tablets and report.holds else None
-    disjoint = verify_quorums(DeltaLog(session.places.log)) if quorums and report.holds else ()
+    disjoint = verify_quorums(session.log()) if quorums and report.holds else ()
     look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
     others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
     checkpoints = [str(one) for one in damaged_checkpoints(session.places.log)]
@@ -172,13 +173,14 @@ def heal(
 
     A torn commit at the end, as after a power cut, names its entries again when they lie whole beside it; one that held
     none becomes empty. One in the middle, torn or missing, names again what leads by its hashes from the entry before
-    it to the entry after it. A damaged checkpoint of the log's table is put aside where the commits that it stands for
+    it to the entry after it. Entries whose data file is damaged or gone are put back from other files that hold them,
+    as compaction leaves them. A damaged checkpoint of the log's table is put aside where the commits that it stands for
     are whole. No entry is lost or changed: copies that are the same become one. Refused where that is
     not certain, and where two entries of one epoch differ.
     """
     session = of(context)
     # Before the cluster is opened, which a torn log refuses.
-    mended = tuple(map(str, (plan_mending if dry_run else mend)(session.places.log)))
+    mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.places.log)))
     if mended and dry_run:
         session.show(Healed(True, 0, (), 0, 0, mended), text.healed)
         return
@@ -207,12 +209,13 @@ def accept_loss_(
 ) -> None:
     """Go on where the log ends, after its newest epochs were lost for good: a new incarnation begins.
 
-    For a log that was restored from an older copy, has lost its end, or has a hole that `log heal` cannot fill: then
-    everything from the hole on is lost, and put aside. Look for a newer copy first; --dry-run names the epochs. What
-    was planned at the lost epochs can not land any more. Run `epochlake repair` on every table afterwards: replicas may
-    have moved.
+    For a log that was restored from an older copy, has lost its end, or has a hole or a damaged data file that `log
+    heal` cannot fill: then everything from there on is lost, and put aside. Look for a newer copy first; --dry-run
+    names the epochs. What was planned at the lost epochs can not land any more. Run `epochlake repair` on every table
+    afterwards: replicas may have moved.
     """
     session = of(context)
+    require_request_id(request_id)
     request_id = request_id or next_state_id("")
     with committing(request_id, session.epoch_of) as tell:
         accepted = accept_loss(session.configuration, reason=reason, request_id=request_id, dry_run=dry_run)

@@ -25,7 +25,10 @@ def changed(document: Changed) -> list[RenderableType]:
 def planned(document: Planned) -> list[RenderableType]:
     first = Text()
     first.append("dry run", style="bold yellow")
-    first.append(f", nothing was changed. On epoch {document.on_epoch}, this would be committed:")
+    if document.already is None:
+        first.append(f", nothing was changed. On epoch {document.on_epoch}, this would be committed:")
+    else:
+        first.append(f", nothing was changed. Nothing would be: epoch {document.already} has this request id:")
     event = Text()
     event.append(document.event, style="bold")
     event.append(f"  {document.what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -50,6 +51,10 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "volume twice": ([*ADD, "x", "--volume", "x"], 2, ["twice"]),
     "volume of no size": ([*ADD, "x,big"], 2, ["'big'"]),
     "volume as a pattern": ([*ADD, "x*"], 2, ["*"]),
+    "empty request id": (["balance", "pause", "--request-id", ""], 2, ["''", "not empty"]),
+    "empty request id of a dry run": (["balance", "pause", "--request-id", "", "--dry-run"], 2, ["''"]),
+    "endless timeout": (["balance", "pause", "--timeout", "inf"], 2, ["inf", "seconds"]),
+    "timeout that is no number": (["balance", "pause", "--timeout", "nan"], 2, ["--timeout"]),
     "unknown node": (["node", "decommission", "n9"], 3, ["'n9'", "n1"]),
     "unknown node replaced": (["node", "replace", "n9", "n4", "--volume", "x"], 3, ["'n9'"]),
     "too few nodes": (["node", "decommission", "n1"], 3, ["n1", "3 replicas"]),
@@ -159,9 +164,9 @@ def test_an_altered_entry_stops_every_command_but_the_looking_ones(grown: Comman
     assert verified.code == 4
     assert verified.json["findings"][0]["where"] == "epoch 1"
     listed = grown.json("log", "list")
-    assert listed.code == 0
+    assert listed.code == 4, "what can be read is listed, and it is no success"
     assert listed.json[0]["reason"] == "forged"
-    assert "log verify" in listed.err
+    assert json.loads(listed.err)["error"]["type"] == "HashMismatch"
 
 
 def test_a_root_that_is_a_file_is_one_clear_error(empty: CommandLine) -> None:

@@ -16,7 +16,7 @@ from tests.support.clusters import finish, join
 from tests.support.command_line import COLUMNS, CommandLine
 
 CHANGED = {"epoch", "request_id", "already", "what", "details"}
-PLANNED = {"dry_run", "on_epoch", "event", "payload", "what", "changes", "details", "ring"}
+PLANNED = {"dry_run", "on_epoch", "event", "payload", "what", "changes", "details", "ring", "already"}
 CHANGE = {"component", "name", "field", "before", "after"}
 
 CHANGES: dict[str, list[str]] = {
@@ -259,3 +259,18 @@ def test_what_operators_cannot_mean_is_one_clear_error(
     assert result.code == code, result.err
     assert [word for word in said if word not in result.error_line] == [], result.err
     assert unchanged.log() == before
+
+
+def test_a_dry_run_knows_a_request_id_that_was_used(grown: CommandLine) -> None:
+    committed = grown.done("balance", "pause", "--request-id", "weekly", "--reason", "a")
+    grown.done("balance", "resume")
+    before = grown.log()
+    document = grown.done("balance", "pause", "--request-id", "weekly", "--dry-run")
+    assert (document["already"], document["on_epoch"]) == (committed["epoch"], committed["epoch"] - 1)
+    assert [one["field"] for one in document["changes"]] != []
+    told = " ".join(grown.text("balance", "pause", "--request-id", "weekly", "--dry-run").out.split())
+    assert f"Nothing would be: epoch {committed['epoch']} has this request id" in told
+    refused = grown.json("balance", "resume", "--request-id", "weekly", "--dry-run")
+    assert (refused.code, refused.error["code"]) == (3, "request-id-used")
+    assert grown.done("balance", "pause", "--request-id", "another", "--dry-run")["already"] is None
+    assert grown.log() == before

@@ -22,7 +22,7 @@ from epochlake.jobs.views import status
 from epochlake.metastore import announcing, delta_commits
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
-from epochlake.metastore.errors import LogWentBack
+from epochlake.metastore.errors import HashMismatch, LogWentBack
 from epochlake.metastore.following import follower
 from epochlake.metastore.log import cutting
 from epochlake.metastore.metadata.events import AcceptLoss
@@ -276,6 +276,78 @@ def test_a_cut_that_was_ended_half_way_never_looks_like_a_shorter_log_and_is_fin
     done = grown.done("log", "accept-loss")
     assert (done["lost"], done["incarnation"], done["epoch"]) == ([last - 4, last], 2, last - 4)
     assert grown.done("log", "verify")["holds"]
+
+
+@pytest.fixture
+def tear(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> Callable[[int], str]:
+    """Eight more epochs; the data file of one of them, as counted from the end, is torn."""
+    for on in (False, True) * 4:
+        (administration.resume_balancing if on else administration.pause_balancing)(cluster)
+    log = tmp_path / "root" / "log"
+
+    def torn(back: int) -> str:
+        commit = sorted((log / "_delta_log").glob("*.json"))[-1 - back]
+        [add] = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
+        (log / add["path"]).write_bytes((log / add["path"]).read_bytes()[:-100])
+        return str(add["path"])
+
+    return torn
+
+
+@pytest.mark.parametrize("back", [0, 3])
+def test_a_data_file_that_is_damaged_and_was_compacted_before_is_healed(
+    grown: CommandLine, cluster: Cluster, tear: Callable[[int], str], back: int
+) -> None:
+    before = grown.log()
+    grown.done("log", "compact")
+    for on in (False, True, False)[:back]:
+        (administration.resume_balancing if on else administration.pause_balancing)(cluster)
+    before += grown.log()[len(before) :]
+    path = tear(back)
+    for command in (["status"], ["balance", "pause"], ["log", "list"]):
+        refused = grown.text(*command)
+        assert refused.code == 1
+        assert "log heal" in refused.err
+    assert path in grown.text("log", "heal", "--dry-run").out
+    assert "proved by their hashes" in " ".join(grown.text("log", "heal").out.split())
+    assert grown.log() == before
+    assert grown.done("log", "verify")["holds"]
+    assert grown.json("log", "accept-loss").error["code"] == "nothing-lost"
+
+
+@pytest.mark.parametrize("back", [0, 3])
+def test_a_data_file_that_is_lost_for_good_is_given_up_with_what_came_after_it(
+    grown: CommandLine, cluster: Cluster, tear: Callable[[int], str], back: int
+) -> None:
+    last = cluster.metadata.epoch
+    before, path = grown.log(), tear(back)
+    lost = f"epochs {last - back} to {last} are" if back else f"epoch {last} is"
+    assert f"if {lost} lost for good, run `epochlake log accept-loss`" in grown.text("log", "heal").err
+    would = grown.done("log", "accept-loss", "--dry-run")
+    assert (would["log_epoch"], would["lost"], would["incarnation"]) == (last - back - 1, [last - back, last], 2)
+    assert path in would["put_aside"]
+    assert len(would["put_aside"]) == back + 1
+    grown.done("log", "accept-loss")
+    assert grown.done("log", "verify")["holds"]
+    assert grown.log()[: last - back - 1] == before[: last - back - 1]
+    opened = Cluster(cluster.configuration)
+    assert (opened.metadata.epoch, opened.metadata.identity.incarnation) == (last - back, 2)
+    assert administration.take_snapshot(opened).epoch == last - back + 1
+    with pytest.raises(HashMismatch):
+        administration.pause_balancing(cluster)
+    assert grown.json("log", "accept-loss").error["code"] == "nothing-lost"
+
+
+def test_a_log_that_has_gone_is_no_place_for_another_cluster(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    administration.take_snapshot(cluster)
+    shutil.rmtree(tmp_path / "root" / "log")
+    for command in (["log", "verify"], ["log", "list"], ["log", "show", "1"], ["log", "diff", "1"], ["status"]):
+        refused = grown.text(*command)
+        assert refused.code == 1, command
+        assert "do not begin another cluster here" in refused.error_line
+        assert "epochlake init" not in refused.err
 
 
 def test_zookeeper_that_is_away_keeps_nobody_from_accepting(went_back: CommandLine) -> None:
