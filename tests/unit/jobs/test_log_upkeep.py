@@ -46,7 +46,7 @@ def test_no_line_ends_with_blanks_and_no_message_of_a_library_ends_a_sentence_tw
             told = grown.text(*words)
             assert not [line for line in (told.out + told.err).splitlines() if line != line.rstrip()], words
             assert not re.search(r"[.:] ?\.(\s|$)", f"{told.out} {told.err}"), told
-    assert "Restore the file" in grown.json("log", "verify").json["findings"][0]["message"]
+    assert "restore the file" in grown.json("log", "verify").json["findings"][0]["message"]
 
 
 def test_a_log_that_is_stored_twice_is_told_healed_on_request_and_works_all_the_time(
