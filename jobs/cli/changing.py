@@ -27,7 +27,7 @@ from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
-from epochlake.metastore.metadata.rings import ring_keyspaces
+from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.placement.errors import EpochlakeError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from epochlake.jobs.views.movements import RingPlan
 from epochlake.jobs.views.status import NodeStatus
-from epochlake.metastore.metadata.differences import Change
+from epochlake.metastore.metadata.differences import Difference
 from epochlake.metastore.metadata.model import Column
 
 
@@ -36,7 +36,7 @@ class Planned(msgspec.Struct, frozen=True):
     event: str
     payload: Any
     what: str
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
     details: dict[str, Any] = {}
     ring: RingPlan | None = None
     already: int | None = None
@@ -160,7 +160,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     hash: str
     attachment_bytes: int
     payload: Any
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
 
 class Differences(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class Differences(msgspec.Struct, frozen=True):
 
     before: int
     after: int
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
 
 class FindingRow(msgspec.Struct, frozen=True):

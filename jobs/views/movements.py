@@ -13,7 +13,7 @@ from epochlake.jobs.views.operations import described
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import RequestKind, TopologyRequest
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.metastore.planning.ring import node_operation
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.errors import PlanRejected

@@ -19,7 +19,8 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import StartRequest
 from epochlake.metastore.metadata.events.nodes import volumes_given_up
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest, VolumeId
-from epochlake.metastore.metadata.rings import operation_of_request, ring_keyspaces
+from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.metastore.planning.balancing import Loads, next_transitions
 from epochlake.metastore.planning.ring import replication_left
 from epochlake.metastore.planning.ring_changes import change_of

@@ -11,7 +11,7 @@ import numpy as np
 from epochlake.jobs.views.streamed import Streamed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeId
-from epochlake.metastore.metadata.rings import replication_setting
+from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.placement.ring.locks import Ranges
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step
 from epochlake.placement.ring.strategies import Replication

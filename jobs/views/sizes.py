@@ -13,7 +13,7 @@ from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs
-from epochlake.metastore.metadata.rings import ring_keyspaces
+from epochlake.metastore.metadata.replication import ring_keyspaces
 
 _TURN = 2.0**64
 

@@ -28,9 +28,9 @@ from epochlake.metastore.coordination.head import position_of_head, read_head
 from epochlake.metastore.deadlines import LatePlace, late_places, left_behind
 from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.differences import node_names
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
-from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.metastore.metadata.names import node_names
+from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.placement.errors import EpochlakeError, InvariantViolated
 from epochlake.placement.ring.allocation import ownership

@@ -16,7 +16,7 @@ from epochlake.metastore.following.verification import Finding, VerificationRepo
 from epochlake.metastore.log.entry import Entry, Position, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.differences import Change, diff
+from epochlake.metastore.metadata.differences import Difference, diff
 from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ MAX_EPOCH = 2**63 - 1
 """Epochs are 64-bit numbers in the log: a greater one cannot even be asked for."""
 
 __all__ = [
-    "Change",
+    "Difference",
     "Finding",
     "VerificationReport",
     "diff",

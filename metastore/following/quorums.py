@@ -16,10 +16,10 @@ from epochlake.metastore.following.verification import Finding
 from epochlake.metastore.log.entry import Position, verify_next
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.differences import node_names, volume_names
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.metadata.names import node_names, volume_names
 from epochlake.metastore.metadata.placements import Placement
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.consistency import majorities_meet
 from epochlake.placement.simulation.quorums import Counterexample, View, disjoint_in_history
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap

@@ -19,7 +19,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
-from epochlake.metastore.metadata.rings import ring_state, settles
+from epochlake.metastore.metadata.ring_state import ring_state, settles
 from epochlake.placement.errors import words_of
 from epochlake.placement.rejections import Code
 

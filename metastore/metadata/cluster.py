@@ -7,19 +7,25 @@ epoch that last changed it. Look-ups by name are built on first use and live as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.components.component import components_of
+from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
+from epochlake.metastore.metadata.components.identity import IDENTITY
+from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
+from epochlake.metastore.metadata.components.rings import RINGS, Rings
+from epochlake.metastore.metadata.components.schema import SCHEMA, Schema
+from epochlake.metastore.metadata.components.switches import SWITCHES
+from epochlake.metastore.metadata.components.tablets import TABLETS, Tablets
+from epochlake.metastore.metadata.components.topology_requests import REQUESTS, Requests
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import (
     Identity,
     Keyspace,
     Node,
-    NodeId,
-    NodeState,
     PlacementKind,
     RequestState,
     Switches,
@@ -27,8 +33,6 @@ from epochlake.metastore.metadata.model import (
     TableId,
     TabletKey,
     TopologyRequest,
-    Transition,
-    Volume,
     VolumeId,
 )
 from epochlake.metastore.metadata.placements import (
@@ -37,10 +41,8 @@ from epochlake.metastore.metadata.placements import (
     TablePlacements,
     TabletPlacements,
 )
-from epochlake.metastore.metadata.rings import Rings, replication_setting
+from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.placement.rejections import Code
-from epochlake.placement.ring.state import LOST
-from epochlake.placement.tablets.tablet_map import TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.events import Event
@@ -50,107 +52,31 @@ OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 """States of a request that has not ended."""
 
 
-class Directory(msgspec.Struct, frozen=True, dict=True):
-    """The nodes and their volumes. Nodes that left stay: replicas may still name their volumes (seed 000)."""
-
-    nodes: Mapping[NodeId, Node]
-    epoch: int = 0
-
-    @cached_property
-    def by_name(self) -> dict[str, Node]:
-        """Nodes by name; a name belongs to the last node that took it, so that one that left can come back anew."""
-        return {node.name: node for node in self.nodes.values()}
-
-    @cached_property
-    def node_of_volume(self) -> dict[VolumeId, Node]:
-        return {volume.volume_id: node for node in self.nodes.values() for volume in node.volumes}
-
-    @cached_property
-    def lost(self) -> frozenset[VolumeId]:
-        """Volumes that count for nothing and are never opened, also where their storage answers again: see `LOST`."""
-        return frozenset(
-            volume.volume_id
-            for node in self.nodes.values()
-            if node.lost or node.state in LOST
-            for volume in node.volumes
-        )
-
-    @cached_property
-    def volumes(self) -> dict[VolumeId, Volume]:
-        return {volume.volume_id: volume for node in self.nodes.values() for volume in node.volumes}
-
-    def why_lost(self, volume: VolumeId) -> str:
-        """Why a volume is not to be opened, for people; empty where it may be."""
-        if volume not in self.lost:
-            return ""
-        node = self.node_of_volume[volume]
-        said = "has left" if node.state is NodeState.LEFT else "was declared lost"
-        return (
-            f"node {node.name!r} {said} (epoch {node.epoch}): its volume {volume} is neither read nor written any "
-            "more, also when it answers again. Clear it and add it as a new node"
-        )
-
-    def datacenter_of(self, volume: VolumeId) -> str:
-        return self.node_of_volume[volume].datacenter
-
-    def members(self) -> list[Node]:
-        """Nodes that have joined and have not left."""
-        return [node for node in self.nodes.values() if node.state not in (NodeState.NONE, NodeState.LEFT)]
-
-    def with_nodes(self, *changed: Node, epoch: int) -> Directory:
-        nodes = dict(self.nodes)
-        for node in changed:
-            nodes[node.node_id] = msgspec.structs.replace(node, epoch=epoch)
-        return Directory(nodes, epoch)
-
-
-class Schema(msgspec.Struct, frozen=True, dict=True):
-    """Keyspaces and tables."""
-
-    keyspaces: Mapping[str, Keyspace]
-    tables: Mapping[TableId, Table]
-    epoch: int = 0
-
-    @cached_property
-    def by_name(self) -> dict[str, Table]:
-        return {table.full_name: table for table in self.tables.values()}
-
-
-class Tablets(msgspec.Struct, frozen=True):
-    """Tablet maps, and the transitions in flight: at most one for each tablet (INV-TABL-2)."""
-
-    maps: Mapping[TableId, TabletMap]
-    transitions: Mapping[TabletKey, Transition]
-    epoch: int = 0
-
-
 class ClusterMetadata(msgspec.Struct, frozen=True):
-    """The state of the cluster after `epoch`."""
+    """The state of the cluster after `epoch`.
+
+    The fields are the table of components, in the order in which differences are told and digests are made.
+    """
 
     epoch: int
     state_id: str
-    identity: Identity
-    directory: Directory
-    schema: Schema
-    tablets: Tablets
-    requests: Mapping[str, TopologyRequest]
-    switches: Switches
-    last_snapshot_epoch: int = 0
-    rings: Rings = Rings()
+    identity: Annotated[Identity, IDENTITY]
+    directory: Annotated[Directory, DIRECTORY]
+    schema: Annotated[Schema, SCHEMA]
+    tablets: Annotated[Tablets, TABLETS]
+    rings: Annotated[Rings, RINGS]
+    requests: Annotated[Requests, REQUESTS]
+    switches: Annotated[Switches, SWITCHES]
+    last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
 
-    @staticmethod
-    def empty() -> ClusterMetadata:
+    @classmethod
+    def empty(cls) -> Self:
         """The metadata before the first epoch: no cluster yet."""
-        return ClusterMetadata(
-            epoch=0,
-            state_id="",
-            identity=Identity("", "", 1, 0),
-            directory=Directory({}),
-            schema=Schema({}, {}),
-            tablets=Tablets({}, {}),
-            requests={},
-            switches=Switches(),
-        )
+        return cls(epoch=0, state_id="", **{name: component.empty for name, component in components_of(cls).items()})
+
+    def last_changes(self) -> dict[str, int]:
+        """The epoch that last changed each component, by name; 0 where none has."""
+        return {name: one.last_change(getattr(self, name)) for name, one in components_of(type(self)).items()}
 
     def check(self, event: Event) -> None:
         """Raise `Rejected` when the event is not valid on top of this metadata."""

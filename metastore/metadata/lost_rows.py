@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Node, NodeId
-from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import read_replicas
 

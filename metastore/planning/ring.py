@@ -13,7 +13,8 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import PrepareOperation, StartRequest
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import Node, RequestKind, TopologyRequest
-from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state
+from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.allocation import allocate_tokens
 from epochlake.placement.ring.codec import encode_operation

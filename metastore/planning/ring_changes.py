@@ -14,7 +14,7 @@ import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs, volume_slices
-from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.placement.ring.placements import Change
 from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.ring.strategies import Replication

@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.tables import metadata as tables
 from epochlake.metastore.tables.columns import EPOCH, SUMMARY
 from epochlake.placement.dataframes.frames import frame_of
+from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -85,6 +86,17 @@ def write_placements(spark: SparkSession, metadata: ClusterMetadata) -> DataFram
 def requests(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     """A row for each topology request: `columns.REQUESTS_SCHEMA`."""
     return frame_of(spark, tables.requests(metadata))
+
+
+def part(spark: SparkSession, metadata: ClusterMetadata, name: str) -> DataFrame:
+    """A table of the metadata by its name, also one of a component that has no function here.
+
+    Raises InvalidRequest, naming the tables that there are, for another name.
+    """
+    parts = tables.parts_of(type(metadata))
+    if name not in parts:
+        raise InvalidRequest(f"the metadata has no table {name!r} (tables: {', '.join(parts)})")
+    return frame_of(spark, parts[name](metadata))
 
 
 def diff(spark: SparkSession, before: ClusterMetadata, after: ClusterMetadata) -> DataFrame:
@@ -224,6 +236,10 @@ class MetadataFrames:
     def history(self) -> DataFrame:
         """Every entry up to the epoch of these frames, sorted."""
         return history(self._spark, self._cluster.root.log, self.epoch).sort(EPOCH)
+
+    def part(self, name: str) -> DataFrame:
+        """A table of the metadata by its name: `nodes`, `tablets`, … Raises InvalidRequest for another name."""
+        return part(self._spark, self.metadata, name)
 
     def diff(self, epoch_a: int, epoch_b: int) -> DataFrame:
         """What changed from one epoch to another."""

@@ -9,22 +9,24 @@ Tables with tablets come first, then those on the ring, both by name and then by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.schema import by_name
 from epochlake.metastore.metadata.model import Table, Transition, VolumeId
 from epochlake.metastore.metadata.placements import RingPlacements, highs
-from epochlake.metastore.metadata.rings import replication_setting, ring_keyspaces
+from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.metastore.tables import columns as c
 from epochlake.placement.ring.placements import on_grid
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import WRITES, Selector, read_replicas, write_replicas
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tablet_bits, tablet_ranges
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 Ints = NDArray[np.int32]
 
@@ -188,6 +190,8 @@ class _Tablets(_Ranges):
         return [(self._offsets[t.table_id] + t.tablet, t) for t in self._transitions]
 
     def labels(self) -> pa.Array:
+        import pyarrow.compute as pc  # 80 ms, which whoever opens a metastore would pay
+
         bits = np.repeat(np.array([tablet_bits(count) for count in self._counts], dtype=np.int32), self._counts)
         return pc.binary_join_element_wise(pa.array(bits).cast(c.TEXT), pa.array(self._number).cast(c.TEXT), "-")
 
@@ -288,20 +292,3 @@ def _put_together(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
     if not parts:
         return schema.empty_table()
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries().combine_chunks()
-
-
-def rows_of(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
-    """A small table from tuples in the schema's order."""
-    values = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [_column(field.type, column) for field, column in zip(schema, values, strict=True)]
-    return pa.table(arrays, schema=schema)
-
-
-def _column(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
-    if pa.types.is_dictionary(kind):
-        return pa.array(values, kind.value_type).dictionary_encode()
-    return pa.array(values, kind)
-
-
-def by_name(metadata: ClusterMetadata) -> list[Table]:
-    return sorted(metadata.schema.tables.values(), key=lambda table: (table.full_name, table.table_id))

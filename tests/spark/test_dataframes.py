@@ -75,6 +75,15 @@ def test_frames_of_an_empty_cluster_have_the_documented_columns(spark: SparkSess
 
 
 @pytest.mark.connect
+def test_every_table_of_the_metadata_is_had_by_its_name(spark: SparkSession, frames: MetadataFrames) -> None:
+    at = frames.now()
+    for part in (*PARTS, "requests"):
+        assert_same(at.part(part), getattr(at, part))
+    with pytest.raises(InvalidRequest, match="no table 'node'"):
+        at.part("node")
+
+
+@pytest.mark.connect
 def test_placements_are_those_of_the_metadata_at_any_epoch(
     spark: SparkSession, frames: MetadataFrames, cluster: HistoryOnDisk, seed: int
 ) -> None:

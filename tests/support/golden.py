@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from epochlake.metastore.following.snapshots import encode_snapshot
+from epochlake.metastore.following.snapshot_format import encode_snapshot
 from epochlake.metastore.log.entry import GENESIS, Entry, Position, position_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import GENERATION, CreateKeyspace, Event, TakeSnapshot

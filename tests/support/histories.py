@@ -53,7 +53,7 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     Volume,
 )
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
 from epochlake.placement.ring.rebuild import plan_rebuild

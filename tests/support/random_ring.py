@@ -32,7 +32,8 @@ from epochlake.metastore.metadata.model import (
     RequestState,
     TopologyRequest,
 )
-from epochlake.metastore.metadata.rings import operation_of_request, ring_keyspaces
+from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.ring.tokens import MIN_TOKEN

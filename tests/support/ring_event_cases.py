@@ -27,7 +27,7 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
 )
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind, RequestKind
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.replication import plan_replication_change
 from epochlake.placement.ring.state import Operation, Step

@@ -9,7 +9,7 @@ from typing import Any
 from epochlake.jobs.cli.documents import Changed, Differences, Planned
 from epochlake.jobs.cli.text.requests import ring_plan
 from epochlake.jobs.printing import bold, plural
-from epochlake.metastore.metadata.differences import WHOLE, Change
+from epochlake.metastore.metadata.differences import WHOLE, Difference
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -41,12 +41,12 @@ def differences(document: Differences) -> list[RenderableType]:
     return [head, *change_lines(document.changes)]
 
 
-def change_lines(changes: Iterable[Change]) -> list[RenderableType]:
+def change_lines(changes: Iterable[Difference]) -> list[RenderableType]:
     """A line for each change: + what appears, - what goes, ~ what is different."""
     return [_change(change) for change in changes]
 
 
-def _change(change: Change) -> Text:
+def _change(change: Difference) -> Text:
     line = Text()
     if change.field == WHOLE and change.before is None:
         line.append("+ ", style="green").append(f"{change.component} {change.name}  ")

@@ -32,7 +32,7 @@ from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.rings import Running
+from epochlake.metastore.metadata.components.rings import Running
 from epochlake.metastore.planning.ring_changes import Gain, change_of
 from epochlake.placement.ring.state import Operation, OperationKind
 

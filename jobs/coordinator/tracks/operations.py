@@ -34,10 +34,10 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.committer import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.rings import Running
 from epochlake.metastore.metadata.events import AdvanceOperation, Event, RetreatOperation
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import RequestState, TopologyRequest, VolumeId
-from epochlake.metastore.metadata.rings import Running
 from epochlake.metastore.planning.ring_changes import Gain, RingChange, change_of
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Operation, Step

@@ -18,7 +18,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, FinishRequest
 from epochlake.metastore.metadata.events.losses import DECLARING
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request
+from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.metastore.planning.ring import next_replication_step, replication_left, started
 from epochlake.placement.rejections import Code
 

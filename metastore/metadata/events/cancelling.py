@@ -12,7 +12,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.replicas import GOING
 from epochlake.metastore.metadata.model import NodeId, NodeState, RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request, ring_state, with_ring_state
+from epochlake.metastore.metadata.ring_state import operation_of_request, ring_state, with_ring_state
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Step
 from epochlake.placement.ring.steps import cancelled

@@ -16,7 +16,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.cancelling import cancelling, handed_over, require_cancellable, with_request
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request
+from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.checks import depends_on
 from epochlake.placement.ring.state import OperationKind

@@ -15,7 +15,12 @@ from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.plans import begun, check_plan, plan_of, with_names
 from epochlake.metastore.metadata.events.replicas import require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request, ring_state, with_ring_state, with_session
+from epochlake.metastore.metadata.ring_state import (
+    operation_of_request,
+    ring_state,
+    with_ring_state,
+    with_session,
+)
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.replication import replication_path
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, Step

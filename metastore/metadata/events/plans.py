@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
-from epochlake.metastore.metadata.rings import ring_state, settles, with_ring_state
+from epochlake.metastore.metadata.ring_state import ring_state, settles, with_ring_state
 from epochlake.placement.errors import InvariantViolated
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.checks import depends_on, ranges_free, settings_free

@@ -12,7 +12,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, RequestKind, TopologyRequest
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks

@@ -26,7 +26,7 @@ from epochlake.metastore.metadata.events.operations import require_not_paused
 from epochlake.metastore.metadata.events.plans import allowed, begun, check_plan, plan_of
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes_without
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, RequestState, TopologyRequest
-from epochlake.metastore.metadata.rings import operation_of_request, ring_state
+from epochlake.metastore.metadata.ring_state import operation_of_request, ring_state
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
 from epochlake.placement.ring.rebuild import plan_rebuild

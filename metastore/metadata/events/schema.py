@@ -12,7 +12,8 @@ from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
-from epochlake.metastore.metadata.rings import replication_setting, ring_state, with_ring_state
+from epochlake.metastore.metadata.replication import replication_setting
+from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, replication_of
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 from epochlake.jobs.gate.lookups import volume_for_reads, volumes_for_writes
-from epochlake.metastore.metadata.cluster import ClusterMetadata, Tablets
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.tablets import Tablets
 from epochlake.metastore.metadata.events import CreateKeyspace
 from epochlake.metastore.metadata.model import Transition
 from epochlake.placement.ring.state import Step

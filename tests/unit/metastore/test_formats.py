@@ -18,9 +18,10 @@ from epochlake.metastore.coordination.head import Head, decode_head
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.coordination.leases import decode as decode_lease
 from epochlake.metastore.errors import UnknownFormat
-from epochlake.metastore.following import snapshots
+from epochlake.metastore.following import snapshot_format
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.following.snapshots import Snapshots, decode_snapshot, encode_snapshot, format_of
+from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot, format_of
+from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import ASKED, Entry, decode_event, encode_event, entry_hash, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
@@ -154,7 +155,9 @@ def test_snapshots_of_every_format_are_read() -> None:
     formats = {number: format_of(golden.snapshot_file(number).read_bytes()) for number in (1, 2, 3, 4)}
     assert formats == {1: 1, 2: 2, 3: 2, 4: 2}
     newest = golden.snapshot_file(golden.generations()[-1]).read_bytes()
-    assert format_of(newest) == snapshots.FORMAT, f"No golden snapshot of format {snapshots.FORMAT}. {WHAT_TO_DO}"
+    assert format_of(newest) == snapshot_format.FORMAT, (
+        f"No golden snapshot of format {snapshot_format.FORMAT}. {WHAT_TO_DO}"
+    )
 
 
 def test_a_snapshot_is_written_today_as_the_newest_golden_one() -> None:
@@ -162,17 +165,17 @@ def test_a_snapshot_is_written_today_as_the_newest_golden_one() -> None:
     position = position_of(entries_in(history_file(newest))[-1])
     assert encode_snapshot(replayed(newest), position) == golden.snapshot_file(newest).read_bytes(), (
         f"A snapshot is not written as {newest}.snapshot any more. Whoever compares it with what an earlier version "
-        "wrote would take that for damaged: raise `FORMAT` in snapshots.py and `GENERATION` in events/kinds.py, and "
-        "run `make golden`. Never change or delete a golden file: clusters hold what is in it."
+        "wrote would take that for damaged: raise `FORMAT` in snapshot_format.py and `GENERATION` in events/kinds.py, "
+        "and run `make golden`. Never change or delete a golden file: clusters hold what is in it."
     )
 
 
 def test_a_snapshot_of_a_format_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata, position = decode_snapshot(golden.snapshot_file(4).read_bytes())
-    monkeypatch.setattr(snapshots, "FORMAT", snapshots.FORMAT + 1)
+    monkeypatch.setattr(snapshot_format, "FORMAT", snapshot_format.FORMAT + 1)
     newer = encode_snapshot(metadata, position)
     monkeypatch.undo()
-    known = snapshots.FORMAT
+    known = snapshot_format.FORMAT
     with pytest.raises(UnknownFormat, match=f"format {known + 1}, this version knows formats 1 to {known}"):
         decode_snapshot(newer)
 

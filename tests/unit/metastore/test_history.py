@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised
 from epochlake.metastore.following import verification
-from epochlake.metastore.following.history import Change, diff, entries, metadata_at, verify
-from epochlake.metastore.following.snapshots import Snapshots, encode_snapshot
+from epochlake.metastore.following.history import Difference, diff, entries, metadata_at, verify
+from epochlake.metastore.following.snapshot_format import encode_snapshot
+from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, entry_hash
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.differences import TABLET, TABLET_MAP, WHOLE
+from epochlake.metastore.metadata.components.tablets import TABLET, TABLET_MAP
+from epochlake.metastore.metadata.differences import WHOLE
 from epochlake.metastore.metadata.events import (
     AdvanceTransitions,
     FinishTransitions,
@@ -187,7 +189,7 @@ def test_a_moved_tablet_is_named_with_its_volumes() -> None:
     names = {v.volume_id: f"{n.name}/{v.name}" for n in before.directory.nodes.values() for v in n.volumes}
     old = [names[volume] for volume in before.tablets.maps[table_id].replicas(2)]
     new = [names[pending] if volume == names[leaving] else volume for volume in old]
-    assert change == Change(TABLET, "air.flights/2-2", "replicas", old, new)
+    assert change == Difference(TABLET, "air.flights/2-2", "replicas", old, new)
 
 
 def test_the_way_of_a_transition_is_told_field_by_field() -> None:
@@ -198,7 +200,7 @@ def test_the_way_of_a_transition_is_told_field_by_field() -> None:
     step = StageChange(transition.table_id, 0, transition.stage, Stage.WRITE_BOTH_READ_OLD)
     history.add(AdvanceTransitions((step,)))
     assert diff(before, history.metadata) == [
-        Change("transition", "air.flights/2-0", "stage", "allow_write_both_read_old", "write_both_read_old")
+        Difference("transition", "air.flights/2-0", "stage", "allow_write_both_read_old", "write_both_read_old")
     ]
 
 

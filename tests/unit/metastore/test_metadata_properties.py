@@ -9,10 +9,11 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import replay
 from epochlake.metastore.following.quorums import quorums_of
-from epochlake.metastore.following.snapshots import decode_snapshot, encode_snapshot
+from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import (
     KINDS,
@@ -25,7 +26,8 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
 )
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
-from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
+from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.metadata.ring_state import ring_state, settles
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -274,12 +276,10 @@ def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterM
     """What differs carries the new epoch; what does not is the same as before, epoch included."""
     assert after.epoch == before.epoch + 1
     assert after.state_id > before.state_id
-    names = ("directory", "schema", "tablets", "rings")
-    wholes = [(getattr(before, name), getattr(after, name)) for name in names]
-    wholes += [(before.switches, after.switches), (before.identity, after.identity)]
-    for old, new in wholes:
-        assert new == old or new.epoch == after.epoch
-        assert new.epoch in (old.epoch, after.epoch)
+    then, now = before.last_changes(), after.last_changes()
+    for name in components_of(ClusterMetadata):
+        assert getattr(after, name) == getattr(before, name) or now[name] == after.epoch, f"{name} changed silently"
+        assert now[name] in (then[name], after.epoch), name
     for old_parts, new_parts in (
         (before.directory.nodes, after.directory.nodes),
         (before.schema.keyspaces, after.schema.keyspaces),

@@ -15,7 +15,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import CreateKeyspace, DropKeyspace, FinishRequest
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind
-from epochlake.metastore.metadata.rings import ring_state
+from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.ring import placements
 from epochlake.placement.ring.placements import calculated
 from epochlake.placement.ring.strategies import Replication, natural_replicas

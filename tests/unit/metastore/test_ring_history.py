@@ -15,13 +15,15 @@ from epochlake.metastore.errors import Rejected, UnknownFormat
 from epochlake.metastore.following import verification
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import diff, metadata_at, verify
-from epochlake.metastore.following.snapshots import Snapshots, decode_snapshot, encode_snapshot
+from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
+from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AdvanceOperation, CreateKeyspace, Event, StartRequest
 from epochlake.metastore.metadata.model import RequestState
 from epochlake.metastore.metadata.placements import highs
-from epochlake.metastore.metadata.rings import ring_keyspaces, ring_state, settles
+from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.metadata.ring_state import ring_state, settles
 from epochlake.metastore.tables import columns
 from epochlake.metastore.tables import metadata as tables
 from epochlake.placement.ring.codec import encode_operation

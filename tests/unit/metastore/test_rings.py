@@ -22,7 +22,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, RequestKind, RequestState, Volume
 from epochlake.metastore.metadata.placements import RingPlacements, highs, index_of, volume_slices
-from epochlake.metastore.metadata.rings import ring_state, settles
+from epochlake.metastore.metadata.ring_state import ring_state, settles
 from epochlake.placement.ring.codec import encode_state
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.state import Step

@@ -12,14 +12,16 @@ import pytest
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, Rejected, UnknownFormat
-from epochlake.metastore.following import snapshots as snapshots_module
+from epochlake.metastore.following import snapshot_format
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import metadata_at
-from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter, decode_snapshot, encode_snapshot
+from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
+from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.digest import NOT_COVERED, digest_of
+from epochlake.metastore.metadata.components.component import Facts, components_of
+from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     Event,
@@ -146,7 +148,7 @@ def test_a_snapshot_in_another_format_is_refused_and_not_used(
     write_all(log, snapshots)
     newest = followed(log, snapshots)
     Path(snapshots.path(8)).unlink()
-    monkeypatch.setattr(snapshots_module, "FORMAT", 99)
+    monkeypatch.setattr(snapshot_format, "FORMAT", 99)
     at_8 = Follower(InMemoryLog(log.shared))
     at_8.receive(log.shared.entries[:8])
     snapshots.write(at_8.metadata, at_8.position)
@@ -349,8 +351,9 @@ def test_a_digest_says_what_the_metadata_is_and_not_where_in_the_history() -> No
     digest = digest_of(metadata)
     elsewhere = msgspec.structs.replace(metadata, epoch=99, state_id="x", last_snapshot_epoch=98)
     assert digest_of(elsewhere) == digest_of(decode_snapshot(encode_snapshot(metadata, Position()))[0]) == digest
-    covered = {name for name in metadata.__struct_fields__ if name not in NOT_COVERED}
-    assert covered == {"identity", "directory", "schema", "tablets", "requests", "switches", "rings"}
+    components = components_of(ClusterMetadata).items()
+    not_covered = {name for name, one in components if one.facts_of(name, getattr(metadata, name)) == Facts()}
+    assert not_covered == {"last_snapshot_epoch"}
     with pytest.raises(Rejected, match="wrong-digest"):
         TakeSnapshot("1:another").check(metadata)
     TakeSnapshot("9:of a later version").check(metadata)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from epochlake.metastore.metadata.model import Keyspace, Node, NodeId, PlacementKind
-from epochlake.metastore.metadata.placements import Moving, RingPlacements
-from epochlake.placement.ring.codec import encode_state
-from epochlake.placement.ring.placements import Placements, calculated, same
+from epochlake.metastore.metadata.components.rings import Rings, Running
+from epochlake.metastore.metadata.model import Node
+from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
+from epochlake.placement.ring.placements import calculated, same
 from epochlake.placement.ring.state import STEPS, Operation, OperationKind, RingNode, RingState, Step
 from epochlake.placement.ring.steps import settled_placements, settled_tokens
 from epochlake.placement.ring.strategies import Replication, replication_of
@@ -25,86 +24,6 @@ if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 _START, _FINISH = STEPS.index(Step.START), STEPS.index(Step.FINISH)
-
-
-class Running(msgspec.Struct, frozen=True):
-    """How far the metadata has come with an operation.
-
-    `session` is open from START until MID or the way back, for streaming; `started_epoch` is that of PREPARE, `epoch`
-    that of the last step, in either direction.
-    """
-
-    operation_id: str
-    request_id: str
-    session: str | None
-    started_epoch: int
-    epoch: int
-
-
-class Rings(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Placements by replication setting, and the operations in flight, in the order in which they were prepared.
-
-    `changing` are the keyspaces whose replication an operation changes, with the setting of their own that they have
-    until then; `placed` is the epoch in which the replicas of a setting last became what they are: when it came to be,
-    or when an operation on it ended.
-    """
-
-    placements: Mapping[Replication, Placements] = {}
-    operations: Mapping[str, Operation] = {}
-    running: Mapping[str, Running] = {}
-    changing: Mapping[str, Replication] = {}
-    placed: Mapping[Replication, int] = {}
-    epoch: int = 0
-
-    def placements_for(self, replication: Replication, nodes: Mapping[NodeId, Node]) -> RingPlacements:
-        """Where every token is read and written with a replication setting; made once, as volumes never change."""
-        known: dict[Replication, RingPlacements] = self.__dict__.setdefault("known", {})
-        if replication not in known:
-            known[replication] = RingPlacements(
-                self.placements[replication], self._moving(replication), nodes, self.placed[replication]
-            )
-        return known[replication]
-
-    def _moving(self, replication: Replication) -> tuple[Moving, ...]:
-        return tuple(
-            Moving(
-                operation.next_step in (_START + 1, _FINISH),
-                operation.deltas[replication][_START].writes,
-                operation.deltas[replication][_FINISH].writes,
-                self.running[name].started_epoch,
-            )
-            for name, operation in self.operations.items()
-            if replication in operation.deltas
-        )
-
-    def encoded(self) -> bytes:
-        """Placements and operations as bytes: the same for equal ones."""
-        return encode_state(RingState({}, {}, self.placements, self.operations))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rings):
-            return NotImplemented
-        if self is other:
-            return True
-        mine = (self.epoch, self.running, self.changing, self.placed)
-        return mine == (other.epoch, other.running, other.changing, other.placed) and self.encoded() == other.encoded()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def replication_setting(metadata: ClusterMetadata, keyspace: str) -> Replication:
-    """The setting that decides where the rows of a ring keyspace are now."""
-    found = metadata.schema.keyspaces[keyspace]
-    return metadata.rings.changing.get(keyspace) or replication_of(found.strategy, found.replication)
-
-
-def ring_keyspaces(metadata: ClusterMetadata) -> dict[str, Keyspace]:
-    """Keyspaces with ring placement, by name."""
-    return {
-        name: keyspace
-        for name, keyspace in metadata.schema.keyspaces.items()
-        if keyspace.placement is PlacementKind.RING
-    }
 
 
 def ring_state(metadata: ClusterMetadata) -> RingState:

@@ -1,0 +1,175 @@
+"""The component `directory`: nodes and their volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from epochlake.metastore.metadata.components.component import Component, Facts, plain
+from epochlake.metastore.metadata.differences import Difference, later, one
+from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Volume, VolumeId
+from epochlake.metastore.metadata.names import node_names
+from epochlake.metastore.tables import columns as c
+from epochlake.metastore.tables.rows import rows_of
+from epochlake.placement.ring.state import LOST
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+NODE = "node"
+VOLUME = "volume"
+
+
+class Directory(msgspec.Struct, frozen=True, dict=True):
+    """The nodes and their volumes. Nodes that left stay: replicas may still name their volumes (seed 000)."""
+
+    nodes: Mapping[NodeId, Node]
+    epoch: int = 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes by name; a name belongs to the last node that took it, so that one that left can come back anew."""
+        return {node.name: node for node in self.nodes.values()}
+
+    @cached_property
+    def node_of_volume(self) -> dict[VolumeId, Node]:
+        return {volume.volume_id: node for node in self.nodes.values() for volume in node.volumes}
+
+    @cached_property
+    def lost(self) -> frozenset[VolumeId]:
+        """Volumes that count for nothing and are never opened, also where their storage answers again: see `LOST`."""
+        return frozenset(
+            volume.volume_id
+            for node in self.nodes.values()
+            if node.lost or node.state in LOST
+            for volume in node.volumes
+        )
+
+    @cached_property
+    def volumes(self) -> dict[VolumeId, Volume]:
+        return {volume.volume_id: volume for node in self.nodes.values() for volume in node.volumes}
+
+    def why_lost(self, volume: VolumeId) -> str:
+        """Why a volume is not to be opened, for people; empty where it may be."""
+        if volume not in self.lost:
+            return ""
+        node = self.node_of_volume[volume]
+        said = "has left" if node.state is NodeState.LEFT else "was declared lost"
+        return (
+            f"node {node.name!r} {said} (epoch {node.epoch}): its volume {volume} is neither read nor written any "
+            "more, also when it answers again. Clear it and add it as a new node"
+        )
+
+    def datacenter_of(self, volume: VolumeId) -> str:
+        return self.node_of_volume[volume].datacenter
+
+    def members(self) -> list[Node]:
+        """Nodes that have joined and have not left."""
+        return [node for node in self.nodes.values() if node.state not in (NodeState.NONE, NodeState.LEFT)]
+
+    def with_nodes(self, *changed: Node, epoch: int) -> Directory:
+        nodes = dict(self.nodes)
+        for node in changed:
+            nodes[node.node_id] = msgspec.structs.replace(node, epoch=epoch)
+        return Directory(nodes, epoch)
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    nodes: list[Node]
+    directory_epoch: int
+
+
+def _encode(directory: Directory) -> _Stored:
+    return _Stored([directory.nodes[key] for key in sorted(directory.nodes)], directory.epoch)
+
+
+def _decode(stored: _Stored, _: pa.Table | None) -> Directory:
+    return Directory({node.node_id: node for node in stored.nodes}, stored.directory_epoch)
+
+
+def _facts(directory: Directory) -> Facts:
+    return Facts({"nodes": plain(_encode(directory).nodes)}, epoch=directory.epoch)
+
+
+def _differences(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Difference]:
+    old_nodes, new_nodes = before.directory.nodes, after.directory.nodes
+    if old_nodes is new_nodes:
+        return
+    names = node_names(later(before, after).directory)
+    changed = [key for key in sorted({*old_nodes, *new_nodes}) if old_nodes.get(key) is not new_nodes.get(key)]
+    for key in changed:
+        yield from one(NODE, names[key], old_nodes.get(key), new_nodes.get(key), without=frozenset({"volumes"}))
+    for key in changed:
+        old, new = (
+            {volume.volume_id: volume for volume in node.volumes} if node else {}
+            for node in (old_nodes.get(key), new_nodes.get(key))
+        )
+        for volume_id in sorted({*old, *new}):
+            name = f"{names[key]}/{(new.get(volume_id) or old[volume_id]).name}"
+            yield from one(VOLUME, name, old.get(volume_id), new.get(volume_id))
+
+
+def nodes(metadata: ClusterMetadata) -> pa.Table:
+    """A row for each node, those that left included; by number."""
+    rows = [metadata.directory.nodes[key] for key in sorted(metadata.directory.nodes)]
+    return rows_of(
+        c.NODES_SCHEMA,
+        (
+            (
+                node.node_id,
+                node.name,
+                node.host_id,
+                node.datacenter,
+                node.rack,
+                node.state.value,
+                len(node.volumes),
+                sum(volume.capacity for volume in node.volumes),
+                list(node.tokens),
+                node.replaces,
+                node.replaced_by,
+                node.epoch,
+                node.maintenance,
+                node.weight,
+                list(node.tags),
+            )
+            for node in rows
+        ),
+    )
+
+
+def volumes(metadata: ClusterMetadata) -> pa.Table:
+    """A row for each volume of each node; by number."""
+    known, node_of = metadata.directory.volumes, metadata.directory.node_of_volume
+    return rows_of(
+        c.VOLUMES_SCHEMA,
+        (
+            (
+                key,
+                known[key].name,
+                known[key].uri,
+                known[key].capacity,
+                node_of[key].node_id,
+                node_of[key].name,
+                node_of[key].datacenter,
+                node_of[key].rack,
+                node_of[key].state.value,
+            )
+            for key in sorted(known)
+        ),
+    )
+
+
+DIRECTORY = Component(
+    empty=Directory({}),
+    since=1,
+    stored=_Stored,
+    encode=_encode,
+    decode=_decode,
+    last_change=lambda directory: directory.epoch,
+    facts=_facts,
+    differences=_differences,
+    tables=(nodes, volumes),
+)
