@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.simulation_runs import Outcome, add_options, outcomes, report
-from epochlake.placement.simulation.placements import CONFIGURATIONS, Configuration, simulate_placements
+from epochlake.placement.simulation.placements import CONFIGURATIONS, SimulationSettings, simulate_placements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def simulate(spark: SparkSession, configurations: Sequence[Configuration], seeds: Sequence[int]) -> Iterator[Outcome]:
+def simulate(
+    spark: SparkSession, configurations: Sequence[SimulationSettings], seeds: Sequence[int]
+) -> Iterator[Outcome]:
     """Run every configuration with every seed, one task each; an outcome's number is that of its configuration."""
     chosen = tuple(configurations)
     return outcomes(spark, lambda seed, number: simulate_placements(chosen[number], seed).steps, len(chosen), seeds)
@@ -48,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configurations(options: argparse.Namespace) -> list[Configuration]:
+def _configurations(options: argparse.Namespace) -> list[SimulationSettings]:
     wanted = {name: getattr(options, name) for name in ("operations", "factor", "datacenters")}
     chosen = [
         configuration

@@ -7,7 +7,15 @@ CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docst
 
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, alter_table, set_maintenance
-from epochlake.jobs.administration.requests import (
+from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, drop_table
+from epochlake.jobs.administration.switches import (
+    pause_balancing,
+    pause_changes,
+    resume_balancing,
+    resume_changes,
+    take_snapshot,
+)
+from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
     decommission,
@@ -16,14 +24,6 @@ from epochlake.jobs.administration.requests import (
     rebuild_node,
     remove_node,
     resume_request,
-)
-from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, drop_table
-from epochlake.jobs.administration.switches import (
-    pause_balancing,
-    pause_changes,
-    resume_balancing,
-    resume_changes,
-    take_snapshot,
 )
 from epochlake.jobs.administration.unused_files import sweep
 

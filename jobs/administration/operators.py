@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class OptionChanges(msgspec.Struct, frozen=True):
     """What is to change of a table's options; None: stays. `max_count` 0 and `target_bytes` 0: the default again.
 
     `apart_from` names tables, as `keyspace.table`.
@@ -54,7 +54,7 @@ def alter_node(
     return cluster.commit(NodeAlteration(name, weight=weight, tags=tags), **options)
 
 
-def alter_table(cluster: Cluster, full_name: str, changes: Wanted, **options: Unpack[Options]) -> Committed:
+def alter_table(cluster: Cluster, full_name: str, changes: OptionChanges, **options: Unpack[Options]) -> Committed:
     """Change how the tablets of a table are sized, and on which nodes they may be."""
     return cluster.commit(TableAlteration(full_name, changes), **options)
 
@@ -91,7 +91,7 @@ class TableAlteration(Change[AlterTable], frozen=True):
 
     verb: ClassVar[str] = "alter table"
     full_name: str
-    changes: Wanted
+    changes: OptionChanges
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> AlterTable:
         table = metadata.table(self.full_name)

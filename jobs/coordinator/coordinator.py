@@ -21,7 +21,7 @@ from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.fencing import Fences
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.tracks.operations import OperationTrack
-from epochlake.jobs.coordinator.tracks.requests import RequestTrack
+from epochlake.jobs.coordinator.tracks.request_scheduling import RequestTrack
 from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
 from epochlake.jobs.coordinator.tracks.tablets import TabletTrack
 from epochlake.jobs.coordinator.tracks.track import Tally, Track

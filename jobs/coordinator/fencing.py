@@ -27,7 +27,7 @@ from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
 logger = logging.getLogger(__name__)
 
-Place = tuple[TableId, VolumeId]
+ReplicaKey = tuple[TableId, VolumeId]
 THREADS = 16
 
 
@@ -42,15 +42,15 @@ class Sides(msgspec.Struct, frozen=True):
 class Barrier(msgspec.Struct, frozen=True):
     """What has to be fenced, at `epoch` or above, before the next step may be made.
 
-    `required` are places that must be fenced whatever the level: those where sessions are opened or closed.
+    `required` are replica_keys that must be fenced whatever the level: those where sessions are opened or closed.
     """
 
     epoch: int
     sides: tuple[Sides, ...]
-    required: frozenset[Place] = frozenset()
+    required: frozenset[ReplicaKey] = frozenset()
 
     @property
-    def places(self) -> set[Place]:
+    def replica_keys(self) -> set[ReplicaKey]:
         """Every replica that is fenced for it."""
         return {(side.table_id, volume) for side in self.sides for volume in (*side.old, *side.new)} | self.required
 
@@ -66,49 +66,51 @@ class Fences:
     """What is known of the fences of replica tables; kept between rounds so that each is raised once an epoch."""
 
     def __init__(self) -> None:
-        self._known: dict[Place, int] = {}
-        self._sessions: dict[Place, frozenset[str]] = {}
-        self.unreachable: dict[Place, str] = {}
+        self._known: dict[ReplicaKey, int] = {}
+        self._sessions: dict[ReplicaKey, frozenset[str]] = {}
+        self.unreachable: dict[ReplicaKey, str] = {}
         # The epoch that the present incarnation began with: fences of an earlier one do not count.
         self._least = Fence(0)
 
     def raise_for(self, metadata: ClusterMetadata, barriers: Iterable[Barrier]) -> None:
-        """Fence every place of `barriers` at its barrier's epoch or above, with the metadata's sessions."""
-        need: dict[Place, int] = {}
+        """Fence every replica of `barriers` at its barrier's epoch or above, with the metadata's sessions."""
+        need: dict[ReplicaKey, int] = {}
         self._least = metadata.fence_at(0)
         for barrier in barriers:
-            for place in barrier.places:
-                need[place] = max(need.get(place, 0), metadata.fence_at(barrier.epoch))
-        sessions = sessions_by_place(metadata)
+            for replica in barrier.replica_keys:
+                need[replica] = max(need.get(replica, 0), metadata.fence_at(barrier.epoch))
+        sessions = sessions_by_replica(metadata)
         # What was fenced before it was declared lost is no acknowledgement any more.
-        for place in [place for place in self._known if is_gone(metadata, place[1])]:
-            del self._known[place]
+        for replica in [replica for replica in self._known if is_gone(metadata, replica[1])]:
+            del self._known[replica]
         due = [
-            place
-            for place, epoch in need.items()
-            if self._known.get(place, -1) < epoch or self._sessions.get(place) != sessions.get(place, frozenset())
+            replica
+            for replica, epoch in need.items()
+            if self._known.get(replica, -1) < epoch or self._sessions.get(replica) != sessions.get(replica, frozenset())
         ]
 
-        def attempt(place: Place) -> tuple[Place, int | Unreachable]:
-            table = metadata.schema.tables[place[0]]
-            address = address_of(metadata, table, place[1])
-            open_here = sessions.get(place, frozenset())
-            return place, raise_fence(address, metadata.fence, open_sessions=open_here)
+        def attempt(replica: ReplicaKey) -> tuple[ReplicaKey, int | Unreachable]:
+            table = metadata.schema.tables[replica[0]]
+            address = address_of(metadata, table, replica[1])
+            open_here = sessions.get(replica, frozenset())
+            return replica, raise_fence(address, metadata.fence, open_sessions=open_here)
 
-        for place, outcome in ThreadWorkers(THREADS).run(attempt, due):
+        for replica, outcome in ThreadWorkers(THREADS).run(attempt, due):
             if isinstance(outcome, Unreachable):
-                self._known.pop(place, None)
-                self.unreachable[place] = outcome.reason
+                self._known.pop(replica, None)
+                self.unreachable[replica] = outcome.reason
             else:
-                self.unreachable.pop(place, None)
-                self._known[place] = outcome
+                self.unreachable.pop(replica, None)
+                self._known[replica] = outcome
                 # Whoever was further has set the sessions of its own, newer metadata.
-                self._sessions[place] = sessions.get(place, frozenset()) if outcome == metadata.fence else frozenset()
+                self._sessions[replica] = (
+                    sessions.get(replica, frozenset()) if outcome == metadata.fence else frozenset()
+                )
 
-    def fenced(self, barrier: Barrier) -> set[Place]:
+    def fenced(self, barrier: Barrier) -> set[ReplicaKey]:
         """Places of a barrier that are known to be fenced at its epoch."""
         at = max(self._least, Fence(barrier.epoch, self._least.incarnation))
-        return {place for place in barrier.places if self._known.get(place, -1) >= at}
+        return {replica for replica in barrier.replica_keys if self._known.get(replica, -1) >= at}
 
     def passed(self, metadata: ClusterMetadata, barrier: Barrier, level: BarrierLevel) -> bool:
         """Whether the step is acknowledged at `level`.
@@ -135,8 +137,8 @@ class Fences:
         """What stands in the way of a barrier, for people."""
         fenced = self.fenced(barrier)
         absent: dict[VolumeId, str] = {}
-        for place in sorted(barrier.places - fenced):
-            absent.setdefault(place[1], self.unreachable.get(place, "not fenced yet"))
+        for replica in sorted(barrier.replica_keys - fenced):
+            absent.setdefault(replica[1], self.unreachable.get(replica, "not fenced yet"))
         return "; ".join(f"{metadata.describe(volume)}: {reason}" for volume, reason in absent.items())
 
 
@@ -183,14 +185,14 @@ def is_gone(metadata: ClusterMetadata, volume: VolumeId) -> bool:
     return volume in metadata.directory.lost
 
 
-def sessions_by_place(metadata: ClusterMetadata) -> dict[Place, frozenset[str]]:
+def sessions_by_replica(metadata: ClusterMetadata) -> dict[ReplicaKey, frozenset[str]]:
     """The sessions that the metadata has open, at the replicas whose side effects they cover."""
-    found: dict[Place, set[str]] = defaultdict(set)
+    found: dict[ReplicaKey, set[str]] = defaultdict(set)
     for transition in metadata.tablets.transitions.values():
         if transition.session is not None:
             found[(transition.table_id, transition.pending)].add(transition.session)
     for running in metadata.rings.running.values():
         if running.session is not None:
-            for place in change_of(metadata, metadata.rings.operations[running.operation_id]).gaining:
-                found[place].add(running.session)
-    return {place: frozenset(sessions) for place, sessions in found.items()}
+            for replica in change_of(metadata, metadata.rings.operations[running.operation_id]).gaining:
+                found[replica].add(running.session)
+    return {replica: frozenset(sessions) for replica, sessions in found.items()}

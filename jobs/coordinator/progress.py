@@ -12,7 +12,7 @@ import msgspec
 from epochlake.jobs.coordinator.effects.replicas import open_replica
 from epochlake.jobs.coordinator.effects.tablets import tokens_of
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Place
+from epochlake.jobs.coordinator.fencing import ReplicaKey
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import missing, overlap
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -58,7 +58,7 @@ class StreamProgress(msgspec.Struct, frozen=True):
         return self.bytes_streamed / self.bytes_total if self.bytes_total else 1.0
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedRange(msgspec.Struct, frozen=True):
     """Tokens from `low` to `high` of a table that `target` gets: from `giver`, or from all of `sources` together."""
 
     table_id: TableId
@@ -75,7 +75,7 @@ def operation_progress(metadata: ClusterMetadata, operation: Operation) -> Strea
     Before START nothing has arrived, from MID on everything has.
     """
     wanted = [
-        Wanted(table_id, gain.low, gain.high, gain.target, gain.giver, gain.sources)
+        WantedRange(table_id, gain.low, gain.high, gain.target, gain.giver, gain.sources)
         for setting in change_of(metadata, operation).settings
         for table_id in setting.tables
         for gain in setting.gains
@@ -103,15 +103,15 @@ def seconds_left(progress: StreamProgress, seconds_so_far: float) -> float | Non
     return (progress.bytes_total - progress.bytes_streamed) * seconds_so_far / progress.bytes_streamed
 
 
-def measured(metadata: ClusterMetadata, wanted: Iterable[Wanted], arrived: bool | None) -> StreamProgress:
+def measured(metadata: ClusterMetadata, wanted: Iterable[WantedRange], arrived: bool | None) -> StreamProgress:
     """The progress of some ranges. `arrived`: whether all is known to be there, or nothing; None: to be looked at."""
     ranges = list(wanted)
-    places = {(one.table_id, volume) for one in ranges for volume in (*one.sources, one.target)}
-    opened, unreachable = _opened(metadata, places)
+    replica_keys = {(one.table_id, volume) for one in ranges for volume in (*one.sources, one.target)}
+    opened, unreachable = _opened(metadata, replica_keys)
     total = streamed = Amount()
     for one in ranges:
         givers = [one.giver] if one.giver is not None and (one.table_id, one.giver) in opened else one.sources
-        has = [opened[place] for volume in givers if (place := (one.table_id, volume)) in opened]
+        has = [opened[replica] for volume in givers if (replica := (one.table_id, volume)) in opened]
         target = opened.get((one.table_id, one.target))
         files = {file.file_id: file for source in has for file in source.within(one.low, one.high)}
         there = [] if target is None else target.within(one.low, one.high)
@@ -141,10 +141,10 @@ def _arrived(operation: Operation) -> bool | None:
     return None if last is Step.START else last is not Step.PREPARE
 
 
-def _of_tablet(metadata: ClusterMetadata, transition: Transition) -> Wanted:
+def _of_tablet(metadata: ClusterMetadata, transition: Transition) -> WantedRange:
     low, high = tokens_of(metadata, transition)
     giver = None if transition.kind is Kind.REBUILD else transition.leaving
-    return Wanted(transition.table_id, low, high, transition.pending, giver, transition.replicas)
+    return WantedRange(transition.table_id, low, high, transition.pending, giver, transition.replicas)
 
 
 def _together(one: StreamProgress, other: StreamProgress) -> StreamProgress:
@@ -158,17 +158,17 @@ def _together(one: StreamProgress, other: StreamProgress) -> StreamProgress:
 
 
 def _opened(
-    metadata: ClusterMetadata, places: Iterable[Place]
-) -> tuple[Mapping[Place, ReplicaSnapshot], tuple[VolumeId, ...]]:
+    metadata: ClusterMetadata, replica_keys: Iterable[ReplicaKey]
+) -> tuple[Mapping[ReplicaKey, ReplicaSnapshot], tuple[VolumeId, ...]]:
     """Snapshots of the replica tables that answer, and the volumes of those that do not."""
 
-    def attempt(place: Place) -> ReplicaSnapshot | None:
+    def attempt(replica: ReplicaKey) -> ReplicaSnapshot | None:
         try:
-            return open_replica(metadata, *place)
+            return open_replica(metadata, *replica)
         except SideEffectFailed:
             return None
 
-    wanted = sorted(places)
+    wanted = sorted(replica_keys)
     found = dict(zip(wanted, ThreadWorkers(THREADS).run(attempt, wanted), strict=True))
-    opened = {place: snapshot for place, snapshot in found.items() if snapshot is not None}
+    opened = {replica: snapshot for replica, snapshot in found.items() if snapshot is not None}
     return opened, tuple(sorted({volume for (_, volume), snapshot in found.items() if snapshot is None}))

@@ -16,7 +16,7 @@ from epochlake import Cluster, EpochlakeError
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checksum import Checksum
 from epochlake.jobs.demo.choreography import FIFTH, FOURTH, LOST, REPLACEMENT
-from epochlake.jobs.demo.place import Place
+from epochlake.jobs.demo.directory import DemoDirectory
 from epochlake.jobs.demo.stage import settled
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.timeline import Arrivals, arrivals
@@ -49,7 +49,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """What the checks look at: the story, what was read back, and the cluster as it is stored now."""
 
     story: Story
-    place: Place
+    place: DemoDirectory
     cluster: Cluster
     read_back: Sequence[ReadBack]
 

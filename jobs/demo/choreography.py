@@ -9,7 +9,15 @@ from __future__ import annotations
 import time
 
 import msgspec
-from epochlake.jobs.demo.stage import CAPACITY, DATACENTER, FIRST_NODES, DemoFailed, Stage, settled, tablets_coming_to
+from epochlake.jobs.demo.stage import (
+    CAPACITY,
+    DATACENTER,
+    FIRST_NODES,
+    DemoFailed,
+    RunningDemo,
+    settled,
+    tablets_coming_to,
+)
 
 SHORTEST = 7
 """Batches that it takes for everything to happen: one before it all, and then one during each join, the loss and the
@@ -42,7 +50,7 @@ def schedule(batches: int) -> Schedule:
     return Schedule(batches, fourth, fifth, loss, max(loss + 1, batches * 10 // 12))
 
 
-def perform(stage: Stage) -> None:
+def perform(stage: RunningDemo) -> None:
     """Write all batches while the cluster grows, loses a node and rebuilds it; leave it settled.
 
     Raises DemoFailed or ChildFailed as soon as something fails.
@@ -76,19 +84,19 @@ def _nothing() -> None:
     """What is done during most batches."""
 
 
-def _add(stage: Stage, node: str, rack: str) -> None:
+def _add(stage: RunningDemo, node: str, rack: str) -> None:
     volume = f"d1={stage.place.volume_of(node)},{CAPACITY}"
     order = ["node", "add", node, "--datacenter", DATACENTER, "--rack", rack, "--volume", volume]
     stage.order(order, node, f"{node} is added in rack {rack}")
 
 
-def _replace(stage: Stage) -> None:
+def _replace(stage: RunningDemo) -> None:
     volume = f"d1={stage.place.volume_of(REPLACEMENT)},{CAPACITY}"
     order = ["node", "replace", LOST, REPLACEMENT, "--volume", volume]
     stage.order(order, REPLACEMENT, f"{REPLACEMENT} is added in the place of {LOST}")
 
 
-def _lose(stage: Stage) -> None:
+def _lose(stage: RunningDemo) -> None:
     """Lose the storage in the middle of a batch: as soon as its first file is stored there."""
     before = stage.files_of(LOST)
     deadline = time.monotonic() + BEGIN_SECONDS
@@ -99,11 +107,11 @@ def _lose(stage: Stage) -> None:
     stage.lose(LOST)
 
 
-def _wait_for_tablets(stage: Stage, node: str) -> None:
+def _wait_for_tablets(stage: RunningDemo, node: str) -> None:
     stage.wait(f"that tablets set out for {node}", lambda now: tablets_coming_to(now, node) > 0, BEGIN_SECONDS)
 
 
-def _wait_until_settled(stage: Stage, nodes: list[str]) -> None:
+def _wait_until_settled(stage: RunningDemo, nodes: list[str]) -> None:
     """Wait until nothing is on its way; the rows are counted again and again meanwhile."""
     names = f"{', '.join(nodes[:-1])} and {nodes[-1]}"
     stage.wait(f"that {names} are settled", lambda now: settled(now, nodes), SETTLE_SECONDS, meanwhile=stage.read)

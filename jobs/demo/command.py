@@ -22,10 +22,10 @@ from epochlake import EpochlakeError, InvalidRequest
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
-from epochlake.jobs.demo.place import claimed
-from epochlake.jobs.demo.progress import Progress
-from epochlake.jobs.demo.report import Failure, Report, Throughput
-from epochlake.jobs.demo.stage import Stage, raised
+from epochlake.jobs.demo.directory import claimed
+from epochlake.jobs.demo.progress import DemoProgress
+from epochlake.jobs.demo.report import DemoReport, Failure, Throughput
+from epochlake.jobs.demo.stage import RunningDemo, raised
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.text import report as as_text
 from epochlake.jobs.demo.timeline import timeline
@@ -49,7 +49,7 @@ is read back at QUORUM and at ALL and compared with the source, and the stored f
 """
 
 
-class Options(msgspec.Struct, frozen=True):
+class DemoOptions(msgspec.Struct, frozen=True):
     root: Path
     rows: int | None
     months: int
@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidRequest(f"{message}. See `{self.prog} --help`")
 
 
-def run(argv: Sequence[str] | None = None, *, before_checks: Callable[[Stage], None] = lambda stage: None) -> int:
+def run(argv: Sequence[str] | None = None, *, before_checks: Callable[[RunningDemo], None] = lambda stage: None) -> int:
     """Run the demo with these arguments (default: those of the process); its exit code.
 
     0: all checks hold; 4: one does not; 2: usage; 130: interrupted; else what kept it from its end. `before_checks` is
@@ -94,7 +94,7 @@ def outcome(checks: Sequence[Check]) -> int:
     return 0 if all(check.holds for check in checks) else InvariantViolated.exit_code
 
 
-def parsed(argv: Sequence[str]) -> Options:
+def parsed(argv: Sequence[str]) -> DemoOptions:
     """The options. Raises InvalidRequest."""
     parser = _Parser(prog="epochlake demo", description=DESCRIPTION)
     parser.add_argument(
@@ -122,16 +122,16 @@ def parsed(argv: Sequence[str]) -> Options:
         )
     if given.rows is not None and given.rows < given.months:
         raise InvalidRequest(f"--rows {given.rows}: every one of {given.months} batches needs a row. Give more")
-    return Options(given.root, given.rows, given.months, given.keep, given.output)
+    return DemoOptions(given.root, given.rows, given.months, given.keep, given.output)
 
 
-def _run(options: Options, errors: Console, before_checks: Callable[[Stage], None]) -> Report:
+def _run(options: DemoOptions, errors: Console, before_checks: Callable[[RunningDemo], None]) -> DemoReport:
     require_java()
     source = flights.source(options.months, options.rows)
     delta_jars()  # downloads what is missing, before the clock starts
     began = time.monotonic()
     with claimed(options.root) as place:
-        with Progress(errors, len(source)) as progress:
+        with DemoProgress(errors, len(source)) as progress:
             progress.say(f"{len(source):,} flights to write; what others say goes to {place.messages}")
             with raised(place, source, options.months, progress) as stage:
                 perform(stage)
@@ -147,7 +147,7 @@ def _run(options: Options, errors: Console, before_checks: Callable[[Stage], Non
     return document
 
 
-def gathered(stage: Stage) -> Evidence:
+def gathered(stage: RunningDemo) -> Evidence:
     """What the checks look at: everything is read back, once at each level."""
     read_back = [stage.read_back(level) for level in LEVELS]
     stage.story.ended = time.time()
@@ -155,12 +155,12 @@ def gathered(stage: Stage) -> Evidence:
 
 
 def _report(
-    stage: Stage, read_back: Sequence[ReadBack], checks: Sequence[Check], seconds: float, options: Options
-) -> Report:
+    stage: RunningDemo, read_back: Sequence[ReadBack], checks: Sequence[Check], seconds: float, options: DemoOptions
+) -> DemoReport:
     story = stage.story
     entries = history.entries(DeltaLog(stage.cluster.root.log))
     ok = outcome(checks) == 0
-    return Report(
+    return DemoReport(
         ok=ok,
         seconds=round(seconds, 1),
         root=str(stage.place.directory),
@@ -193,7 +193,7 @@ def _throughput(story: Story, read_back: ReadBack, epochs: int) -> Throughput:
     )
 
 
-def show(document: Report, options: Options) -> None:
+def show(document: DemoReport, options: DemoOptions) -> None:
     """Print a report: as JSON, or for people."""
     if options.output == "json":
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode(), flush=True)
@@ -206,7 +206,7 @@ def show(document: Report, options: Options) -> None:
             console.print(without_trailing_blanks(console, part), end="")
 
 
-def _tell_failure(options: Options, errors: Console, message: str) -> None:
+def _tell_failure(options: DemoOptions, errors: Console, message: str) -> None:
     root = str(options.root.absolute())
     errors.print(f"epochlake demo: {message}", markup=False, soft_wrap=True)
     if options.output == "json":

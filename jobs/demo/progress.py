@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 
-class Progress:
+class DemoProgress:
     """Tells people what goes on; use it in a `with`."""
 
     def __init__(self, console: Console, rows: int) -> None:

@@ -6,7 +6,7 @@ import msgspec
 from epochlake.jobs.demo.checks import Check
 from epochlake.jobs.demo.checksum import Checksum
 from epochlake.jobs.demo.children import Ended
-from epochlake.jobs.demo.story import Moment, Read, ReadBack, Streamed, Write
+from epochlake.jobs.demo.story import CoordinatorTotals, Moment, Read, ReadBack, Write
 from epochlake.jobs.demo.timeline import Stretch
 
 
@@ -21,10 +21,10 @@ class Throughput(msgspec.Struct, frozen=True):
     read_seconds: float
     rows_read_per_second: int
     epochs: int
-    streamed: Streamed | None
+    streamed: CoordinatorTotals | None
 
 
-class Report(msgspec.Struct, frozen=True):
+class DemoReport(msgspec.Struct, frozen=True):
     """All of it. `ok`: every check holds. `root` is where it was, `kept` whether it still is."""
 
     ok: bool

@@ -16,10 +16,10 @@ import msgspec
 from epochlake import Cluster, EpochlakeError, add_node, create_keyspace, create_table, init_cluster, open_cluster
 from epochlake.jobs.demo import checksum, children, flights
 from epochlake.jobs.demo.children import Child, ChildFailed
+from epochlake.jobs.demo.directory import DemoDirectory
 from epochlake.jobs.demo.orders import WRITER, Answer, Command
-from epochlake.jobs.demo.place import Place
-from epochlake.jobs.demo.progress import Progress
-from epochlake.jobs.demo.story import Deed, Holding, Moment, Read, ReadBack, Story, Streamed, Write
+from epochlake.jobs.demo.progress import DemoProgress
+from epochlake.jobs.demo.story import CoordinatorTotals, Deed, Holding, Moment, Read, ReadBack, Story, Write
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
@@ -46,11 +46,17 @@ class DemoFailed(EpochlakeError):
     """Something did not happen that should have."""
 
 
-class Stage:
+class RunningDemo:
     """The cluster and the processes of a running demo, and the story so far."""
 
     def __init__(
-        self, place: Place, cluster: Cluster, coordinator: Child, writer: Child, story: Story, progress: Progress
+        self,
+        place: DemoDirectory,
+        cluster: Cluster,
+        coordinator: Child,
+        writer: Child,
+        story: Story,
+        progress: DemoProgress,
     ) -> None:
         self.place = place
         self.cluster = cluster
@@ -194,7 +200,7 @@ class Stage:
         self.story.processes.append(msgspec.structs.replace(ended, command="epochlake coordinator run"))
         if ended.exit_code == 0:
             try:
-                self.story.streamed = msgspec.json.decode(output, type=decodable(Streamed))
+                self.story.streamed = msgspec.json.decode(output, type=decodable(CoordinatorTotals))
             except msgspec.MsgspecError as error:
                 raise ChildFailed(f"the coordinator's report cannot be read ({error}): {output[:200]!r}") from error
 
@@ -206,7 +212,7 @@ class Stage:
 
 
 @contextmanager
-def raised(place: Place, source: pd.DataFrame, months: int, progress: Progress) -> Iterator[Stage]:
+def raised(place: DemoDirectory, source: pd.DataFrame, months: int, progress: DemoProgress) -> Iterator[RunningDemo]:
     """Begin a cluster of three nodes with an empty table, and the processes; end them when the block ends."""
     configuration = place.configuration()
     started = time.time()
@@ -227,7 +233,7 @@ def raised(place: Place, source: pd.DataFrame, months: int, progress: Progress) 
         writer = start("writer", [WRITER, conf, str(months), str(len(source))])
         # While Spark starts there; it has nothing to do with what the writer makes of the same file.
         story = Story(started, checksum.of_source(source), batches=months, tablets=TABLETS, replication=REPLICATION)
-        stage = Stage(place, cluster, coordinator, writer, story, progress)
+        stage = RunningDemo(place, cluster, coordinator, writer, story, progress)
         leaving.callback(stage.stop_orders)
         for node, rack in FIRST_NODES.items():
             volumes = [("d1", str(place.volume_of(node)), CAPACITY)]

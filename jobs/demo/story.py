@@ -77,7 +77,7 @@ class Moment(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
 
 
-class Streamed(msgspec.Struct, frozen=True):
+class CoordinatorTotals(msgspec.Struct, frozen=True):
     """What the coordinator says that it has done."""
 
     tablets_moved: int
@@ -99,7 +99,7 @@ class Story(msgspec.Struct):
     deeds: list[Deed] = []
     moments: list[Moment] = []
     processes: list[Ended] = []
-    streamed: Streamed | None = None
+    streamed: CoordinatorTotals | None = None
     ended: float = 0.0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epochlake.jobs.demo.checks import Check
-from epochlake.jobs.demo.report import Report, Throughput
+from epochlake.jobs.demo.report import DemoReport, Throughput
 from epochlake.jobs.demo.story import Holding, Moment
 from epochlake.jobs.demo.timeline import Stretch
 from epochlake.jobs.printing import bold, size, table
@@ -16,7 +16,7 @@ from rich.text import Text
 SHOWN_FINDINGS = 5
 
 
-def report(document: Report) -> Iterator[RenderableType]:
+def report(document: DemoReport) -> Iterator[RenderableType]:
     """What is printed, part by part."""
     yield Text(
         f"{document.source.rows:,} flights are written month by month, at QUORUM to three replicas; "
@@ -125,7 +125,7 @@ def _append(lines: Text, what: tuple[str, ...], style: str) -> None:
         lines.append(f"\nand {len(what) - SHOWN_FINDINGS} more", style=style)
 
 
-def _verdict(document: Report) -> Text:
+def _verdict(document: DemoReport) -> Text:
     failed = [check.name for check in document.checks if not check.holds]
     line = Text(no_wrap=True, overflow="ignore")
     if failed:

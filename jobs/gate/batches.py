@@ -51,7 +51,7 @@ class Generation(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-class Decision(msgspec.Struct, frozen=True):
+class BatchContents(msgspec.Struct, frozen=True):
     """What a batch is made of. `generations`: how often that was decided; 0: not yet."""
 
     generations: int
@@ -127,7 +127,7 @@ def batch_id(table_id: TableId, operation: str, name: str) -> str:
     return str(uuid.uuid5(_NAMES, f"{table_id}/{operation}/{name}"))
 
 
-def decided(root: str, batch: str) -> Decision:
+def decided(root: str, batch: str) -> BatchContents:
     """What has been decided for a batch below `root`. Raises StorageUnavailable, UnknownFormat."""
     generations: list[Generation] = []
     while True:
@@ -140,17 +140,17 @@ def decided(root: str, batch: str) -> Decision:
     for generation in generations:
         lost = [tokens_of_label(label) for label in generation.replaces]
         files = [staged for staged in files if not _within(staged.file.window, lost)] + list(generation.files)
-    return Decision(len(generations), tuple(files))
+    return BatchContents(len(generations), tuple(files))
 
 
 def decide(
     root: str,
     batch: str,
     table: Table,
-    so_far: Decision,
+    so_far: BatchContents,
     staged: Sequence[StagedFile],
     replaces: Iterable[Interval] = (),
-) -> Decision:
+) -> BatchContents:
     """Make `staged` the files of the batch, or learn that somebody else was faster: what counts now.
 
     Nothing of the batch may be committed before this has returned. Raises StorageUnavailable.
@@ -163,7 +163,7 @@ def decide(
     return decided(root, batch)
 
 
-def require_same_rows(table: Table, name: str, decision: Decision, given: Rows) -> None:
+def require_same_rows(table: Table, name: str, decision: BatchContents, given: Rows) -> None:
     """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
     if not decision.rows.may_be(given):
         raise Rejected(

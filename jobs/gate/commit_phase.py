@@ -23,7 +23,7 @@ from epochlake.jobs.gate.routing import named, shared
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, Part, missing
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, missing
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
@@ -53,7 +53,7 @@ ROUNDS = 10
 """For each attempt that is allowed to fail so many rounds are made at most: placement could move for ever."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class WriteBatch(msgspec.Struct, frozen=True):
     """What is to land: the files of one write.
 
     `pieces`: what replicas are known to have of these files besides, and `lineage` what merged files among them stand
@@ -107,7 +107,7 @@ class CommitPhase:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: WriteBatch,
         metadata: ClusterMetadata,
         catch_up: Callable[[int], ClusterMetadata],
         attempts: int,
@@ -258,14 +258,14 @@ class CommitPhase:
         """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""
         lineage = self._batch.lineage
         if self._stored[due.file] and not lineage:
-            return [self._bring_part(Part(due.file, *due.window), target)]
+            return [self._bring_part(FilePart(due.file, *due.window), target)]
         sources = [file for file in self._sources[due.file.origin] if self._stored[file]]
         brought = [self._bring_part(part, target) for part in missing(sources, (), *due.window, lineage)]
         if missing((due.file,), brought, *due.window, lineage):
             raise StorageUnavailable(f"no replica has stored file {due.file.file_id}")
         return brought
 
-    def _bring_part(self, part: Part, target: ReplicaAddress) -> DataFile:
+    def _bring_part(self, part: FilePart, target: ReplicaAddress) -> DataFile:
         """A file of the part's rows on `target`: the part's own where it is whole, else a piece that is cut for it."""
         holders = self._stored[part.file]
         there = self._there.get((target.volume_id, part.file.file_id))

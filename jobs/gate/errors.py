@@ -11,7 +11,7 @@ SHOWN = 8
 """Names of ranges in a message; the rest is counted."""
 
 
-class Ranges(msgspec.Struct, frozen=True):
+class NamedRanges(msgspec.Struct, frozen=True):
     """Ranges of a table for people: `kind` (tablet, or range on the ring), their numbers, and what they are called."""
 
     kind: str
@@ -33,7 +33,7 @@ class ConsistencyNotReached(EpochlakeError):
 
     exit_code = 75
 
-    def __init__(self, asked: str, level: str, epoch: int, ranges: Ranges, replicas: Mapping[str, str]) -> None:
+    def __init__(self, asked: str, level: str, epoch: int, ranges: NamedRanges, replicas: Mapping[str, str]) -> None:
         said = "; ".join(f"{volume}: {reason}" for volume, reason in replicas.items()) or "placement kept moving"
         super().__init__(
             f"{asked} did not reach {level} at epoch {epoch} for {ranges}. "

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 from epochlake.jobs.gate import batches
-from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, Batch, CommitPhase
+from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.conform import conform, conform_keys, only_windows
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, refined, routes, shared
 from epochlake.jobs.gate.verified_reading import damage_behind, plan_verified_read
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.opening import open_all, open_to_read
 from epochlake.jobs.replicas.reading import Asked, ReadPlan, read_plan
@@ -82,7 +82,7 @@ class Pipeline:
         self._clock = 0
         self._versions = 0
         self._reads = 0
-        self._read: dict[Table, dict[StoredFile, None]] = {}
+        self._read: dict[Table, dict[ExpectedFile, None]] = {}
         self._presence: Presence | None = None
         self._ended = False
         self._metadata = cluster.catch_up()
@@ -198,7 +198,7 @@ class Pipeline:
             decision = batches.decide(root, name, table, decision, staged)
             if decision.files == tuple(staged):
                 return self._land(table, staged, level)
-            given = batches.Decision(1, tuple(staged)).rows
+            given = batches.BatchContents(1, tuple(staged)).rows
         else:
             given = batches.Rows(*digest_of_rows(rows, table))
         batches.require_same_rows(table, batch, decision, given)
@@ -214,7 +214,7 @@ class Pipeline:
     def _locate(
         self,
         table: Table,
-        decision: batches.Decision,
+        decision: batches.BatchContents,
         opened: Mapping[VolumeId, ReplicaSnapshot],
         failed: Mapping[VolumeId, str],
     ) -> batches.Located:
@@ -294,7 +294,7 @@ class Pipeline:
         already: bool = False,
     ) -> Written:
         settings = self.cluster.configuration.pipeline
-        batch = Batch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time())
+        batch = WriteBatch(table, self.pipeline_id, self._versions, staged, level, self._datacenter, time.time())
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
         cluster = self.cluster

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 import numpy as np
-from epochlake.jobs.gate.errors import Ranges
+from epochlake.jobs.gate.errors import NamedRanges
 from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import overlap
@@ -133,14 +133,14 @@ def refined(routing: Routing, windows: Iterable[Interval]) -> Routing:
     return Routing(lows, labels, routing.routes, routing.route[within])
 
 
-def named(metadata: ClusterMetadata, table: Table, indices: Collection[int]) -> Ranges:
+def named(metadata: ClusterMetadata, table: Table, indices: Collection[int]) -> NamedRanges:
     """Ranges of a table by the names that people know them by."""
     placements = metadata.placements(table.table_id)
     units = tuple(sorted({placements.unit(index) for index in indices}))
     if not metadata.is_on_ring(table.table_id):
-        return Ranges("tablet", units, tuple(str(unit) for unit in units))
+        return NamedRanges("tablet", units, tuple(str(unit) for unit in units))
     ends = highs(placements.lows)
-    return Ranges("range", units, tuple(f"{placements.lows[unit]} to {ends[unit]}" for unit in units))
+    return NamedRanges("range", units, tuple(f"{placements.lows[unit]} to {ends[unit]}" for unit in units))
 
 
 def ranges_of(placements: TablePlacements, windows: Iterable[Interval]) -> list[int]:

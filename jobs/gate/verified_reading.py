@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.gate.errors import RowsUnreadable
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.opening import open_to_read
@@ -45,7 +45,7 @@ def plan_verified_read(
     RowsUnreadable when rows have no whole copy on any replica that answers, StorageUnavailable for the ledger.
     """
     noted = {note.key: note.damage for note in cluster.damage.of(table.table_id)}
-    found: dict[_Key, tuple[StoredFile, str]] = {}
+    found: dict[_Key, tuple[ExpectedFile, str]] = {}
     looked: set[_Key] = set()
     replaced: Lineage = NO_LINEAGE
     unreachable: dict[str, str] = {}
@@ -79,7 +79,7 @@ def plan_verified_read(
             found |= {_key(one): (one, damage) for one, damage in damaged}
 
 
-def damage_behind(error: BaseException, copies: Iterable[StoredFile]) -> list[tuple[StoredFile, str]]:
+def damage_behind(error: BaseException, copies: Iterable[ExpectedFile]) -> list[tuple[ExpectedFile, str]]:
     """Of the copies that a failed read names, those that are damaged, with what is wrong; every byte is looked at."""
     said = ""
     cause: BaseException | None = error
@@ -98,8 +98,8 @@ def damage_behind(error: BaseException, copies: Iterable[StoredFile]) -> list[tu
     return damaged
 
 
-def _damaged(copies: Sequence[StoredFile]) -> list[tuple[StoredFile, str]]:
-    def look(one: StoredFile) -> str | None:
+def _damaged(copies: Sequence[ExpectedFile]) -> list[tuple[ExpectedFile, str]]:
+    def look(one: ExpectedFile) -> str | None:
         try:
             require_sealed(one.file, one.uri)
         except DamagedBytes as error:
@@ -112,7 +112,7 @@ def _damaged(copies: Sequence[StoredFile]) -> list[tuple[StoredFile, str]]:
     return [(one, damage) for one, damage in zip(copies, found, strict=True) if damage is not None]
 
 
-def _is_intact(one: StoredFile) -> bool:
+def _is_intact(one: ExpectedFile) -> bool:
     """Whether a copy that somebody noted is whole again."""
     try:
         require_intact(one.file, one.uri)
@@ -152,7 +152,7 @@ def _replaced(cluster: Store, table: Table) -> Mapping[str, Sequence[tuple[str, 
 
 
 def _tell(
-    cluster: Store, metadata: ClusterMetadata, table: Table, found: Mapping[_Key, tuple[StoredFile, str]]
+    cluster: Store, metadata: ClusterMetadata, table: Table, found: Mapping[_Key, tuple[ExpectedFile, str]]
 ) -> None:
     """Say what was passed over, and note it for repair."""
     for one, damage in found.values():
@@ -171,9 +171,9 @@ def _files(asked: Sequence[Asked]) -> list[DataFile]:
     return [file for _, _, snapshots in asked for snapshot in snapshots for file in snapshot.all_files.values()]
 
 
-def _key(one: StoredFile) -> _Key:
+def _key(one: ExpectedFile) -> _Key:
     return one.address.volume_id, one.file.path
 
 
-def _place(metadata: ClusterMetadata, one: StoredFile) -> str:
+def _place(metadata: ClusterMetadata, one: ExpectedFile) -> str:
     return metadata.describe(one.address.volume_id)

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, remove_line, to_add, to_remove
-from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, Part, holds, meet, merged, superseded, without
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, holds, meet, merged, superseded, without
 from epochlake.jobs.replicas.ledger import Ledger, is_merged
 from epochlake.jobs.replicas.outcomes import (
     Acknowledged,
@@ -90,7 +90,7 @@ def commit_files(
             leaves_mark=leaves_mark,
         )
 
-    def decide(snapshot: ReplicaSnapshot) -> Decided:
+    def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
         older_copy = went_back(snapshot, receipts)
         if older_copy:
             return Unreachable(older_copy)
@@ -110,7 +110,7 @@ def commit_files(
         leaving = {file.file_id for file in removes}
         staying = [file for file in live.values() if file.file_id not in leaving]
         gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}
-        return Change(
+        return FileActions(
             tuple(file for file in absent if file.file_id not in gone),
             tuple(file for file in live.values() if file.file_id in gone),
             leaves_mark,
@@ -180,14 +180,14 @@ def drop_ranges(
     gone = merged(ranges)
     mark = None if once is None else _Applied(once, incarnation)
 
-    def decide(snapshot: ReplicaSnapshot) -> Decided:
+    def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
         if mark is not None and mark.seen_in(snapshot):
             return AlreadyApplied(snapshot.version)
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]
         change = _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
-        if mark is not None and isinstance(change, Change):
+        if mark is not None and isinstance(change, FileActions):
             return msgspec.structs.replace(change, leaves_mark=True)
         return change
 
@@ -201,7 +201,7 @@ def pre_split(address: ReplicaAddress, boundaries: Collection[int], epoch: int) 
     FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat.
     """
 
-    def decide(snapshot: ReplicaSnapshot) -> Decided:
+    def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         removes = straddling(snapshot, boundaries)
@@ -235,13 +235,13 @@ def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch:
     file has its label.
     """
 
-    def decide(snapshot: ReplicaSnapshot) -> Decided:
+    def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         # An add of a path that is live takes the place of the earlier one: that is Delta's rule for its log.
         named = [msgspec.structs.replace(file, label=label_of(file)) for file in snapshot.all_files.values()]
         moved = [file for file in named if file.label != snapshot.all_files[file.file_id].label]
-        return Change(tuple(moved))
+        return FileActions(tuple(moved))
 
     return _transact(address, decide, None)
 
@@ -253,36 +253,36 @@ def _loses_rows(file: DataFile, gone: Sequence[Interval]) -> bool:
     return not without(file.window, gone)
 
 
-def _remaining(file: DataFile, gone: Sequence[Interval]) -> list[Part]:
+def _remaining(file: DataFile, gone: Sequence[Interval]) -> list[FilePart]:
     """What stays of a file that loses rows.
 
     Of a piece that includes where it has no row: others may only know the file that it was cut from.
     """
     rest = without(file.window, gone)
-    return [Part(file, *kept) for kept in rest if meet(kept, file.extent) or file.file_id != file.origin]
+    return [FilePart(file, *kept) for kept in rest if meet(kept, file.extent) or file.file_id != file.origin]
 
 
-def _sides(file: DataFile, boundaries: Collection[int]) -> list[Part]:
+def _sides(file: DataFile, boundaries: Collection[int]) -> list[FilePart]:
     """A file's window, cut at the boundaries between its rows."""
     first, last = file.extent
     low, high = file.window
     inner = sorted(boundary for boundary in boundaries if first <= boundary < last)
     return [
-        Part(file, start, end)
+        FilePart(file, start, end)
         for start, end in zip([low, *(boundary + 1 for boundary in inner)], [*inner, high], strict=True)
     ]
 
 
-def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[Part]) -> Decided:
+def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[FilePart]) -> PlannedActions:
     """The change that puts parts of files in their place. They are cut now: none is cut twice, however often it is
     decided (cutting.py).
     """
     pieces = {piece.file_id: piece for piece in (cut(snapshot.address, part, snapshot.address) for part in parts)}
     adds = tuple(piece for piece in pieces.values() if piece.file_id not in snapshot.all_files)
-    return Change(adds, tuple(removes))
+    return FileActions(adds, tuple(removes))
 
 
-class Change(msgspec.Struct, frozen=True):
+class FileActions(msgspec.Struct, frozen=True):
     """What a commit adds and removes. One that `leaves_mark` is made even when that is nothing."""
 
     adds: tuple[DataFile, ...]
@@ -290,7 +290,7 @@ class Change(msgspec.Struct, frozen=True):
     leaves_mark: bool = False
 
 
-Decided = CommitOutcome | Change
+PlannedActions = CommitOutcome | FileActions
 """What to commit against a snapshot, or the answer when nothing is."""
 
 
@@ -305,10 +305,10 @@ class _Applied(msgspec.Struct, frozen=True):
         return newest is not None and newest >= self.version
 
 
-Decision = Callable[[ReplicaSnapshot], Decided]
+ActionPlanner = Callable[[ReplicaSnapshot], PlannedActions]
 
 
-def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) -> CommitOutcome:
+def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | None) -> CommitOutcome:
     """Open, decide, commit against that snapshot; again when somebody else was faster."""
     missing = False
     for _ in attempts():
@@ -318,7 +318,7 @@ def _transact(address: ReplicaAddress, decide: Decision, mark: _Applied | None) 
             decision = decide(snapshot)
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(str(error))
-        if not isinstance(decision, Change):
+        if not isinstance(decision, FileActions):
             return decision
         if not (decision.adds or decision.removes or decision.leaves_mark):
             return AlreadyApplied(snapshot.version)
@@ -360,7 +360,7 @@ class _Overtaken(Exception):
     """Somebody has changed the table since the snapshot in a way that the decision has to know of."""
 
 
-def _commit(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+def _commit(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | None) -> int:
     """Commit against the snapshot; the version. Raises _Overtaken, and what storage raises."""
     if storage.local_path(snapshot.address.uri) is None:
         return _commit_by_delta_rs(snapshot, change, mark)
@@ -394,7 +394,7 @@ def _matters(action: delta_commits.Action, touched: Collection[str], mark: _Appl
             return True
 
 
-def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: Change, mark: _Applied | None) -> int:
+def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | None) -> int:
     """On object stores, where a conditional put makes a commit, and it stays when it was answered."""
     table, now = snapshot.delta_table(), _now_ms()
     actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.files import DataFile, cut_id
-from epochlake.jobs.replicas.intervals import Part, all_of, overlap
+from epochlake.jobs.replicas.intervals import FilePart, all_of, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.sealing import require_intact, require_sealed
 from epochlake.metastore import storage
@@ -17,7 +17,7 @@ from epochlake.metastore import storage
 class PartCopy(msgspec.Struct, frozen=True):
     """Rows that `target` should have, of a file that `source` has."""
 
-    part: Part
+    part: FilePart
     source: ReplicaAddress
     target: ReplicaAddress
 

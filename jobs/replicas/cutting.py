@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from epochlake.jobs.replicas.files import DataFile, cut_id, id_in
-from epochlake.jobs.replicas.intervals import Part, meet, overlap
+from epochlake.jobs.replicas.intervals import FilePart, meet, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
@@ -29,7 +29,7 @@ BATCH_ROWS = 1 << 15
 T = TypeVar("T")
 
 
-def cut(source: ReplicaAddress, part: Part, target: ReplicaAddress) -> DataFile:
+def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataFile:
     """Store the part on `target` (which may be the source) as a file of its own, invisible until it is committed.
 
     Its window is the part's. It has no row when the part has none. Memory: a row group of the source and one of the

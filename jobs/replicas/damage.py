@@ -29,7 +29,7 @@ CHECKING_PARTITIONS = 16
 NO_GOOD_BYTES = "no other replica has good bytes of it: restore it from a backup, or write its rows again"
 
 
-class StoredFile(msgspec.Struct, frozen=True):
+class ExpectedFile(msgspec.Struct, frozen=True):
     """A live file of a replica, where it should be stored."""
 
     file: DataFile
@@ -47,7 +47,7 @@ class Checked(msgspec.Struct, frozen=True):
     damage: str | None
 
 
-def check_bytes(stored: StoredFile) -> Checked:
+def check_bytes(stored: ExpectedFile) -> Checked:
     """Read every byte of a file and compare it with its seal. Never raises for what is stored there.
 
     A file from before seals is decoded with the checksums of its pages, and hashed.
@@ -72,7 +72,7 @@ def _digest(uri: str) -> str:
     return digest.hexdigest()
 
 
-def check_files(files: Sequence[StoredFile], workers: Workers | None = None) -> list[Checked]:
+def check_files(files: Sequence[ExpectedFile], workers: Workers | None = None) -> list[Checked]:
     """`check_bytes` of each file, in their order."""
     return (workers or ThreadWorkers(THREADS)).run(check_bytes, files, returns=Checked)
 
@@ -90,7 +90,7 @@ def torn_or_missing(address: ReplicaAddress, files: Iterable[DataFile]) -> dict[
     return found
 
 
-def outvoted(checked: Sequence[tuple[StoredFile, Checked]]) -> dict[int, str]:
+def outvoted(checked: Sequence[tuple[ExpectedFile, Checked]]) -> dict[int, str]:
     """Among good copies of one file with one size: numbers of those whose bytes differ from what most of them have.
 
     All of them where no bytes have most votes: then nobody knows which are right.
@@ -107,7 +107,7 @@ def outvoted(checked: Sequence[tuple[StoredFile, Checked]]) -> dict[int, str]:
     }
 
 
-def heal(damaged: StoredFile, sources: Sequence[ReplicaAddress]) -> str | None:
+def heal(damaged: ExpectedFile, sources: Sequence[ReplicaAddress]) -> str | None:
     """Put the bytes of a good replica in a damaged file's place, whole or not at all; why not, when that fails."""
     obstacle = NO_GOOD_BYTES
     for source in sources:

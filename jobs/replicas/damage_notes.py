@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 
 import msgspec
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId, VolumeId
@@ -46,7 +46,7 @@ class DamageNotes:
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
-    def add(self, table_id: TableId, damaged: Iterable[tuple[StoredFile, str]]) -> None:
+    def add(self, table_id: TableId, damaged: Iterable[tuple[ExpectedFile, str]]) -> None:
         """Note damaged copies of a table's files with what was found; those that are noted already stay as they are."""
         for stored, damage in damaged:
             note = DamageNote(table_id, stored.address.volume_id, stored.file.path, damage, time.time_ns() // 1_000_000)

@@ -91,7 +91,7 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     storage.use_settings(plan.storage)
     replicas = Replicas()
     batches = iter(batches)
-    stored: list[StoredFile] = []
+    stored: list[StoreOutcome] = []
     try:
         current = None
         for index, rows in _by_range(batches, plan.routing.lows):
@@ -124,7 +124,7 @@ def _by_range(batches: Iterable[pa.RecordBatch], lows: NDArray[np.int64]) -> Ite
             yield int(ranges[start]), batch.slice(start, end - start)
 
 
-class StoredFile(msgspec.Struct, frozen=True):
+class StoreOutcome(msgspec.Struct, frozen=True):
     """A file, the replicas that it was stored on, and those that failed, with the reason."""
 
     file_id: str
@@ -172,7 +172,7 @@ class RangeEncoder:
         self._last: pa.Table | None = None
         self._digest = np.int64(0)
 
-    def take(self, rows: pa.RecordBatch) -> Iterator[StoredFile]:
+    def take(self, rows: pa.RecordBatch) -> Iterator[StoreOutcome]:
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
@@ -181,7 +181,7 @@ class RangeEncoder:
             if self._file is not None and self._file.size >= self._plan.target_file_bytes:
                 yield self._store()
 
-    def close(self) -> Iterator[StoredFile]:
+    def close(self) -> Iterator[StoreOutcome]:
         self._encode()
         if self._file is not None:
             yield self._store()
@@ -203,13 +203,13 @@ class RangeEncoder:
             self._file = OpenFile(rows.schema, new_file_id())
         self._file.write(rows)
 
-    def _store(self) -> StoredFile:
+    def _store(self) -> StoreOutcome:
         """Store the open file on each replica of the range."""
         assert self._file is not None
         file, self._file = self._file, None
         digest, self._digest = self._digest, np.int64(0)
         file_id, data = file.file_id, file.finish()
-        return StoredFile(
+        return StoreOutcome(
             file_id=file_id,
             label=self._label,
             size=data.size,

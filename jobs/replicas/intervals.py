@@ -22,7 +22,7 @@ NO_LINEAGE: Lineage = {}
 """Of files that were never compacted."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class FilePart(msgspec.Struct, frozen=True):
     """The rows of a file from token `low` to `high`, both included and within its window."""
 
     file: DataFile
@@ -36,14 +36,14 @@ class Part(msgspec.Struct, frozen=True):
         return self.file.rows == 0 or (self.low <= first and last <= self.high)
 
 
-def all_of(file: DataFile) -> Part:
+def all_of(file: DataFile) -> FilePart:
     """A file as a part of itself."""
-    return Part(file, *file.window)
+    return FilePart(file, *file.window)
 
 
 def missing(
     needed: Iterable[DataFile], have: Iterable[DataFile], low: int, high: int, lineage: Lineage = NO_LINEAGE
-) -> list[Part]:
+) -> list[FilePart]:
     """What `needed` has from token `low` to `high` and no file of `have` does; no row of it twice.
 
     What a merged file of either stands for is there with it.
@@ -64,12 +64,12 @@ def missing(
         window = file.window
         for gap in without(overlap(window, (low, high)), covered[file.origin]):
             if file.rows == 0 or meet(gap, file.extent):
-                parts.append(Part(file, *gap))
+                parts.append(FilePart(file, *gap))
         covered[file.origin].append(window)
     return parts
 
 
-def select(files: Iterable[DataFile], low: int, high: int, lineage: Lineage = NO_LINEAGE) -> list[Part]:
+def select(files: Iterable[DataFile], low: int, high: int, lineage: Lineage = NO_LINEAGE) -> list[FilePart]:
     """Parts that together hold each row that counts of `files`, from token `low` to `high`, exactly once."""
     return [part for part in missing(files, (), low, high, lineage) if part.file.rows]
 

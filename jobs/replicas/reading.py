@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, overlap, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
@@ -50,8 +50,8 @@ class ReadPlan(msgspec.Struct, frozen=True):
     plain: tuple[Scan, ...]
     filtered: tuple[Scan, ...]
     merged: tuple[Scan, ...]
-    copies: tuple[StoredFile, ...] = ()
-    lost: tuple[StoredFile, ...] = ()
+    copies: tuple[ExpectedFile, ...] = ()
+    lost: tuple[ExpectedFile, ...] = ()
 
 
 def read_files(spark: SparkSession, table: Table, asked: Iterable[Asked], lineage: Lineage = NO_LINEAGE) -> DataFrame:
@@ -94,14 +94,14 @@ def plan_read(
     files: dict[str, DataFile] = {}
     holders: dict[str, dict[VolumeId, ReplicaAddress]] = defaultdict(dict)
     wanted: dict[str, list[Interval]] = defaultdict(list)
-    lost: dict[tuple[VolumeId, str], StoredFile] = {}
+    lost: dict[tuple[VolumeId, str], ExpectedFile] = {}
     for low, high, snapshots in _joined(asked):
         union: dict[str, DataFile] = {}
-        bad: list[StoredFile] = []
+        bad: list[ExpectedFile] = []
         for snapshot in snapshots:
             for file in snapshot.within(low, high):
                 if (snapshot.address.volume_id, file.path) in damaged:
-                    bad.append(StoredFile(file, snapshot.address))
+                    bad.append(ExpectedFile(file, snapshot.address))
                     continue
                 union[file.file_id] = file
                 holders[file.file_id][snapshot.address.volume_id] = snapshot.address
@@ -130,7 +130,7 @@ def plan_read(
         able = holders[file.file_id]
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
         load[volume] += file.size
-        copies.append(StoredFile(file, able[volume]))
+        copies.append(ExpectedFile(file, able[volume]))
         kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain
         kind.add(storage.spark_uri(copies[-1].uri), file, parts[file.file_id])
     return ReadPlan(plain.scans(), filtered.scans(), by_key.scans(), tuple(copies), tuple(lost.values()))

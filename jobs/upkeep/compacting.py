@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import Lineage, Part, meet, missing, overlap
+from epochlake.jobs.replicas.intervals import FilePart, Lineage, meet, missing, overlap
 from epochlake.jobs.replicas.ledger import Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, Source
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -30,7 +30,7 @@ SLICE_BYTES = 1 << 30
 """A range with more than this is merged in slices of its tokens, by several tasks."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class CompactionPolicy(msgspec.Struct, frozen=True):
     """When a range is compacted.
 
     `small_files`: so many files smaller than `small_bytes` are put together. `overlap`: so many files may have to be
@@ -46,7 +46,7 @@ class Policy(msgspec.Struct, frozen=True):
     tier: float = 2.0
 
 
-EVERYTHING = Policy(small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=0.0, tier=float("inf"))
+EVERYTHING = CompactionPolicy(small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=0.0, tier=float("inf"))
 """Compact every range in which a read would find less to do afterwards."""
 
 
@@ -57,8 +57,8 @@ class Chosen(msgspec.Struct, frozen=True):
     """
 
     range: Range
-    parts: tuple[Part, ...]
-    empty: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
+    empty: tuple[FilePart, ...]
     whole: bool
     reason: str
 
@@ -69,7 +69,12 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def choose(
-    table: Table, range_: Range, files: Iterable[DataFile], lineage: Lineage, policy: Policy, purge_before: int
+    table: Table,
+    range_: Range,
+    files: Iterable[DataFile],
+    lineage: Lineage,
+    policy: CompactionPolicy,
+    purge_before: int,
 ) -> Chosen | None:
     """What to compact of a range whose replicas have `files`; None when it is well as it is."""
     everything = missing(files, (), range_.low, range_.high, lineage)
@@ -96,16 +101,16 @@ def choose(
     return Chosen(range_, tuple(taken), empty, len(taken) == len(parts), reason)
 
 
-def _old_tombstones(parts: Sequence[Part], purge_before: int) -> int:
+def _old_tombstones(parts: Sequence[FilePart], purge_before: int) -> int:
     """Rows of files with tombstones that are all old enough to go. A merged file is one only with nothing younger."""
     return sum(part.file.rows for part in parts if part.file.has_tombstones and part.file.max_written_at < purge_before)
 
 
-def _rows(parts: Iterable[Part]) -> int:
+def _rows(parts: Iterable[FilePart]) -> int:
     return sum(part.file.rows for part in parts)
 
 
-def _depth(parts: Sequence[Part]) -> int:
+def _depth(parts: Sequence[FilePart]) -> int:
     """How many parts at most may have rows with one and the same token."""
     ends = []
     for part in parts:
@@ -118,9 +123,9 @@ def _depth(parts: Sequence[Part]) -> int:
     return deepest
 
 
-def _tier(parts: Sequence[Part], tier: float) -> list[Part]:
+def _tier(parts: Sequence[FilePart], tier: float) -> list[FilePart]:
     """The smaller parts, up to the first that is far larger than all before it."""
-    taken: list[Part] = []
+    taken: list[FilePart] = []
     size = 0
     for part in sorted(parts, key=lambda part: (part.file.size, part.file.file_id)):
         if taken and part.file.size > tier * size:
@@ -134,13 +139,13 @@ def sources_of(
     chosen: Sequence[Chosen],
     snapshots: Mapping[VolumeId, ReplicaSnapshot],
     damaged: Collection[tuple[VolumeId, str]] = (),
-) -> list[list[tuple[Part, StoredFile | None]]]:
+) -> list[list[tuple[FilePart, ExpectedFile | None]]]:
     """Where each file of each range is read: on the replica that has been given the fewest bytes to read so far.
 
     Never a copy that is `damaged` (volume and path); None where there is no other.
     """
     load: dict[VolumeId, int] = defaultdict(int)
-    places: list[list[tuple[Part, StoredFile | None]]] = []
+    places: list[list[tuple[FilePart, ExpectedFile | None]]] = []
     for one in chosen:
         places.append([])
         for part in one.parts:
@@ -155,7 +160,7 @@ def sources_of(
             holder = min(holders, key=lambda volume: (load[volume], volume))
             load[holder] += part.file.size
             held = snapshots[holder].all_files[part.file.file_id]
-            places[-1].append((part, StoredFile(held, snapshots[holder].address)))
+            places[-1].append((part, ExpectedFile(held, snapshots[holder].address)))
     return places
 
 
@@ -199,12 +204,12 @@ def _slices(interval: Interval, count: int) -> list[Interval]:
     return [(start, min(start + width - 1, high)) for start in range(low, high + 1, width)]
 
 
-def _source(part: Part, uri: str, window: Interval) -> Source | None:
+def _source(part: FilePart, uri: str, window: Interval) -> Source | None:
     """What a part has within a window, None when that is no row."""
     low, high = overlap((part.low, part.high), window)
     if not meet((low, high), part.file.extent):
         return None
-    return Source(uri, low, high, Part(part.file, low, high).whole)
+    return Source(uri, low, high, FilePart(part.file, low, high).whole)
 
 
 def replaced_by(file: DataFile, chosen: Chosen) -> tuple[Replaced, ...]:

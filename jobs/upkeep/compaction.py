@@ -41,14 +41,14 @@ from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Commi
 from epochlake.jobs.upkeep.compacting import (
     TARGET_FILE_BYTES,
     Chosen,
-    Policy,
+    CompactionPolicy,
     choose,
     plan_merges,
     replaced_by,
     sources_of,
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
-from epochlake.jobs.upkeep.repair import View, look, repair
+from epochlake.jobs.upkeep.repair import ReplicaView, look, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
 from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
@@ -136,7 +136,7 @@ def compact(
     spark: SparkSession | None,
     *,
     dry_run: bool = False,
-    policy: Policy | None = None,
+    policy: CompactionPolicy | None = None,
     tombstone_grace_seconds: float = TOMBSTONE_GRACE_SECONDS,
     target_file_bytes: int = TARGET_FILE_BYTES,
     merger: Merger | None = None,
@@ -153,7 +153,7 @@ def compact(
         if spark is None:
             raise InvalidRequest("compaction needs a Spark session: give one, or ask for a dry run")
         merger = merge_with_spark(spark)
-    policy = policy or Policy()
+    policy = policy or CompactionPolicy()
     policy = msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))
     # Before the own lease, which would keep every tombstone from now on.
     purge_before, kept = _purge_before(cluster, tombstone_grace_seconds)
@@ -204,9 +204,9 @@ class _Run:
     def __init__(
         self,
         cluster: Store,
-        view: View,
+        view: ReplicaView,
         settled: Settled,
-        policy: Policy,
+        policy: CompactionPolicy,
         purge_before: int,
         target_file_bytes: int,
         checkers: Workers | None,

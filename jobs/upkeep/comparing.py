@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import Lineage, Part, merged, missing, superseded
+from epochlake.jobs.replicas.intervals import FilePart, Lineage, merged, missing, superseded
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements, highs
@@ -47,7 +47,7 @@ class Compared(msgspec.Struct, frozen=True):
     """What the replicas that answered have of one range. `missing`: what each of them lacks of the others' files."""
 
     range: Range
-    missing: dict[VolumeId, tuple[Part, ...]]
+    missing: dict[VolumeId, tuple[FilePart, ...]]
 
     @property
     def agrees(self) -> bool:
@@ -125,7 +125,7 @@ def plan_copies(
     copies: dict[VolumeId, list[PartCopy]] = {}
     for volume, by_file in wanted.items():
         target = snapshots[volume].address
-        pieces = [Part(files[file_id], *piece) for file_id, gaps in by_file.items() for piece in merged(gaps)]
+        pieces = [FilePart(files[file_id], *piece) for file_id, gaps in by_file.items() for piece in merged(gaps)]
         for part in sorted(pieces, key=lambda part: (-part.file.size, part.file.file_id, part.low)):
             able = holders[part.file.file_id, part.low]
             if not able:

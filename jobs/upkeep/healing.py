@@ -15,7 +15,7 @@ from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import NO_GOOD_BYTES
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import Lineage, Part, meet, overlap, rows_are_in, without
+from epochlake.jobs.replicas.intervals import FilePart, Lineage, meet, overlap, rows_are_in, without
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -116,5 +116,5 @@ def _under_other_names(copy: PartCopy, taken: Collection[str]) -> list[PartCopy]
     if copy.key not in taken or first >= last:
         return [copy]
     middle = (first + last) // 2
-    halves = Part(part.file, part.low, middle), Part(part.file, middle + 1, part.high)
+    halves = FilePart(part.file, part.low, middle), FilePart(part.file, middle + 1, part.high)
     return [PartCopy(half, copy.source, copy.target) for half in halves]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from epochlake.jobs.coordinator.fencing import sessions_by_place
+from epochlake.jobs.coordinator.fencing import sessions_by_replica
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
@@ -326,7 +326,7 @@ def _fences(metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
 
 def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
     """Fence every replica table at the present epoch, with the sessions that are open now; how many, and the others."""
-    sessions = sessions_by_place(metadata)
+    sessions = sessions_by_replica(metadata)
 
     def fence(place: tuple[str, TableId, ReplicaAddress]) -> str | None:
         name, table_id, address = place

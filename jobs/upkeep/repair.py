@@ -37,7 +37,7 @@ from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import (
     CHECKING_PARTITIONS,
     Checked,
-    StoredFile,
+    ExpectedFile,
     check_files,
     heal,
     outvoted,
@@ -139,7 +139,7 @@ class RepairReport(msgspec.Struct, frozen=True):
         return done and whole and healed and not self.skipped and not self.unreachable
 
 
-class View(msgspec.Struct, frozen=True):
+class ReplicaView(msgspec.Struct, frozen=True):
     """The replicas of one table as they are at an epoch, none of them fenced above it."""
 
     metadata: ClusterMetadata
@@ -227,7 +227,7 @@ def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) ->
     return [[v for v in replicas if datacenter_of(v) == name] for name in sorted(set(map(datacenter_of, replicas)))]
 
 
-def look(cluster: Store, table: str, least_epoch: int = 0) -> View:
+def look(cluster: Store, table: str, least_epoch: int = 0) -> ReplicaView:
     """The replicas of a table now. Raises Rejected, StorageUnavailable for the ledger or a log that stays behind."""
     metadata = cluster.follower.wait_for_fence(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
     while True:
@@ -241,7 +241,7 @@ def look(cluster: Store, table: str, least_epoch: int = 0) -> View:
             continue
         files = [file for snapshot in snapshots.values() for file in snapshot.all_files.values()]
         lineage = cluster.ledger.lineage(found.table_id, files) if files else NO_LINEAGE
-        return View(metadata, found, tuple(ranges), tuple(moving), snapshots, failed, lineage)
+        return ReplicaView(metadata, found, tuple(ranges), tuple(moving), snapshots, failed, lineage)
 
 
 class _Run:
@@ -258,7 +258,7 @@ class _Run:
         self._version = 0
         self._done: dict[VolumeId, RepairedReplica] = {}
 
-    def repair(self, view: View) -> RepairReport:
+    def repair(self, view: ReplicaView) -> RepairReport:
         differing: set[int] = set()
         for _ in range(ROUNDS):
             compared = [compare(range_, view.snapshots, view.lineage) for range_ in view.ranges]
@@ -284,7 +284,10 @@ class _Run:
         )
 
     def _round(
-        self, view: View, copies: Mapping[VolumeId, Sequence[PartCopy]], extra: Mapping[VolumeId, Sequence[DataFile]]
+        self,
+        view: ReplicaView,
+        copies: Mapping[VolumeId, Sequence[PartCopy]],
+        extra: Mapping[VolumeId, Sequence[DataFile]],
     ) -> int:
         """Do what is planned on every replica; the highest fence that refused it, or 0."""
         volumes = sorted({*copies, *extra})
@@ -308,7 +311,7 @@ class _Run:
         return max(fences)
 
     def _bring(
-        self, view: View, volume: VolumeId, copies: Sequence[PartCopy], extra: int, version: int
+        self, view: ReplicaView, volume: VolumeId, copies: Sequence[PartCopy], extra: int, version: int
     ) -> tuple[RepairedReplica, int]:
         """Copy and commit what one replica lacks; what was done, and the fence that refused it or 0."""
         place, target = view.place(volume), address_of(view.metadata, view.table, volume)
@@ -343,7 +346,9 @@ class _Run:
         return done, 0
 
 
-def _healed_by_rows(cluster: Store, view: View, damaged: Sequence[DamagedFile], copier: Copier) -> list[DamagedFile]:
+def _healed_by_rows(
+    cluster: Store, view: ReplicaView, damaged: Sequence[DamagedFile], copier: Copier
+) -> list[DamagedFile]:
     """What becomes of the damaged copies for which no replica has the same file whole."""
     merges = cluster.ledger.merges(view.table.table_id)
     replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
@@ -360,17 +365,17 @@ def _healed_by_rows(cluster: Store, view: View, damaged: Sequence[DamagedFile], 
     ]
 
 
-def _remember(cluster: Store, view: View, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:
+def _remember(cluster: Store, view: ReplicaView, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:
     """Take away the notes of copies that are whole now, or that their replica has no more; note what stays damaged."""
     table_id = view.table.table_id
     bad = {(file.volume_id, file.path): file.damage for file in damaged if not file.healed}
     live = {
-        (volume, file.path): StoredFile(file, snapshot.address)
+        (volume, file.path): ExpectedFile(file, snapshot.address)
         for volume, snapshot in view.snapshots.items()
         for file in snapshot.all_files.values()
     }
     looked_at = {(file.volume_id, file.path) for file in damaged} | {
-        _key(StoredFile(file, view.snapshots[volume].address))
+        _key(ExpectedFile(file, view.snapshots[volume].address))
         for volume in view.snapshots
         for file in _of_ranges(view, volume)
     }
@@ -382,7 +387,7 @@ def _remember(cluster: Store, view: View, notes: Sequence[DamageNote], damaged: 
 
 
 def _heal(
-    view: View,
+    view: ReplicaView,
     check_bytes: bool,
     dry_run: bool,
     checkers: Workers | None,
@@ -393,7 +398,7 @@ def _heal(
     Copies that were `noted` are read in any case.
     """
     stored = {
-        volume: [StoredFile(file, snapshot.address) for file in _of_ranges(view, volume)]
+        volume: [ExpectedFile(file, snapshot.address) for file in _of_ranges(view, volume)]
         for volume, snapshot in view.snapshots.items()
     }
     found = _listed(view, stored)
@@ -408,7 +413,7 @@ def _heal(
     if everything:
         results = check_files(everything, checkers)
         checked = len(results)
-        by_name: dict[tuple[str, int], list[tuple[StoredFile, Checked]]] = defaultdict(list)
+        by_name: dict[tuple[str, int], list[tuple[ExpectedFile, Checked]]] = defaultdict(list)
         for one, result in zip(everything, results, strict=True):
             by_name[one.file.file_id, one.file.size].append((one, result))
             if result.damage:
@@ -431,7 +436,9 @@ def _heal(
     return damaged, checked
 
 
-def _listed(view: View, stored: Mapping[VolumeId, Sequence[StoredFile]]) -> dict[tuple[VolumeId, str], _Damage]:
+def _listed(
+    view: ReplicaView, stored: Mapping[VolumeId, Sequence[ExpectedFile]]
+) -> dict[tuple[VolumeId, str], _Damage]:
     """Live files that a listing of their replica does not show whole."""
 
     def attempt(volume: VolumeId) -> dict[str, str]:
@@ -451,14 +458,14 @@ def _listed(view: View, stored: Mapping[VolumeId, Sequence[StoredFile]]) -> dict
     }
 
 
-_Damage = tuple[StoredFile, str]
+_Damage = tuple[ExpectedFile, str]
 
 
-def _key(stored: StoredFile) -> tuple[VolumeId, str]:
+def _key(stored: ExpectedFile) -> tuple[VolumeId, str]:
     return stored.address.volume_id, stored.file.path
 
 
-def _of_ranges(view: View, volume: VolumeId) -> list[DataFile]:
+def _of_ranges(view: ReplicaView, volume: VolumeId) -> list[DataFile]:
     """The live files of a replica that have to do with the ranges that it is compared in."""
     files: dict[str, DataFile] = {}
     for range_ in view.ranges:

@@ -26,7 +26,7 @@ from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sealing import require_intact
 from epochlake.jobs.upkeep.comparing import Range
-from epochlake.jobs.upkeep.repair import View
+from epochlake.jobs.upkeep.repair import ReplicaView
 from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.placement.tokens import range_label
@@ -47,7 +47,7 @@ class Settled(msgspec.Struct, frozen=True):
         return any(meet((low, high), (merge.low, merge.high)) for merge in self.pending)
 
 
-def unsettled(cluster: Store, view: View) -> list[Merge]:
+def unsettled(cluster: Store, view: ReplicaView) -> list[Merge]:
     """Merged files of the table that no replica at rest has, and that nothing has replaced."""
     merges = cluster.ledger.merges(view.table.table_id)
     known = {file.origin for snapshot in view.snapshots.values() for file in snapshot.all_files.values()}
@@ -55,7 +55,7 @@ def unsettled(cluster: Store, view: View) -> list[Merge]:
     return [merge for merge in merges.values() if merge.file_id not in known]
 
 
-def settle(cluster: Store, view: View, *, dry_run: bool = False) -> Settled:
+def settle(cluster: Store, view: ReplicaView, *, dry_run: bool = False) -> Settled:
     """Finish or void what can be; with `dry_run` all is left pending. Raises StorageUnavailable for the ledger."""
     waiting = unsettled(cluster, view)
     if dry_run:
@@ -67,7 +67,7 @@ def settle(cluster: Store, view: View, *, dry_run: bool = False) -> Settled:
     return Settled(len(finished), len(voided), tuple(merge for merge in waiting if merge.file_id not in done))
 
 
-def _ranges_of(view: View, merge: Merge) -> list[Range] | None:
+def _ranges_of(view: ReplicaView, merge: Merge) -> list[Range] | None:
     """The ranges that a merged file is for, None unless all of them are at rest and all of their replicas answer."""
     ranges = [range_ for range_ in view.ranges if meet((range_.low, range_.high), (merge.low, merge.high))]
     if without((merge.low, merge.high), [(range_.low, range_.high) for range_ in ranges]):
@@ -77,12 +77,12 @@ def _ranges_of(view: View, merge: Merge) -> list[Range] | None:
     return ranges
 
 
-def _addresses(view: View, ranges: Sequence[Range]) -> list[ReplicaAddress]:
+def _addresses(view: ReplicaView, ranges: Sequence[Range]) -> list[ReplicaAddress]:
     volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
     return [address_of(view.metadata, view.table, volume) for volume in volumes]
 
 
-def _is_nowhere(view: View, merge: Merge) -> bool:
+def _is_nowhere(view: ReplicaView, merge: Merge) -> bool:
     """Whether no replica has the file and none can get it any more; fences the replicas to be sure."""
     ranges = _ranges_of(view, merge)
     if ranges is None:
@@ -98,7 +98,7 @@ def _is_nowhere(view: View, merge: Merge) -> bool:
     return not any(file.origin == merge.file_id for snapshot in snapshots for file in snapshot.all_files.values())
 
 
-def _finish(cluster: Store, view: View, merge: Merge) -> bool:
+def _finish(cluster: Store, view: ReplicaView, merge: Merge) -> bool:
     """Commit the file on the replicas from the bytes that lie there; whether at least one of them has it now."""
     ranges = _ranges_of(view, merge)
     if ranges is None or len({range_.replicas for range_ in ranges}) != 1:

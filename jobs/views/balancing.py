@@ -10,7 +10,7 @@ from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import RequestKind, RequestState
 from epochlake.metastore.planning.balancing import cluster_load
-from epochlake.placement.balancing.model import ClusterLoad, Plan, Policy
+from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Plan
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons, stay_reasons
 
@@ -69,7 +69,7 @@ def plan_balance(metadata: ClusterMetadata, streams_per_volume: int) -> BalanceP
     names = [node.name for node in nodes]
     if not len(load.replica_tablet):
         return BalancePlan(metadata.epoch, metadata.switches.balancing, (), (), ())
-    plan = plan_moves(load, Policy(streams_per_volume=streams_per_volume))
+    plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams_per_volume))
     reasons, reason_of = move_reasons(load, plan, names)
     held = np.where(load.replica_size > 1, load.replica_size, 0)  # the balancer takes an empty replica for a byte
     moves = []

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.administration.requests import subjects
+from epochlake.jobs.administration.topology_changes import subjects
 from epochlake.jobs.replicas.reachability import probe
 from epochlake.jobs.views.movements import plan_on_ring
 from epochlake.jobs.views.ways_out import ways_out
@@ -191,7 +191,7 @@ def _silent_parts(metadata: ClusterMetadata, request: TopologyRequest) -> list[s
     """
     operation = operation_of_request(metadata, request.request_id)
     if operation is not None:
-        parts = {volume for _, volume in change_of(metadata, operation).places}
+        parts = {volume for _, volume in change_of(metadata, operation).replica_keys}
     else:
         parts = {
             volume

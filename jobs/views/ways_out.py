@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from epochlake.jobs.administration.requests import NodeRemoval
+from epochlake.jobs.administration.topology_changes import NodeRemoval
 from epochlake.metastore.committing.changes import Call
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata

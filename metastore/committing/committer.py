@@ -23,7 +23,7 @@ from epochlake.metastore.committing.batches import Prepared
 from epochlake.metastore.committing.offers import Offers
 from epochlake.metastore.committing.outcomes import Outcomes, always, nothing_committed, timed_out
 from epochlake.metastore.committing.queue import CommitQueue, Meanwhile
-from epochlake.metastore.committing.submissions import Committed, Planner, Step, Submission
+from epochlake.metastore.committing.submissions import Committed, Planner, Submission, SubmissionStep
 from epochlake.metastore.errors import (
     CommitTimeout,
     CommitUnknown,
@@ -331,7 +331,7 @@ class Committer:
                 self._follower.log.append(prepared.entries)
             except AppendUncertain:
                 for submission in batch:
-                    submission.take(Step.LOSE_ANSWER)
+                    submission.take(SubmissionStep.LOSE_ANSWER)
                 raise
             self._follower.appended(prepared.entries, prepared.metadata)
         elif prepared.fails_what_others_may_append():
@@ -341,7 +341,7 @@ class Committer:
             return True
         # The log has moved on: what somebody had taken before this try, and has not appended, cannot land any more.
         for submission in batch:
-            submission.take(Step.MOVE_LOG)
+            submission.take(SubmissionStep.MOVE_LOG)
         if prepared.entries:
             prepared.settle()
             self._offers.answer(claims)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from epochlake.metastore.committing.queue import CommitQueue
-from epochlake.metastore.committing.submissions import Committed, Step, Submission
+from epochlake.metastore.committing.submissions import Committed, Submission, SubmissionStep
 from epochlake.metastore.errors import CoordinationUnavailable, LogUnreadable, Rejected
 from epochlake.metastore.log.entry import decode_event, words_in
 from epochlake.placement.decoding import decodable
@@ -79,7 +79,7 @@ class Offers:
                 if s.planned is not None and s.expect_epoch is None and not s.offered and s.deadline >= until
             ][:most]
             for submission in shown:
-                submission.take(Step.OFFER)
+                submission.take(SubmissionStep.OFFER)
         if not shown:
             return
         ticket = self._queue.offer(encode_proposals(shown))
@@ -87,7 +87,7 @@ class Offers:
             self._open.append(_Offer(ticket, shown, []))
             return
         for submission in shown:
-            submission.take(Step.KEEP)
+            submission.take(SubmissionStep.KEEP)
 
     def join(self, submission: Submission) -> None:
         """A request may come again while an offer of an earlier try can still be taken: then that offer is its own.
@@ -96,7 +96,7 @@ class Offers:
         """
         for offer in self._open:
             if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
-                submission.take(Step.OFFER)
+                submission.take(SubmissionStep.OFFER)
                 offer.joined.append(submission)
 
     def answered(self) -> list[tuple[Submission, int]]:
@@ -123,14 +123,14 @@ class Offers:
             for offer, step in steps:
                 for submission in offer:
                     submission.take(step)
-            self._open = [offer for offer, step in steps if step is Step.OFFER]
+            self._open = [offer for offer, step in steps if step is SubmissionStep.OFFER]
 
-    def _withdrawn(self, offer: _Offer) -> Step:
+    def _withdrawn(self, offer: _Offer) -> SubmissionStep:
         try:
-            return Step.KEEP if self._queue.withdraw(offer.ticket) else Step.LOSE_SIGHT
+            return SubmissionStep.KEEP if self._queue.withdraw(offer.ticket) else SubmissionStep.LOSE_SIGHT
         except CoordinationUnavailable as error:
             logger.debug("an offer is not taken back: %s", error)
-            return Step.OFFER
+            return SubmissionStep.OFFER
 
     def claim(self) -> list[list[Submission]]:
         """The proposals of processes that wait for the lock. To be called after the log was read: see outcomes.py."""

@@ -35,7 +35,7 @@ class Standing(Enum):
     OFFERED_AND_TAKEN = "both"
 
 
-class Step(Enum):
+class SubmissionStep(Enum):
     """What happens to a submission on its way."""
 
     OFFER = "it is shown to other processes, or its withdrawal is uncertain"
@@ -45,34 +45,34 @@ class Step(Enum):
     MOVE_LOG = "the log has moved on: what somebody had taken before cannot land any more"
 
 
-TRANSITIONS: dict[Standing, dict[Step, Standing]] = {
+TRANSITIONS: dict[Standing, dict[SubmissionStep, Standing]] = {
     Standing.OWN: {
-        Step.OFFER: Standing.OFFERED,
-        Step.KEEP: Standing.OWN,
-        Step.LOSE_SIGHT: Standing.TAKEN,
-        Step.LOSE_ANSWER: Standing.TAKEN,
-        Step.MOVE_LOG: Standing.OWN,
+        SubmissionStep.OFFER: Standing.OFFERED,
+        SubmissionStep.KEEP: Standing.OWN,
+        SubmissionStep.LOSE_SIGHT: Standing.TAKEN,
+        SubmissionStep.LOSE_ANSWER: Standing.TAKEN,
+        SubmissionStep.MOVE_LOG: Standing.OWN,
     },
     Standing.OFFERED: {
-        Step.OFFER: Standing.OFFERED,
-        Step.KEEP: Standing.OWN,
-        Step.LOSE_SIGHT: Standing.TAKEN,
-        Step.LOSE_ANSWER: Standing.OFFERED_AND_TAKEN,
-        Step.MOVE_LOG: Standing.OFFERED,
+        SubmissionStep.OFFER: Standing.OFFERED,
+        SubmissionStep.KEEP: Standing.OWN,
+        SubmissionStep.LOSE_SIGHT: Standing.TAKEN,
+        SubmissionStep.LOSE_ANSWER: Standing.OFFERED_AND_TAKEN,
+        SubmissionStep.MOVE_LOG: Standing.OFFERED,
     },
     Standing.TAKEN: {
-        Step.OFFER: Standing.OFFERED_AND_TAKEN,
-        Step.KEEP: Standing.TAKEN,
-        Step.LOSE_SIGHT: Standing.TAKEN,
-        Step.LOSE_ANSWER: Standing.TAKEN,
-        Step.MOVE_LOG: Standing.OWN,
+        SubmissionStep.OFFER: Standing.OFFERED_AND_TAKEN,
+        SubmissionStep.KEEP: Standing.TAKEN,
+        SubmissionStep.LOSE_SIGHT: Standing.TAKEN,
+        SubmissionStep.LOSE_ANSWER: Standing.TAKEN,
+        SubmissionStep.MOVE_LOG: Standing.OWN,
     },
     Standing.OFFERED_AND_TAKEN: {
-        Step.OFFER: Standing.OFFERED_AND_TAKEN,
-        Step.KEEP: Standing.TAKEN,
-        Step.LOSE_SIGHT: Standing.TAKEN,
-        Step.LOSE_ANSWER: Standing.OFFERED_AND_TAKEN,
-        Step.MOVE_LOG: Standing.OFFERED,
+        SubmissionStep.OFFER: Standing.OFFERED_AND_TAKEN,
+        SubmissionStep.KEEP: Standing.TAKEN,
+        SubmissionStep.LOSE_SIGHT: Standing.TAKEN,
+        SubmissionStep.LOSE_ANSWER: Standing.OFFERED_AND_TAKEN,
+        SubmissionStep.MOVE_LOG: Standing.OFFERED,
     },
 }
 """Where each step leads. A success can be told in every standing; a failure only in `OWN`."""
@@ -112,7 +112,7 @@ class Submission:
         _require_text(request_id=request_id, reason=reason, author=author, asked=asked)
         self.planned = _as_followers_see_it(what, asked) if isinstance(what, Event) else None
 
-    def take(self, step: Step) -> None:
+    def take(self, step: SubmissionStep) -> None:
         """Go where a step leads."""
         self.standing = TRANSITIONS[self.standing][step]
 

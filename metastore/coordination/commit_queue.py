@@ -15,7 +15,7 @@ from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination, Value
 from epochlake.metastore.coordination.head import HEAD, Head, decode_head, position_of_head, publish_head_soon
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.coordination.proposals import Batch, Proposals
+from epochlake.metastore.coordination.proposals import Proposals, PublishedBatch
 from epochlake.metastore.coordination.root import ROOT
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.entry import Position
@@ -56,7 +56,7 @@ class ZooKeeperQueue:
         self._coordination: Coordination | None = None
         self._lock: CommitLock | None = None
         self._proposals: Proposals | None = None
-        self._claimed: list[Batch] = []
+        self._claimed: list[PublishedBatch] = []
         self._head: Value | None = None
         self._has_offered = False
         self._news = threading.Event()
@@ -106,7 +106,7 @@ class ZooKeeperQueue:
     def withdraw(self, ticket: str) -> bool:
         """True: nobody has taken it nor will; False: it is gone. CoordinationUnavailable: no answer."""
         assert self._proposals is not None
-        return self._proposals.withdraw(Batch(ticket, b""), ANSWER_SECONDS)
+        return self._proposals.withdraw(PublishedBatch(ticket, b""), ANSWER_SECONDS)
 
     def claim(self) -> list[bytes]:
         self._claimed = []

@@ -38,7 +38,7 @@ PROPOSALS = "proposals"
 LARGEST_BATCH_BYTES = 900_000
 
 
-class Batch(msgspec.Struct, frozen=True):
+class PublishedBatch(msgspec.Struct, frozen=True):
     """A published batch: where it is, and the events in it (bytes that only the committer understands)."""
 
     path: str
@@ -58,7 +58,7 @@ class Proposals:
         """What others tell this process about its batches."""
         return self._answers
 
-    def publish(self, data: bytes, timeout: float | None = None) -> Batch | None:
+    def publish(self, data: bytes, timeout: float | None = None) -> PublishedBatch | None:
         """Offer a batch to whoever holds the lock.
 
         None when it is not published: it is too large, or there is no connection. When the answer is lost the
@@ -73,7 +73,7 @@ class Proposals:
             mailbox = self._answers.open(deadline - time.monotonic())
         except CoordinationUnavailable:
             return None
-        batch = Batch(f"{directory}/batch-{mailbox}-{uuid.uuid4().hex}", data)
+        batch = PublishedBatch(f"{directory}/batch-{mailbox}-{uuid.uuid4().hex}", data)
         self._own.add(batch.path)
         request = coordination.client.create_async(batch.path, data, ephemeral=True)
         try:
@@ -86,7 +86,7 @@ class Proposals:
             pass  # perhaps it is there: `withdraw` will tell
         return batch
 
-    def withdraw(self, batch: Batch, timeout: float | None = None) -> bool:
+    def withdraw(self, batch: PublishedBatch, timeout: float | None = None) -> bool:
         """Take an own batch back. True: nobody has proposed it on our behalf, and nobody will.
 
         False: it is not there any more; it was claimed, or it vanished with the session. The owner then looks its
@@ -101,16 +101,16 @@ class Proposals:
             return False
         return True
 
-    def answer(self, batch: Batch, epochs: dict[str, int]) -> None:
+    def answer(self, batch: PublishedBatch, epochs: dict[str, int]) -> None:
         """Tell the owner of a claimed batch at which epochs its requests were committed. Neither waits nor raises."""
         self._answers.send(batch.path, epochs)
 
-    def is_published(self, batch: Batch, timeout: float | None = None) -> bool:
+    def is_published(self, batch: PublishedBatch, timeout: float | None = None) -> bool:
         """Is an own batch still waiting? False: claimed, or gone with the session."""
         found = self._coordination.call("look for a batch", lambda client: client.exists_async(batch.path), timeout)
         return found is not None
 
-    def pending(self, timeout: float | None = None) -> list[Batch]:
+    def pending(self, timeout: float | None = None) -> list[PublishedBatch]:
         """The batches of the others, the oldest first. Two round trips, however many they are."""
         directory = self._coordination.path(PROPOSALS)
         deadline = time.monotonic() + (self._coordination.request_timeout if timeout is None else timeout)
@@ -118,11 +118,13 @@ class Proposals:
         others = [path for path in paths if path not in self._own]
         found = self._coordination.read_all(others, deadline - time.monotonic())
         batches = [
-            (answer[1].czxid, Batch(path, answer[0])) for path, answer in zip(others, found, strict=True) if answer
+            (answer[1].czxid, PublishedBatch(path, answer[0]))
+            for path, answer in zip(others, found, strict=True)
+            if answer
         ]
         return [batch for _, batch in sorted(batches, key=lambda pair: pair[0])]
 
-    def claim(self, batches: list[Batch], timeout: float | None = None) -> list[Batch]:
+    def claim(self, batches: list[PublishedBatch], timeout: float | None = None) -> list[PublishedBatch]:
         """Take batches over, to propose them: only those that are returned may be proposed, by this caller.
 
         One round trip for all. A batch is left out when somebody else has it, and also when the answer was lost, even

@@ -21,7 +21,7 @@ from epochlake.metastore.metadata.names import node_names, volume_names
 from epochlake.metastore.metadata.placements import Placement
 from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.consistency import majorities_meet
-from epochlake.placement.simulation.quorums import Counterexample, View, disjoint_in_history
+from epochlake.placement.simulation.quorums import Counterexample, RangeView, disjoint_in_history
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tokens import tablet_label
 
@@ -74,7 +74,7 @@ def _of_rings(versions: Sequence[ClusterMetadata]) -> Iterator[Finding]:
 
 
 def _told(found: Counterexample, names: Mapping[int, str]) -> str:
-    def view(one: View) -> str:
+    def view(one: RangeView) -> str:
         reads, writes = (", ".join(sorted(names[node] for node in nodes)) for nodes in (one.reads, one.writes))
         return f"reads of {reads}, writes to {writes}"
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 from epochlake.metastore.metadata.model import Node, NodeId, TableId, TabletKey, Transition, Volume, VolumeId
-from epochlake.placement.ring.placements import Assignment, Change, Placements
+from epochlake.placement.ring.placements import Assignment, AssignmentChange, Placements
 from epochlake.placement.ring.tokens import missing_from, with_starts
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import read_replicas, write_replicas, write_sets
@@ -155,8 +155,8 @@ class Moving(msgspec.Struct, frozen=True, eq=False):
     """
 
     both: bool
-    widening: Change
-    narrowing: Change
+    widening: AssignmentChange
+    narrowing: AssignmentChange
     started_epoch: int
 
 

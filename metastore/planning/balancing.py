@@ -26,7 +26,7 @@ from epochlake.metastore.metadata.model import (
     VolumeId,
 )
 from epochlake.metastore.metadata.rules import has_tags, kept_apart
-from epochlake.placement.balancing.model import ClusterLoad, Hold, Obstacle, Plan, Policy, Role
+from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Hold, Obstacle, Plan, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
 from epochlake.placement.balancing.rules import parted
@@ -172,7 +172,7 @@ def _planned_moves(
     load, rows = cluster_load(metadata, loads, set(kinds))
     if not len(load.replica_tablet):
         return [], []
-    plan = plan_moves(load, Policy(streams_per_volume=streams))
+    plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams))
     names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
     reasons, reason_of = move_reasons(load, plan, names)
     moves = []

@@ -18,7 +18,15 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
 from epochlake.metastore.planning.balancing import BEFORE_STREAMED, Loads
-from epochlake.placement.tablets.resizing import Colocation, Decision, Goal, Resize, TableSizes, colocations, decide
+from epochlake.placement.tablets.resizing import (
+    Colocation,
+    Goal,
+    Resize,
+    ResizeDecision,
+    TableSizes,
+    colocations,
+    decide,
+)
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import Kind
 
@@ -33,7 +41,7 @@ class ResizePlanned(msgspec.Struct, frozen=True):
     count: int
     bytes: float | None
     in_force: Resize
-    decision: Decision
+    decision: ResizeDecision
 
 
 def planned_resizes(metadata: ClusterMetadata, loads: Loads, settings: TabletSettings) -> list[ResizePlanned]:

@@ -15,7 +15,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs, volume_slices
 from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
-from epochlake.placement.ring.placements import Change
+from epochlake.placement.ring.placements import AssignmentChange
 from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.streaming import Streams, streams
@@ -72,7 +72,7 @@ class RingChange(msgspec.Struct, frozen=True):
         )
 
     @property
-    def places(self) -> frozenset[tuple[TableId, VolumeId]]:
+    def replica_keys(self) -> frozenset[tuple[TableId, VolumeId]]:
         """Replica tables that have anything to do with it."""
         return frozenset(
             (table_id, volume)
@@ -171,7 +171,7 @@ class _Volumes:
         )
 
 
-def _sides(volumes: _Volumes, change: Change) -> tuple[Sides, ...]:
+def _sides(volumes: _Volumes, change: AssignmentChange) -> tuple[Sides, ...]:
     found: dict[Sides, None] = {}
     rows = zip(*(column.tolist() for column in (change.starts, change.ends, change.before, change.after)), strict=True)
     for start, end, before, after in rows:
@@ -180,7 +180,7 @@ def _sides(volumes: _Volumes, change: Change) -> tuple[Sides, ...]:
     return tuple(found)
 
 
-def _gains(volumes: _Volumes, gained: Streams, change: Change) -> list[Gain]:
+def _gains(volumes: _Volumes, gained: Streams, change: AssignmentChange) -> list[Gain]:
     after_of = dict(zip(change.starts.tolist(), change.after.tolist(), strict=True))
     columns = (gained.starts, gained.ends, gained.targets, gained.givers, gained.sources)
     gains = []
@@ -193,7 +193,7 @@ def _gains(volumes: _Volumes, gained: Streams, change: Change) -> list[Gain]:
     return _joined([*gains, *_for_those_that_stay(volumes, change)])
 
 
-def _for_those_that_stay(volumes: _Volumes, change: Change) -> Iterator[Gain]:
+def _for_those_that_stay(volumes: _Volumes, change: AssignmentChange) -> Iterator[Gain]:
     fewer = np.flatnonzero((change.after >= 0).sum(axis=1) < (change.before >= 0).sum(axis=1))
     columns = (change.starts, change.ends, change.before, change.after)
     for start, end, before, after in zip(*(column[fewer].tolist() for column in columns), strict=True):

@@ -63,7 +63,7 @@ class Obstacle(IntEnum):
     PLACEMENT_RULE = 7
 
 
-class Policy(msgspec.Struct, frozen=True):
+class BalancingPolicy(msgspec.Struct, frozen=True):
     """What counts as balanced, and how much may run at once.
 
     `bytes_tolerance`: the spread of utilisation between nodes, relative, that is left alone; half of it is what one

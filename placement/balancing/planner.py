@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 from epochlake.placement.balancing.model import (
+    BalancingPolicy,
     Bools,
     Cause,
     ClusterLoad,
@@ -18,7 +19,6 @@ from epochlake.placement.balancing.model import (
     Ints,
     Obstacle,
     Plan,
-    Policy,
     Role,
 )
 from epochlake.placement.balancing.placing import place
@@ -36,19 +36,19 @@ _MOST_STEPS = 2_000
 _CLOSE = 0.002
 
 
-def plan_moves(load: ClusterLoad, policy: Policy | None = None) -> Plan:
+def plan_moves(load: ClusterLoad, policy: BalancingPolicy | None = None) -> Plan:
     """The plan for `load` under `policy`. Deterministic; empty when nothing is out of balance.
 
     Bytes relative to capacity come first, then numbers, then tables and volumes; draining nodes before all. Racks are
     never loosened. Source: seed 000, "Load balancing".
     """
-    policy = policy or Policy()
+    policy = policy or BalancingPolicy()
     if load.table_nodes is None or load.table_nodes.all():
         return _assemble(load, _decided(load, policy), policy)
     return _assemble(load, _decided_by_rules(load, policy), policy)
 
 
-class _Decision(msgspec.Struct, frozen=True, eq=False):
+class _Target(msgspec.Struct, frozen=True, eq=False):
     """Where replicas are to be (R,) and why; what stays, (replica or -1, node, `Obstacle`); shares (N,)."""
 
     final: Ints
@@ -58,7 +58,7 @@ class _Decision(msgspec.Struct, frozen=True, eq=False):
     share_count: Floats
 
 
-def _decided(load: ClusterLoad, policy: Policy) -> _Decision:
+def _decided(load: ClusterLoad, policy: BalancingPolicy) -> _Target:
     final = load.replica_volume.astype(np.int64)
     cause = np.zeros(len(final), np.int8)
     share_bytes, share_count = np.zeros(len(load.node_rack)), np.zeros(len(load.node_rack))
@@ -68,10 +68,10 @@ def _decided(load: ClusterLoad, policy: Policy) -> _Decision:
         share = _even_datacenter(load, state, final, cause, policy)
         share_bytes[state.nodes], share_count[state.nodes] = share.bytes, share.count
         stays.append(_what_stays(load, state, share, policy))
-    return _Decision(final, cause, _joined(stays), share_bytes, share_count)
+    return _Target(final, cause, _joined(stays), share_bytes, share_count)
 
 
-def _decided_by_rules(load: ClusterLoad, policy: Policy) -> _Decision:
+def _decided_by_rules(load: ClusterLoad, policy: BalancingPolicy) -> _Target:
     """Part by part. Shares are those of the last one, which knows where all the others are."""
     final = load.replica_volume.astype(np.int64)
     cause = np.zeros(len(final), np.int8)
@@ -91,7 +91,7 @@ def _decided_by_rules(load: ClusterLoad, policy: Policy) -> _Decision:
         return _decided(msgspec.structs.replace(load, table_nodes=None), policy)
     about_nodes = decision.stays[0] < 0
     stays.append((decision.stays[0][about_nodes], decision.stays[1][about_nodes], decision.stays[2][about_nodes]))
-    return _Decision(final, cause, _joined(stays), decision.share_bytes, decision.share_count)
+    return _Target(final, cause, _joined(stays), decision.share_bytes, decision.share_count)
 
 
 def _joined(stays: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
@@ -101,7 +101,9 @@ def _joined(stays: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
     return replica, node, why
 
 
-def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.ndarray, policy: Policy) -> Shares:
+def _even_datacenter(
+    load: ClusterLoad, state: State, final: Ints, cause: np.ndarray, policy: BalancingPolicy
+) -> Shares:
     """Bring one datacenter to balance, nodes and then volumes, until neither changes any more.
 
     `final` and `cause` (R of the whole cluster) are filled: the volume of each replica, and why it moves.
@@ -119,7 +121,7 @@ def _even_datacenter(load: ClusterLoad, state: State, final: Ints, cause: np.nda
     return share
 
 
-def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Policy) -> bool:
+def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: BalancingPolicy) -> bool:
     """Bring `state.node` to balance, note the cause of each replica's last move; whether anything moved."""
     score = _score(state, share, policy)
     changed = False
@@ -144,7 +146,7 @@ def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Policy)
     return changed
 
 
-def _score(state: State, share: Shares, policy: Policy) -> tuple[float, float, float]:
+def _score(state: State, share: Shares, policy: BalancingPolicy) -> tuple[float, float, float]:
     """How bad it is, most important first: replicas to drain, bytes out of tolerance, numbers out of tolerance."""
     active = state.active
     waiting = float((state.free & state.draining[state.node]).sum()) if state.draining.any() else 0.0
@@ -167,7 +169,7 @@ def _better(new: tuple[float, float, float], old: tuple[float, float, float]) ->
     return False
 
 
-def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) -> int:
+def _relieve(state: State, share: Shares, causes: np.ndarray, policy: BalancingPolicy) -> int:
     """One pass in bulk: what draining and overloaded nodes shed, where it goes. How many replicas moved."""
     bytes_now, count_now, active = state.bytes_per_node, state.count_per_node, state.active
     draining = bool((state.free & state.draining[state.node]).any()) if state.draining.any() else False
@@ -193,7 +195,7 @@ def _relieve(state: State, share: Shares, causes: np.ndarray, policy: Policy) ->
     return len(rows)
 
 
-def _overloaded(bytes_now: np.ndarray, share: Shares, active: Bools, draining: bool, policy: Policy) -> Bools:
+def _overloaded(bytes_now: np.ndarray, share: Shares, active: Bools, draining: bool, policy: BalancingPolicy) -> Bools:
     """Nodes that shed bytes, (N,): none inside the tolerance; else those that are over, except by next to nothing."""
     off = np.where(active, bytes_now - share.bytes, 0.0)
     band = share.bytes * policy.bytes_tolerance / 2
@@ -252,7 +254,7 @@ def _even_volumes(
     final: Ints,
     cause: np.ndarray,
     causes: np.ndarray,
-    policy: Policy,
+    policy: BalancingPolicy,
 ) -> bool:
     """Choose the volumes of what moved since `begin` (R,) and even out those of each node; whether any changed."""
     order = np.argsort(load.volume_node, kind="stable")
@@ -315,7 +317,7 @@ def _keep_volumes_even(
     )
 
 
-def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) -> tuple[Ints, Ints, Ints]:
+def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: BalancingPolicy) -> tuple[Ints, Ints, Ints]:
     """Rows about what does not move: (replica or -1, node, `Obstacle`)."""
     hold = load.tablet_hold[load.replica_tablet[state.rows]]
     why_held = np.where(hold == Hold.IN_TRANSITION, Obstacle.IN_TRANSITION, Obstacle.PENDING_REQUEST)
@@ -341,7 +343,7 @@ def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: Policy) 
     return replica, state.nodes[node], why
 
 
-def _assemble(load: ClusterLoad, decision: _Decision, policy: Policy) -> Plan:
+def _assemble(load: ClusterLoad, decision: _Target, policy: BalancingPolicy) -> Plan:
     final, cause = decision.final, decision.cause
     moved = np.flatnonzero(final != load.replica_volume)
     # What leaves draining nodes first, also where balancing has chosen another place for it since: whoever drains takes

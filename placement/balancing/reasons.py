@@ -30,7 +30,7 @@ _STAYS = {
 }
 
 
-class Standing:
+class NodeShares:
     """Where the nodes stand before the plan, in percent of their shares, (N,)."""
 
     def __init__(self, load: ClusterLoad, plan: Plan) -> None:
@@ -46,7 +46,7 @@ def _percent(held: Floats, share: Floats) -> Floats:
 
 def move_reasons(load: ClusterLoad, plan: Plan, names: Sequence[object]) -> tuple[list[str], Ints]:
     """The different reasons of the moves of a plan, and which one each move (M,) has. `names` (N,): of the nodes."""
-    standing = Standing(load, plan)
+    standing = NodeShares(load, plan)
     source, target = load.volume_node[plan.source].astype(np.int64), load.volume_node[plan.target].astype(np.int64)
     nodes = len(load.node_rack)
     codes, which = np.unique((plan.cause.astype(np.int64) * nodes + source) * nodes + target, return_inverse=True)
@@ -55,7 +55,7 @@ def move_reasons(load: ClusterLoad, plan: Plan, names: Sequence[object]) -> tupl
     return [_move_reason(Cause(c), a, b, standing, names) for c, a, b in pairs], which
 
 
-def _move_reason(cause: Cause, source: int, target: int, standing: Standing, names: Sequence[object]) -> str:
+def _move_reason(cause: Cause, source: int, target: int, standing: NodeShares, names: Sequence[object]) -> str:
     by_bytes = f"node {names[target]} holds {standing.bytes[target]:.1f} % of its share of bytes"
     match cause:
         case Cause.DRAIN:
@@ -79,7 +79,7 @@ def _move_reason(cause: Cause, source: int, target: int, standing: Standing, nam
 
 def stay_reasons(load: ClusterLoad, plan: Plan, names: Sequence[object]) -> tuple[list[str], Ints]:
     """The different reasons why something stays, and which one each row (S,) has."""
-    standing = Standing(load, plan)
+    standing = NodeShares(load, plan)
     nodes = len(load.node_rack)
     codes, which = np.unique(plan.stay_why.astype(np.int64) * nodes + plan.stay_node, return_inverse=True)
     texts = []

@@ -9,7 +9,7 @@ spreads its table best.
 from __future__ import annotations
 
 import numpy as np
-from epochlake.placement.balancing.model import Bools, Cause, Floats, Ints, Policy
+from epochlake.placement.balancing.model import BalancingPolicy, Bools, Cause, Floats, Ints
 from epochlake.placement.balancing.state import Shares, State
 
 _MOST_CANDIDATES = 4_000
@@ -20,7 +20,7 @@ STARVED = 5.0
 _WORTH_EXCHANGE = 0.1
 
 
-def refine(state: State, shares: Shares, policy: Policy, most_steps: int) -> list[tuple[int, int, Cause]]:
+def refine(state: State, shares: Shares, policy: BalancingPolicy, most_steps: int) -> list[tuple[int, int, Cause]]:
     """Change `state.node` by single moves; the moves in order (row, node, cause), at most about `most_steps`."""
     work = _Work(state, shares, policy)
     steps: list[tuple[int, int, Cause]] = []
@@ -87,7 +87,7 @@ def _heights(state: State, shares: Shares) -> Floats:
 class _Work:
     """The sums that a step changes, kept up to date."""
 
-    def __init__(self, state: State, shares: Shares, policy: Policy) -> None:
+    def __init__(self, state: State, shares: Shares, policy: BalancingPolicy) -> None:
         self.state = state
         self.off = np.where(state.active, state.bytes_per_node - shares.bytes, 0.0)
         self.count_off = np.where(state.active, state.count_per_node - shares.count, 0.0)

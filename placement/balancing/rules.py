@@ -40,7 +40,7 @@ def parted(held: Ints, rack: Ints, usable: Bools, pairs: Sequence[tuple[int, Seq
     return allowed
 
 
-class Part(msgspec.Struct, frozen=True, eq=False):
+class SubCluster(msgspec.Struct, frozen=True, eq=False):
     """A cluster to plan by itself. `rows`: which replicas of the whole its replicas are; `own` (R,): which of them are
     planned here; `forbidden` (N,): nodes that drain because of a rule only.
     """
@@ -51,7 +51,7 @@ class Part(msgspec.Struct, frozen=True, eq=False):
     forbidden: Bools
 
 
-def parts(load: ClusterLoad, placed: Ints) -> Iterator[Part]:
+def parts(load: ClusterLoad, placed: Ints) -> Iterator[SubCluster]:
     """The parts of a cluster with rules, in the order in which they are to be planned.
 
     `placed` (R,): the volume of each replica now; what is planned for one part is to be in it before the next is taken.
@@ -66,7 +66,7 @@ def parts(load: ClusterLoad, placed: Ints) -> Iterator[Part]:
         yield _part(load, placed, group_of_tablet == number, masks[number], others)
 
 
-def _part(load: ClusterLoad, placed: Ints, of_group: Bools, allowed: Bools, others: Bools) -> Part:
+def _part(load: ClusterLoad, placed: Ints, of_group: Bools, allowed: Bools, others: Bools) -> SubCluster:
     """The group's replicas, wherever they are, and those of other groups on the nodes `others`."""
     mine = of_group[load.replica_tablet]
     beside = others & (load.node_role == Role.ACTIVE)
@@ -81,4 +81,4 @@ def _part(load: ClusterLoad, placed: Ints, of_group: Bools, allowed: Bools, othe
         replica_size=load.replica_size[rows],
         table_nodes=None,
     )
-    return Part(part, rows, mine[rows], forbidden)
+    return SubCluster(part, rows, mine[rows], forbidden)

@@ -8,7 +8,7 @@ are. Without that bar a cluster would move bytes for ever to even out what no re
 from __future__ import annotations
 
 import numpy as np
-from epochlake.placement.balancing.model import Floats, Ints, Policy
+from epochlake.placement.balancing.model import BalancingPolicy, Floats, Ints
 from epochlake.placement.balancing.refining import allowed
 from epochlake.placement.balancing.state import Shares, State
 
@@ -17,7 +17,7 @@ _GOAL = 1.15
 _PAIRS = 12
 
 
-def spread_tables(state: State, shares: Shares, policy: Policy, most_steps: int) -> Ints:
+def spread_tables(state: State, shares: Shares, policy: BalancingPolicy, most_steps: int) -> Ints:
     """Spread what is clearly concentrated, in `state`; the rows that moved."""
     fair, grid = _fair(state, shares), _grid(state)
     worst = _concentration(grid, fair)
@@ -66,7 +66,7 @@ def _concentration(grid: Floats, fair: Floats) -> Floats:
 
 
 def _exchange(
-    state: State, shares: Shares, policy: Policy, table: int, height: Floats, on_node: list[Ints]
+    state: State, shares: Shares, policy: BalancingPolicy, table: int, height: Floats, on_node: list[Ints]
 ) -> list[tuple[int, int]]:
     """A replica of `table` from a node with much of it, and one of about its size that comes back."""
     active = np.flatnonzero(state.active)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.placement.balancing.model import ClusterLoad, Hold, Ints, Plan, Policy, Role
+from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Hold, Ints, Plan, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons, stay_reasons
 from epochlake.placement.errors import InvalidRequest
@@ -48,7 +48,7 @@ def plan_schema(table_id: pa.DataType) -> pa.Schema:
     )
 
 
-def plan_table(catalog: Catalog, replicas: pa.Table, policy: Policy) -> pa.Table:
+def plan_table(catalog: Catalog, replicas: pa.Table, policy: BalancingPolicy) -> pa.Table:
     """The plan, see `plan_schema`, for `replicas` (table_id, tablet, volume_id, bytes), one row each."""
     names = pc.unique(replicas["table_id"]).sort()
     replicas = _with_arrivals(catalog, replicas)

@@ -11,10 +11,10 @@ import heapq
 from collections.abc import Callable
 
 import numpy as np
-from epochlake.placement.balancing.model import Bools, Floats, Ints, Policy
+from epochlake.placement.balancing.model import BalancingPolicy, Bools, Floats, Ints
 
 
-def settle(size: Floats, volume: Ints, capacity: Floats, free: Bools, policy: Policy) -> Ints:
+def settle(size: Floats, volume: Ints, capacity: Floats, free: Bools, policy: BalancingPolicy) -> Ints:
     """The volume of each replica of a node, (n,), of those with `capacity` (V,).
 
     `volume` (n,): where it is now, -1 for one that arrives. `free` (n,): may be moved between volumes.
@@ -68,7 +68,7 @@ def _even_numbers(size: Floats, volume: Ints, capacity: Floats, quota: Floats, f
         volume[mine[np.argmin(np.abs(size[mine] - wish))]] = target
 
 
-def _even_bytes(size: Floats, volume: Ints, capacity: Floats, free: Bools, policy: Policy) -> None:
+def _even_bytes(size: Floats, volume: Ints, capacity: Floats, free: Bools, policy: BalancingPolicy) -> None:
     """Exchange replicas of the fullest and the emptiest volume while they differ by more than a tablet."""
     if len(size) == 0:
         return

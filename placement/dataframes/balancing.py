@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.placement.balancing.model import Policy
+from epochlake.placement.balancing.model import BalancingPolicy
 from epochlake.placement.balancing.tables import Catalog, plan_schema, plan_table
 from epochlake.placement.dataframes.frames import frame_of, schema_of
 from epochlake.placement.errors import InvalidRequest
@@ -33,7 +33,7 @@ def balance(
     sizes: DataFrame | None = None,
     in_flight: DataFrame | None = None,
     pending: DataFrame | None = None,
-    policy: Policy | None = None,
+    policy: BalancingPolicy | None = None,
     excluded: DataFrame | None = None,
 ) -> DataFrame:
     """The plan of a cluster: what moves in which wave and why, and what does not move and why.
@@ -52,7 +52,7 @@ def balance(
     """
     replicas = _replicas(tablets, sizes)
     catalog = _catalog(nodes, volumes, in_flight, pending, excluded)
-    plan = plan_table(catalog, replicas.toArrow(), policy or Policy())
+    plan = plan_table(catalog, replicas.toArrow(), policy or BalancingPolicy())
     return frame_of(tablets.sparkSession, plan)
 
 
@@ -63,7 +63,7 @@ def balance_in_parallel(
     sizes: DataFrame | None = None,
     in_flight: DataFrame | None = None,
     pending: DataFrame | None = None,
-    policy: Policy | None = None,
+    policy: BalancingPolicy | None = None,
     excluded: DataFrame | None = None,
 ) -> DataFrame:
     """As `balance`, with one task for each part of the cluster that can be planned by itself.
@@ -79,10 +79,10 @@ def balance_in_parallel(
     table_id = to_arrow_type(replicas.schema["table_id"].dataType)
     schema = schema_of(plan_schema(table_id))
     grouped = replicas.join(F.broadcast(lookup), "volume_id").groupBy("part")
-    return grouped.applyInArrow(_plan_part(catalog, part_of_volume, policy or Policy()), schema)
+    return grouped.applyInArrow(_plan_part(catalog, part_of_volume, policy or BalancingPolicy()), schema)
 
 
-def _plan_part(catalog: Catalog, part_of_volume: pa.Table, policy: Policy) -> Callable[[pa.Table], pa.Table]:
+def _plan_part(catalog: Catalog, part_of_volume: pa.Table, policy: BalancingPolicy) -> Callable[[pa.Table], pa.Table]:
     def plan(replicas: pa.Table) -> pa.Table:
         part = replicas["part"][0]
         ids = part_of_volume.filter(pc.equal(part_of_volume["part"], part))["volume_id"]

@@ -17,7 +17,7 @@ from epochlake.placement.ring.placements import Assignment, Placements
 from epochlake.placement.ring.slices import slice_placements, slices_of
 from epochlake.placement.ring.state import Operation
 from epochlake.placement.ring.strategies import Replication
-from epochlake.placement.ring.tokens import Place, Ring, ring_of
+from epochlake.placement.ring.tokens import Location, Ring, ring_of
 from pyspark.sql import DataFrame
 
 NODE_COLUMNS = ("node_id", "datacenter", "rack")
@@ -93,7 +93,7 @@ def _ring(nodes: DataFrame, tokens: DataFrame) -> Ring:
                 f"{', '.join(frame.columns)}."
             )
     standing = nodes.select(*NODE_COLUMNS).toArrow().to_pylist()
-    places = {row["node_id"]: Place(row["datacenter"], row["rack"]) for row in standing}
+    places = {row["node_id"]: Location(row["datacenter"], row["rack"]) for row in standing}
     table = tokens.select(*TOKEN_COLUMNS).toArrow().sort_by("node_id")
     owners, values = (table[column].to_numpy() for column in TOKEN_COLUMNS)
     known, first = np.unique(owners, return_index=True)

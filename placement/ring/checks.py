@@ -12,7 +12,7 @@ import numpy as np
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
 from epochlake.placement.ring.locks import NOTHING, first_conflict
-from epochlake.placement.ring.placements import Assignment, Change, applied_to_reads, calculated, same
+from epochlake.placement.ring.placements import Assignment, AssignmentChange, applied_to_reads, calculated, same
 from epochlake.placement.ring.state import NodeState, Operation, OperationKind, RingNode, RingState
 from epochlake.placement.ring.steps import reads_at_rest, settled_tokens, tokens_after
 from epochlake.placement.ring.strategies import SIMPLE, Replication
@@ -239,7 +239,7 @@ def depends_on(operation: Operation, node_id: int) -> bool:
     return False
 
 
-def _new_nodes(change: Change) -> set[int]:
+def _new_nodes(change: AssignmentChange) -> set[int]:
     if not len(change.starts) or not change.after.shape[1]:
         return set()
     new = ~(change.after[:, :, None] == change.before[:, None, :]).any(axis=2) & (change.after >= 0)

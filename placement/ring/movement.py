@@ -15,7 +15,7 @@ from epochlake.placement.ring.placements import (
     NO_DELTA,
     NO_TOKENS,
     Assignment,
-    Change,
+    AssignmentChange,
     Delta,
     narrowed,
     on_grid,
@@ -48,9 +48,9 @@ def movement(old: Assignment, new: Assignment) -> Movement:
     both = united(before, after)
     return Movement(
         prepare=Delta(split, NO_CHANGE, NO_CHANGE, NO_TOKENS),
-        start=Delta(NO_TOKENS, NO_CHANGE, Change(starts, ends, before, both), NO_TOKENS),
-        mid=Delta(NO_TOKENS, Change(starts, ends, before, after), NO_CHANGE, NO_TOKENS),
-        finish=Delta(NO_TOKENS, NO_CHANGE, Change(starts, ends, both, after), merge),
+        start=Delta(NO_TOKENS, NO_CHANGE, AssignmentChange(starts, ends, before, both), NO_TOKENS),
+        mid=Delta(NO_TOKENS, AssignmentChange(starts, ends, before, after), NO_CHANGE, NO_TOKENS),
+        finish=Delta(NO_TOKENS, NO_CHANGE, AssignmentChange(starts, ends, both, after), merge),
         locks=_locked(old, new, changed),
     )
 
@@ -69,7 +69,7 @@ def refilling(old: Assignment, node_id: int) -> Movement:
     """
     rows = np.flatnonzero((old.replicas == node_id).any(axis=1))
     starts, ends, whole = old.starts[rows], old.ends[rows], narrowed(old.replicas[rows])
-    without = Change(starts, ends, whole, without_node(whole, node_id))
+    without = AssignmentChange(starts, ends, whole, without_node(whole, node_id))
     return Movement(
         prepare=NO_DELTA,
         start=Delta(NO_TOKENS, without, NO_CHANGE, NO_TOKENS),
@@ -79,16 +79,20 @@ def refilling(old: Assignment, node_id: int) -> Movement:
     )
 
 
-def _compared(old: Assignment, new: Assignment) -> tuple[Tokens, Tokens, Change]:
+def _compared(old: Assignment, new: Assignment) -> tuple[Tokens, Tokens, AssignmentChange]:
     """Starts that come, starts that go, and the ranges of the finer of both covers whose replicas differ."""
     split, merge = missing_from(new.starts, old.starts), missing_from(old.starts, new.starts)
     grid = with_starts(old.starts, split)
     before, after = on_grid(old, grid), on_grid(new, grid)
     rows = np.flatnonzero(~same_sets(before, after))
-    return split, merge, Change(grid[rows], ends_of(grid)[rows], narrowed(before[rows]), narrowed(after[rows]))
+    return (
+        split,
+        merge,
+        AssignmentChange(grid[rows], ends_of(grid)[rows], narrowed(before[rows]), narrowed(after[rows])),
+    )
 
 
-def _locked(old: Assignment, new: Assignment, changed: Change) -> Ranges:
+def _locked(old: Assignment, new: Assignment, changed: AssignmentChange) -> Ranges:
     """Changed ranges; ranges that are split, with their pieces; ranges that are merged, with theirs."""
     starts, ends = [changed.starts], [changed.ends]
     grid = with_starts(old.starts, missing_from(new.starts, old.starts))

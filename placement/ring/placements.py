@@ -44,7 +44,7 @@ class Placements(msgspec.Struct, frozen=True, eq=False):
     writes: Assignment
 
 
-class Change(msgspec.Struct, frozen=True, eq=False):
+class AssignmentChange(msgspec.Struct, frozen=True, eq=False):
     """New replicas for some ranges: `starts`, `ends` (k), `before` and `after` (k, width) padded with -1."""
 
     starts: Tokens
@@ -57,13 +57,13 @@ class Delta(msgspec.Struct, frozen=True, eq=False):
     """One step: starts to insert, then changes of reads and of writes, then starts to take out."""
 
     split: Tokens
-    reads: Change
-    writes: Change
+    reads: AssignmentChange
+    writes: AssignmentChange
     merge: Tokens
 
 
 NO_TOKENS: Tokens = np.empty(0, dtype=np.int64)
-NO_CHANGE = Change(NO_TOKENS, NO_TOKENS, np.empty((0, 0), dtype=np.int32), np.empty((0, 0), dtype=np.int32))
+NO_CHANGE = AssignmentChange(NO_TOKENS, NO_TOKENS, np.empty((0, 0), dtype=np.int32), np.empty((0, 0), dtype=np.int32))
 NO_DELTA = Delta(NO_TOKENS, NO_CHANGE, NO_CHANGE, NO_TOKENS)
 
 
@@ -102,8 +102,8 @@ def inverse(delta: Delta) -> Delta:
     return Delta(delta.merge, reads, writes, delta.split)
 
 
-def turned(change: Change) -> Change:
-    return Change(change.starts, change.ends, change.after, change.before)
+def turned(change: AssignmentChange) -> AssignmentChange:
+    return AssignmentChange(change.starts, change.ends, change.after, change.before)
 
 
 def same(left: Assignment, right: Assignment) -> bool:
@@ -165,7 +165,7 @@ def _closed_up(replicas: NodeIds) -> NodeIds:
     return narrowed(replicas[np.arange(len(replicas))[:, None], order])
 
 
-def _applied(assignment: Assignment, split: Tokens, change: Change, merge: Tokens) -> Assignment:
+def _applied(assignment: Assignment, split: Tokens, change: AssignmentChange, merge: Tokens) -> Assignment:
     if not (len(split) or len(change.starts) or len(merge)):
         return assignment
     return _merged(_changed(_split(assignment, split), change), merge)
@@ -182,7 +182,7 @@ def _split(assignment: Assignment, tokens: Tokens) -> Assignment:
     return Assignment(starts, on_grid(assignment, starts))
 
 
-def _changed(assignment: Assignment, change: Change) -> Assignment:
+def _changed(assignment: Assignment, change: AssignmentChange) -> Assignment:
     if not len(change.starts):
         return assignment
     count = len(assignment.starts)

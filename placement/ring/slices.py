@@ -13,7 +13,15 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-from epochlake.placement.ring.placements import Assignment, Change, Delta, Placements, applied, calculated, settled
+from epochlake.placement.ring.placements import (
+    Assignment,
+    AssignmentChange,
+    Delta,
+    Placements,
+    applied,
+    calculated,
+    settled,
+)
 from epochlake.placement.ring.state import Operation
 from epochlake.placement.ring.strategies import SIMPLE, Replication, walked_positions
 from epochlake.placement.ring.tokens import MIN_TOKEN, NodeIds, Ring
@@ -110,9 +118,9 @@ def _within(delta: Delta, low: int, high: int) -> Delta:
     )
 
 
-def _change_within(change: Change, low: int, high: int) -> Change:
+def _change_within(change: AssignmentChange, low: int, high: int) -> AssignmentChange:
     mine = _inside(change.starts, low, high)
-    return Change(change.starts[mine], change.ends[mine], change.before[mine], change.after[mine])
+    return AssignmentChange(change.starts[mine], change.ends[mine], change.before[mine], change.after[mine])
 
 
 def _inside(starts: NDArray[np.int64], low: int, high: int) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ import msgspec
 from epochlake.placement.ring.locks import Ranges
 from epochlake.placement.ring.placements import Delta, Placements, calculated, settled
 from epochlake.placement.ring.strategies import Replication
-from epochlake.placement.ring.tokens import Place, Ring, ring_of
+from epochlake.placement.ring.tokens import Location, Ring, ring_of
 
 
 class NodeState(StrEnum):
@@ -132,7 +132,7 @@ class RingState(msgspec.Struct, frozen=True, eq=False):
 
     def ring_with(self, tokens: Mapping[int, Iterable[int]]) -> Ring:
         """The ring of this state's nodes with other tokens."""
-        places = {node: Place(self.nodes[node].datacenter, self.nodes[node].rack) for node in tokens}
+        places = {node: Location(self.nodes[node].datacenter, self.nodes[node].rack) for node in tokens}
         return ring_of(tokens, places)
 
 

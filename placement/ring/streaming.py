@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from epochlake.placement.ring.placements import Change
+from epochlake.placement.ring.placements import AssignmentChange
 from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.tokens import NodeIds, Tokens
@@ -47,7 +47,7 @@ def lengths(starts: Tokens, ends: Tokens) -> np.ndarray:
     return np.where(counts == 0, RING_SIZE, counts)
 
 
-def _streams(change: Change) -> Streams:
+def _streams(change: AssignmentChange) -> Streams:
     """The k-th node that comes takes over from the k-th that goes, in the order in which the replicas are listed."""
     before, after = change.before, change.after
     comes = ~(after[:, :, None] == before[:, None, :]).any(axis=2) & (after >= 0)

@@ -22,7 +22,7 @@ Tokens = NDArray[np.int64]
 NodeIds = NDArray[np.int32]
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class Location(msgspec.Struct, frozen=True, order=True):
     """Where a node stands. A rack is the pair: `r1` of one datacenter is not `r1` of another."""
 
     datacenter: str
@@ -49,7 +49,7 @@ class Ring(msgspec.Struct, frozen=True, eq=False):
         return starts_of(self.tokens)
 
 
-def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Place]) -> Ring:
+def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Location]) -> Ring:
     """The ring in which each node owns the given tokens; nodes without tokens are left out.
 
     Raises `InvalidRequest` when a token has two owners or is no signed 64-bit number.

@@ -49,7 +49,7 @@ class Pool:
         return self._known.setdefault(wanted, wanted)
 
 
-class Change:
+class ModelOperation:
     """An operation: whose tokens become what, and how many of its four steps are done.
 
     `given_up` are the replicas that it would have led to, once it is on its way back; None where it changed none.
@@ -76,7 +76,7 @@ class Model:
         self.places = places
         self.tokens = _with(tokens, {})
         self.factors = factors
-        self.changes: dict[str, Change] = {}
+        self.changes: dict[str, ModelOperation] = {}
         self._pool = pool or Pool()
         self._bounds: list[int] | None = None
         self._covers: dict[Names, Cover] = {}
@@ -86,7 +86,7 @@ class Model:
 
     def prepare(self, name: str, tokens: Owners) -> None:
         """`tokens`: what the nodes that take part own afterwards, nothing for those that go."""
-        self.changes[name] = Change(tokens, at_once=not self.tokens)
+        self.changes[name] = ModelOperation(tokens, at_once=not self.tokens)
         self._cut_anew()
 
     def advance(self, name: str) -> None:

@@ -31,7 +31,7 @@ _KEYSPACE = "simulated"
 _RACKS = 3
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class SimulationSettings(msgspec.Struct, frozen=True):
     """`operations` at once, replicas (in each datacenter), datacenters (0: SimpleStrategy), nodes to grow to.
 
     `cancelling` is how often an operation in flight is cancelled, out of the times that something happens.
@@ -46,11 +46,11 @@ class Configuration(msgspec.Struct, frozen=True):
     cancelling: float = 0.03
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimulationReport(msgspec.Struct, frozen=True):
     """What a run did. `done` counts steps by what they were, `rejected` plans by their code."""
 
     seed: int
-    configuration: Configuration
+    configuration: SimulationSettings
     steps: int
     done: dict[str, int]
     rejected: dict[str, int]
@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True):
 class SimulationFailure(InvariantViolated):
     """Something that must always hold did not, at one step of one run."""
 
-    def __init__(self, configuration: Configuration, seed: int, step: int, what: str) -> None:
+    def __init__(self, configuration: SimulationSettings, seed: int, step: int, what: str) -> None:
         super().__init__(f"seed {seed}, step {step}: {what}. Run it again with seed {seed} and {configuration}.")
         self.configuration = configuration
         self.seed = seed
@@ -69,14 +69,14 @@ class SimulationFailure(InvariantViolated):
 
 
 CONFIGURATIONS = tuple(
-    Configuration(operations, factor, datacenters)
+    SimulationSettings(operations, factor, datacenters)
     for datacenters in (0, 3)
     for factor in (2, 3, 5)
     for operations in (1, 3, 5)
 )
 
 
-def simulate_placements(configuration: Configuration, seed: int) -> Report:
+def simulate_placements(configuration: SimulationSettings, seed: int) -> SimulationReport:
     """One run; raises `SimulationFailure`."""
     run = _Run(configuration, seed)
     try:
@@ -86,13 +86,13 @@ def simulate_placements(configuration: Configuration, seed: int) -> Report:
             raise
         raise run.failure(f"{type(error).__name__}: {error}") from error
     owners = sum(bool(node.tokens) for node in run.state.nodes.values())
-    return Report(seed, configuration, run.step, dict(run.done), dict(run.rejected), owners)
+    return SimulationReport(seed, configuration, run.step, dict(run.done), dict(run.rejected), owners)
 
 
 class _Run:
     """One run on its way: production's state, the model's, and the source of chance."""
 
-    def __init__(self, configuration: Configuration, seed: int) -> None:
+    def __init__(self, configuration: SimulationSettings, seed: int) -> None:
         self.configuration = configuration
         self.seed = seed
         self.chance = random.Random(repr((seed, msgspec.structs.astuple(configuration))))

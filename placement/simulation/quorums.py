@@ -24,7 +24,7 @@ from epochlake.placement.ring.tokens import NodeIds, Tokens
 Nodes = frozenset[int]
 
 
-class View(msgspec.Struct, frozen=True):
+class RangeView(msgspec.Struct, frozen=True):
     """What a coordinator may go by for one range: who serves reads, who gets writes, and the old and new replicas.
 
     `lost` are those among them that are declared lost.
@@ -37,14 +37,14 @@ class View(msgspec.Struct, frozen=True):
     lost: Nodes = frozenset()
 
 
-Pair = tuple[View, View]
+Pair = tuple[RangeView, RangeView]
 
 
 class Views(msgspec.Struct, frozen=True, eq=False):
     """The views of all ranges of a keyspace at one epoch, by the starts of the ranges."""
 
     starts: Tokens
-    views: list[View]
+    views: list[RangeView]
 
 
 class Counterexample(msgspec.Struct, frozen=True):
@@ -52,8 +52,8 @@ class Counterexample(msgspec.Struct, frozen=True):
 
     what: str
     quorum: Nodes
-    earlier: View
-    later: View
+    earlier: RangeView
+    later: RangeView
 
     def __str__(self) -> str:
         return f"{self.what} {sorted(self.quorum)}: {_shown(self.earlier)}, then {_shown(self.later)}"
@@ -105,7 +105,7 @@ def disjoint_in_history(states: Iterable[RingState]) -> Iterator[tuple[int, Coun
         previous = views
 
 
-def disjoint_quorums(earlier: View, later: View, datacenters: Mapping[int, str]) -> Counterexample | None:
+def disjoint_quorums(earlier: RangeView, later: RangeView, datacenters: Mapping[int, str]) -> Counterexample | None:
     """A counterexample for one range at two views one step apart: at QUORUM, and at LOCAL_QUORUM of each
     datacenter."""
     roles = _roles((*_groups(earlier), *_groups(later)))
@@ -133,7 +133,7 @@ def _roles(groups: tuple[Nodes, ...]) -> dict[int, int]:
 
 
 Masks = tuple[int, int, int, int, int]
-BITS = 2 * len(View.__struct_fields__)
+BITS = 2 * len(RangeView.__struct_fields__)
 """So many groups a node can be in: the five of an earlier view and the five of a later one."""
 
 
@@ -237,9 +237,9 @@ def _views(state: RingState, replication: Replication) -> Views:
 
 
 @lru_cache(maxsize=50_000)
-def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes, lost: Nodes) -> View:
+def _view(reads: Nodes, writes: Nodes, old: Nodes, new: Nodes, lost: Nodes) -> RangeView:
     """One object for views that come again: they are compared with each other after every step."""
-    return View(reads, writes, old, new, lost & (reads | writes | old | new))
+    return RangeView(reads, writes, old, new, lost & (reads | writes | old | new))
 
 
 def _sets(assignment: Assignment, grid: Tokens) -> list[Nodes]:
@@ -267,11 +267,11 @@ def _nodes(row: bytes) -> Nodes:
     return frozenset(nodes[nodes >= 0].tolist())
 
 
-def _groups(view: View) -> tuple[Nodes, Nodes, Nodes, Nodes, Nodes]:
+def _groups(view: RangeView) -> tuple[Nodes, Nodes, Nodes, Nodes, Nodes]:
     return view.reads, view.writes, view.old, view.new, view.lost
 
 
-def _shown(view: View) -> str:
+def _shown(view: RangeView) -> str:
     reads, writes, old, new, lost = (sorted(group) for group in _groups(view))
     return f"reads {reads} writes {writes} (old {old}, new {new}{f', lost {lost}' if lost else ''})"
 

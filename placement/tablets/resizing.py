@@ -96,7 +96,7 @@ class TableSizes(msgspec.Struct, frozen=True, eq=False):
         return columns
 
 
-class Decision(msgspec.Struct, frozen=True):
+class ResizeDecision(msgspec.Struct, frozen=True):
     """What a table's decision should be from now on, why, and the number of tablets that all its steps lead to.
 
     `changes`: whether that is another one than is in force.
@@ -108,7 +108,7 @@ class Decision(msgspec.Struct, frozen=True):
     changes: bool
 
 
-def decide(tables: TableSizes, goal: Goal = Goal()) -> list[Decision]:  # noqa: B008  frozen
+def decide(tables: TableSizes, goal: Goal = Goal()) -> list[ResizeDecision]:  # noqa: B008  frozen
     """The decision for each table, in order (seed 000, "Tablet splitting").
 
     Split above the target, merge below half of it, within the table's bounds; tables are split, those with the largest
@@ -154,16 +154,16 @@ def _by_goal(tables: TableSizes, by_size: NDArray[np.int64], goal: Goal) -> NDAr
     return count
 
 
-def _decision(tables: TableSizes, row: int, by_size: int, wanted: int, goal: Goal) -> Decision:
+def _decision(tables: TableSizes, row: int, by_size: int, wanted: int, goal: Goal) -> ResizeDecision:
     count, current = int(tables.count[row]), tables.resize[row]
     if np.isnan(tables.bytes[row]):
-        return Decision(current, "its size is not known: no replica of it could be measured", count, False)
+        return ResizeDecision(current, "its size is not known: no replica of it could be measured", count, False)
     asked = Resize.SPLIT if wanted > count else Resize.MERGE if wanted < count else Resize.NONE
     why = _reason(tables, row, by_size, wanted, goal)
     if current in (Resize.NONE, asked):
-        return Decision(asked, why, wanted, asked is not current)
+        return ResizeDecision(asked, why, wanted, asked is not current)
     undone = "" if asked is Resize.NONE else f", to {asked} them instead"
-    return Decision(Resize.NONE, f"the {current} is not needed any more{undone}: {why}", wanted, True)
+    return ResizeDecision(Resize.NONE, f"the {current} is not needed any more{undone}: {why}", wanted, True)
 
 
 def _reason(tables: TableSizes, row: int, by_size: int, wanted: int, goal: Goal) -> str:

@@ -22,7 +22,7 @@ from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.coordination.head import Head, correct_head, publish_head, read_head, watch_head
 from epochlake.metastore.coordination.leases import LEASES, Lease, announce, live_leases
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.coordination.proposals import LARGEST_BATCH_BYTES, PROPOSALS, Batch, Proposals
+from epochlake.metastore.coordination.proposals import LARGEST_BATCH_BYTES, PROPOSALS, Proposals, PublishedBatch
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 
 from tests.support.zookeeper import Ensemble, expire_session
@@ -369,7 +369,7 @@ def test_a_watch_on_the_head_survives_an_expired_session_and_a_restart(server: E
 # The proposals
 
 
-def publish(proposals: Proposals, data: bytes = b"events") -> Batch:
+def publish(proposals: Proposals, data: bytes = b"events") -> PublishedBatch:
     batch = proposals.publish(data)
     assert batch is not None
     return batch

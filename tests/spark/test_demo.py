@@ -19,9 +19,9 @@ import msgspec
 import pytest
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, examine
-from epochlake.jobs.demo.command import Options, gathered, outcome, run, show
-from epochlake.jobs.demo.report import Report
-from epochlake.jobs.demo.stage import Stage
+from epochlake.jobs.demo.command import DemoOptions, gathered, outcome, run, show
+from epochlake.jobs.demo.report import DemoReport
+from epochlake.jobs.demo.stage import RunningDemo
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     broken: dict[str, list[Check]] = {}
 
-    def break_and_mend(stage: Stage) -> None:
+    def break_and_mend(stage: RunningDemo) -> None:
         for damage in (a_lost_row, a_misplaced_file, a_file_that_is_gone, a_file_on_a_minority):
             with damage(stage):
                 broken[damage.__name__] = examine(gathered(stage))
@@ -89,9 +89,9 @@ def test_what_it_prints_fits_a_terminal_and_has_no_line_that_ends_with_blanks(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    options = Options(shown.root, ROWS, MONTHS, keep=False, output="text")
+    options = DemoOptions(shown.root, ROWS, MONTHS, keep=False, output="text")
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        show(msgspec.convert(shown.document, Report), options)
+        show(msgspec.convert(shown.document, DemoReport), options)
     printed = out.getvalue()
     assert "All 13 checks hold" in printed
     assert [line for line in printed.splitlines() if line != line.rstrip()] == []
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def a_lost_row(stage: Stage) -> Iterator[None]:
+def a_lost_row(stage: RunningDemo) -> Iterator[None]:
     """A file of rows is on no replica any more."""
     file, replicas = some_file(stage)
     for replica in replicas:
@@ -148,7 +148,7 @@ def a_lost_row(stage: Stage) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def a_misplaced_file(stage: Stage) -> Iterator[None]:
+def a_misplaced_file(stage: RunningDemo) -> Iterator[None]:
     """A replica table has a file of a tablet that it is no replica of; the rows are whole."""
     file, replicas = some_file(stage)
     metadata = stage.cluster.metadata
@@ -166,7 +166,7 @@ def a_misplaced_file(stage: Stage) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def a_file_that_is_gone(stage: Stage) -> Iterator[None]:
+def a_file_that_is_gone(stage: RunningDemo) -> Iterator[None]:
     """A replica's table names a file that is not on its disk."""
     file, replicas = some_file(stage)
     path = Path(replicas[-1].uri, file.path)
@@ -176,7 +176,7 @@ def a_file_that_is_gone(stage: Stage) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def a_file_on_a_minority(stage: Stage) -> Iterator[None]:
+def a_file_on_a_minority(stage: RunningDemo) -> Iterator[None]:
     """Only one replica still has a file."""
     file, replicas = some_file(stage)
     for replica in replicas[1:]:
@@ -186,7 +186,7 @@ def a_file_on_a_minority(stage: Stage) -> Iterator[None]:
         change(replica, "minority", 2, adds=[file])
 
 
-def some_file(stage: Stage) -> tuple[DataFile, list[ReplicaAddress]]:
+def some_file(stage: RunningDemo) -> tuple[DataFile, list[ReplicaAddress]]:
     """A data file, and the replicas that have it."""
     metadata = stage.cluster.catch_up()
     table = metadata.table(flights.TABLE)

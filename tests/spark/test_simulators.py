@@ -8,12 +8,12 @@ from epochlake.jobs import simulate_quorums as simulate_quorums_job
 from epochlake.jobs.simulate_placements import main, simulate
 from epochlake.jobs.simulation_runs import Outcome, outcomes
 from epochlake.placement.errors import InvariantViolated
-from epochlake.placement.simulation.placements import Configuration, simulate_placements
+from epochlake.placement.simulation.placements import SimulationSettings, simulate_placements
 from pyspark.sql import SparkSession
 
 
 def test_runs_in_parallel_make_the_steps_that_they_make_alone(spark: SparkSession) -> None:
-    small = [Configuration(3, 2, 0, nodes=8), Configuration(1, 2, 3, nodes=12)]
+    small = [SimulationSettings(3, 2, 0, nodes=8), SimulationSettings(1, 2, 3, nodes=12)]
     ended = list(simulate(spark, small, [1, 2]))
     assert [(outcome.seed, outcome.number) for outcome in ended] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     for outcome in ended:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
-from epochlake.jobs.replicas.intervals import Part
+from epochlake.jobs.replicas.intervals import FilePart
 from epochlake.jobs.replicas.streaming import Copied, Copier
 from epochlake.jobs.workers.spark import SparkWorkers
 
@@ -44,7 +44,7 @@ def test_executors_link_where_volumes_share_a_file_system(spark: SparkSession, t
 def test_executors_cut_what_is_not_wanted_whole_and_keep_to_a_pace(spark: SparkSession, tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     files = [store(source, ids=range(20)) for _ in range(4)]
-    copies = [PartCopy(Part(file, file.min_token, file.min_token + 4), source, target) for file in files]
+    copies = [PartCopy(FilePart(file, file.min_token, file.min_token + 4), source, target) for file in files]
     began = time.monotonic()
     copied = Copier(SparkWorkers(spark, 2), bytes_per_second=sum(copy.size for copy in copies)).copy(copies)
     assert time.monotonic() - began >= 0.4, "each of the two tasks waits for its first copy's time to be over"

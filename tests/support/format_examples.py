@@ -56,7 +56,7 @@ from epochlake.metastore.metadata.model import (
 )
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.locks import Ranges
-from epochlake.placement.ring.placements import NO_CHANGE, NO_TOKENS, Change, Delta
+from epochlake.placement.ring.placements import NO_CHANGE, NO_TOKENS, AssignmentChange, Delta
 from epochlake.placement.ring.state import Operation, OperationKind, Step
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.tablets.resizing import Resize
@@ -69,9 +69,9 @@ REPLICAS = np.array([[1, 2], [2, 3], [3, -1], [1, 2]], dtype=np.int32)
 TWO = Replication(NTS, (("dc1", 2),))
 
 
-def _changes(old: list[list[int]], new: list[list[int]]) -> Change:
+def _changes(old: list[list[int]], new: list[list[int]]) -> AssignmentChange:
     starts, ends = np.array([-5, 7], dtype=np.int64), np.array([7, 100], dtype=np.int64)
-    return Change(starts, ends, np.array(old, dtype=np.int32), np.array(new, dtype=np.int32))
+    return AssignmentChange(starts, ends, np.array(old, dtype=np.int32), np.array(new, dtype=np.int32))
 
 
 def _operation(kind: OperationKind, operation_id: str, **more: object) -> Operation:

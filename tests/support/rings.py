@@ -22,13 +22,13 @@ from epochlake.placement.tokens import MAX_TOKEN
 
 from tests.support.clusters import COLUMNS, SmallTable, begin
 
-Place = tuple[str, str, Sequence[int]]
+NodeSpec = tuple[str, str, Sequence[int]]
 """Datacenter, rack, tokens."""
 
 TURN = 1 << 60
 """Tokens are given as multiples of this: from -8 to 7."""
 
-FOUR: dict[str, Place] = {
+FOUR: dict[str, NodeSpec] = {
     "A": ("dc1", "r1", (-6,)),
     "B": ("dc1", "r2", (-2,)),
     "C": ("dc1", "r3", (2,)),
@@ -41,14 +41,14 @@ SPREAD = {row: row * TURN + TURN // 2 for row in range(-8, 8)}
 QUICK = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
 )
-JOINER: Place = ("dc1", "r2", (0,))
+JOINER: NodeSpec = ("dc1", "r2", (0,))
 
 
 @dataclass
 class RingCluster(SmallTable):
     """A small table on the ring."""
 
-    def add(self, name: str, place: Place, *, volumes: int = 1, replaces: str | None = None) -> str:
+    def add(self, name: str, place: NodeSpec, *, volumes: int = 1, replaces: str | None = None) -> str:
         """Ask that a node joins, or replaces another; the request's id."""
         datacenter, rack, tokens = place
         return add_node(
@@ -124,7 +124,7 @@ STEPS_IN_FLIGHT = [Step.PREPARE, Step.START, Step.MID]
 
 def ringed(
     root: Path,
-    nodes: Mapping[str, Place],
+    nodes: Mapping[str, NodeSpec],
     replication: Mapping[str, int] | None = None,
     *,
     volumes: int = 1,

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from epochlake.jobs.administration.requests import ReplicationChange
 from epochlake.jobs.administration.schema import KeyspaceCreation, KeyspaceDrop
+from epochlake.jobs.administration.topology_changes import ReplicationChange
 from epochlake.jobs.cli.arguments import At, of, parse_replication
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import KeyspaceRow

@@ -9,7 +9,7 @@ import typer
 from epochlake.jobs.administration.nodes import NodeAddition, NodeReplacement
 from epochlake.jobs.administration.operators import NodeAlteration, NodeMaintenance
 from epochlake.jobs.administration.places import sharing_one_file_system
-from epochlake.jobs.administration.requests import Decommission, NodeMove, NodeRebuild, NodeRemoval, subjects
+from epochlake.jobs.administration.topology_changes import Decommission, NodeMove, NodeRebuild, NodeRemoval, subjects
 from epochlake.jobs.cli.arguments import (
     At,
     ForceOption,

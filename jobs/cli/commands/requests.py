@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from epochlake.jobs.administration.requests import (
+from epochlake.jobs.administration.topology_changes import (
     RequestCancellation,
     RequestPause,
     RequestResumption,
@@ -16,7 +16,7 @@ from epochlake.jobs.cli.arguments import At, Limit, RequestName, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import RequestRow
 from epochlake.jobs.cli.session import Output, Session
-from epochlake.jobs.cli.text.requests import request_list
+from epochlake.jobs.cli.text.request_list import request_list
 from epochlake.metastore.metadata.cluster import OPEN, ClusterMetadata
 from epochlake.metastore.metadata.model import TopologyRequest
 

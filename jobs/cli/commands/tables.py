@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from epochlake.jobs.administration.columns import parse_columns
-from epochlake.jobs.administration.operators import TableAlteration, Wanted
+from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.administration.schema import TableCreation, TableDrop
 from epochlake.jobs.cli.arguments import At, TableName, of, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -85,14 +85,14 @@ def alter(
 ) -> None:
     """Change how the tablets of a table are sized, and where they may go."""
     session = of(context)
-    wanted = Wanted(
+    wanted = OptionChanges(
         target_bytes=None if target_size is None else parse_size(target_size),
         min_count=min_tablets,
         max_count=max_tablets,
         tags=whole_list(tag, none=no_tags, option="tag"),
         apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
     )
-    if wanted == Wanted():
+    if wanted == OptionChanges():
         raise InvalidRequest(
             f"say what is to be different about {table}: the size or the number of its tablets, its tags, or the "
             "tables that it keeps apart from"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from epochlake.jobs.cli.documents import Changed, Differences, Planned
-from epochlake.jobs.cli.text.requests import ring_plan
+from epochlake.jobs.cli.text.request_list import ring_plan
 from epochlake.jobs.printing import bold, plural
 from epochlake.metastore.metadata.differences import WHOLE, Difference
 from rich.console import RenderableType

@@ -31,14 +31,14 @@ from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.placement.tokens import Interval
 
 
-def place_of(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaAddress:
+def replica_address(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaAddress:
     """Where the replica table is."""
     return address_of(metadata, metadata.schema.tables[table_id], volume)
 
 
 def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaSnapshot:
     try:
-        return open_snapshot(place_of(metadata, table_id, volume))
+        return open_snapshot(replica_address(metadata, table_id, volume))
     except (StorageUnavailable, WrongCluster) as error:
         raise SideEffectFailed(str(error)) from error
 
@@ -58,7 +58,7 @@ def make_replica(
     `unfilled` is the rebuild that is to bring its rows: until it has, nobody reads it. What an earlier table in its
     place has acknowledged is no matter of the new one: its `receipts` are forgotten.
     """
-    address = place_of(metadata, table_id, volume)
+    address = replica_address(metadata, table_id, volume)
     try:
         if receipts is not None and was_never_made(address):
             receipts.forget(address)
@@ -89,7 +89,7 @@ def drop(
 
     With `once`, a name, only once for what began under that name at epoch `since`.
     """
-    place, incarnation = place_of(metadata, table_id, volume), metadata.incarnation_since(since)
+    place, incarnation = replica_address(metadata, table_id, volume), metadata.incarnation_since(since)
     outcome = drop_ranges(place, ranges, metadata.fence, once=once, incarnation=incarnation)
     match outcome:
         case FencedOff(fence=fence):
@@ -126,7 +126,7 @@ def commit_streamed(
     session has taken this one's place, and not all of the files are there.
     """
     outcome = commit_files(
-        place_of(metadata, table_id, volume),
+        replica_address(metadata, table_id, volume),
         files,
         epoch=metadata.fence,
         app_id=session,

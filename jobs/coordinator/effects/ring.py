@@ -17,11 +17,11 @@ from epochlake.jobs.coordinator.effects.replicas import (
     leave_receipt,
     make_replica,
     open_replica,
-    place_of,
+    replica_address,
 )
 from epochlake.jobs.coordinator.effects.sources import Sources
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Place, is_gone
+from epochlake.jobs.coordinator.fencing import ReplicaKey, is_gone
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.fences import mark_filled, mark_unfilled
 from epochlake.jobs.replicas.ledger import Ledger
@@ -43,7 +43,7 @@ GROUP_BYTES = 256 << 20
 """The most that one group of a stream copies before it is committed and something else may come next."""
 
 
-class Streamed(msgspec.Struct, frozen=True):
+class StreamedGroup(msgspec.Struct, frozen=True):
     """What a group has brought; `finished`: nothing is left to bring."""
 
     bytes: int
@@ -60,8 +60,8 @@ def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts 
     if operation.kind is OperationKind.REBUILD:
         return
 
-    def attempt(place: Place, gains: Sequence[Gain]) -> None:
-        table_id, volume = place
+    def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
+        table_id, volume = replica
         if volume not in metadata.ring_volumes(table_id):
             make_replica(metadata, table_id, volume, metadata.fence, receipts)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
@@ -71,7 +71,7 @@ def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts 
 
     since = metadata.rings.running[operation.operation_id].started_epoch
     gains = change_of(metadata, operation).gains_of().items()
-    _everywhere([(place, gained) for place, gained in gains if not is_gone(metadata, place[1])], attempt)
+    _everywhere([(replica, gained) for replica, gained in gains if not is_gone(metadata, replica[1])], attempt)
 
 
 def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
@@ -81,14 +81,14 @@ def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: R
     """
     if operation.kind is OperationKind.REBUILD:
         gaining = change_of(metadata, operation).gaining
-        places = [(place, ()) for place in gaining if not is_gone(metadata, place[1])]
+        replica_keys = [(replica, ()) for replica in gaining if not is_gone(metadata, replica[1])]
         name = operation.operation_id
 
-        def attempt(place: Place, gains: Sequence[Gain]) -> None:
-            make_replica(metadata, *place, metadata.fence, receipts, unfilled=name)
-            _require_marked(metadata, place, mark_unfilled(place_of(metadata, *place), metadata.fence, name))
+        def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
+            make_replica(metadata, *replica, metadata.fence, receipts, unfilled=name)
+            _require_marked(metadata, replica, mark_unfilled(replica_address(metadata, *replica), metadata.fence, name))
 
-        _everywhere(places, attempt)
+        _everywhere(replica_keys, attempt)
 
 
 def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
@@ -101,30 +101,30 @@ def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Re
     if operation.kind is not OperationKind.REBUILD:
         return
 
-    def attempt(place: Place, gains: Sequence[Gain]) -> None:
-        address = place_of(metadata, *place)
+    def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
+        address = replica_address(metadata, *replica)
         if receipts is not None:
             _settle(receipts, address)
-        _require_marked(metadata, place, mark_filled(address, metadata.fence, operation.operation_id))
+        _require_marked(metadata, replica, mark_filled(address, metadata.fence, operation.operation_id))
 
     gaining = change_of(metadata, operation).gaining
-    _everywhere([(place, ()) for place in gaining if not is_gone(metadata, place[1])], attempt)
+    _everywhere([(replica, ()) for replica in gaining if not is_gone(metadata, replica[1])], attempt)
 
 
 def stream_group(
     metadata: ClusterMetadata,
     operation: Operation,
     running: Running,
-    place: Place,
+    replica: ReplicaKey,
     gains: Sequence[Gain],
     copier: Copier,
     ledger: Ledger,
     most_bytes: int = GROUP_BYTES,
     receipts: Receipts | None = None,
-) -> Streamed:
+) -> StreamedGroup:
     """Bring the next group of files of what a replica table gains. Raises SideEffectFailed."""
     assert running.session is not None
-    table_id, volume = place
+    table_id, volume = replica
     target = open_replica(metadata, table_id, volume)
     sources = Sources(metadata, table_id, metadata.fence_at(running.epoch), receipts)
     copies: list[PartCopy] = []
@@ -135,7 +135,7 @@ def stream_group(
         landed_version = target.applied(running.session)
         if landed_version is not None:  # who committed it may have died before the receipt
             leave_receipt(receipts, table_id, Receipt(volume, landed_version, running.session))
-        return Streamed(0, 0, True)
+        return StreamedGroup(0, 0, True)
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.
     landed = commit_streamed(
@@ -145,7 +145,7 @@ def stream_group(
         first = next(iter(copied.failed.values()))
         raise SideEffectFailed(f"{len(copied.failed)} of {len(group)} files could not be copied, for one: {first}")
     size, rows = (sum(getattr(file, what) for file in copied.arrived) for what in ("size", "rows"))
-    return Streamed(size, rows, landed and len(group) == len(copies))
+    return StreamedGroup(size, rows, landed and len(group) == len(copies))
 
 
 def _settle(receipts: Receipts, rebuilt: ReplicaAddress) -> None:
@@ -182,8 +182,8 @@ def volumes_of(gains: Iterable[Gain]) -> frozenset[int]:
     )
 
 
-def _require_marked(metadata: ClusterMetadata, place: Place, marked: int | FencedOff | Unreachable) -> None:
-    name = metadata.describe(place[1])
+def _require_marked(metadata: ClusterMetadata, replica: ReplicaKey, marked: int | FencedOff | Unreachable) -> None:
+    name = metadata.describe(replica[1])
     match marked:
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"{name} is fenced at {fence}: a newer coordinator is at work")
@@ -203,16 +203,18 @@ def _first_of(copies: Sequence[PartCopy], most_bytes: int) -> list[PartCopy]:
     return group
 
 
-def _everywhere(places: Iterable[tuple[Place, Sequence[Gain]]], what: Callable[[Place, Sequence[Gain]], None]) -> None:
+def _everywhere(
+    gains: Iterable[tuple[ReplicaKey, Sequence[Gain]]], what: Callable[[ReplicaKey, Sequence[Gain]], None]
+) -> None:
     """Do something to many replica tables at once. Raises the first SideEffectFailed when all have been tried."""
 
-    def attempt(one: tuple[Place, Sequence[Gain]]) -> SideEffectFailed | None:
+    def attempt(one: tuple[ReplicaKey, Sequence[Gain]]) -> SideEffectFailed | None:
         try:
             what(*one)
         except SideEffectFailed as failure:
             return failure
         return None
 
-    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, places) if failure is not None]
+    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, gains) if failure is not None]
     if failures:
         raise failures[0]

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from epochlake.jobs.coordinator.effects.replicas import drop, place_of, was_never_made
+from epochlake.jobs.coordinator.effects.replicas import drop, replica_address, was_never_made
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Place, is_gone, sessions_by_place
+from epochlake.jobs.coordinator.fencing import ReplicaKey, is_gone, sessions_by_replica
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.intervals import without
 from epochlake.jobs.replicas.outcomes import Unreachable
@@ -41,44 +41,44 @@ class Sweeper:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, frozenset[Place]] = {}
+        self._seen: dict[str, frozenset[ReplicaKey]] = {}
 
     def see(self, metadata: ClusterMetadata, request_id: str, operation: Operation) -> None:
         """Remember what an operation in flight touches."""
         if request_id not in self._seen:
-            self._seen[request_id] = change_of(metadata, operation).places
+            self._seen[request_id] = change_of(metadata, operation).replica_keys
 
     def sweep(self, metadata: ClusterMetadata, request: TopologyRequest) -> None:
         """Leave in every replica table concerned only what its volume owns. Raises SideEffectFailed."""
-        places = self._seen.get(request.request_id)
-        if places is None or request.kind is RequestKind.KEYSPACE_RF_CHANGE:
-            places = frozenset(_everywhere(metadata))
-        sweep_places(metadata, request, places)
+        replica_keys = self._seen.get(request.request_id)
+        if replica_keys is None or request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+            replica_keys = frozenset(_everywhere(metadata))
+        sweep_replicas(metadata, request, replica_keys)
         self._seen.pop(request.request_id, None)
 
 
-def sweep_places(metadata: ClusterMetadata, request: TopologyRequest, places: Collection[Place]) -> None:
+def sweep_replicas(metadata: ClusterMetadata, request: TopologyRequest, replica_keys: Collection[ReplicaKey]) -> None:
     """Sweep these replica tables, those of tables that were dropped left out. Raises SideEffectFailed."""
-    sessions = sessions_by_place(metadata)
+    sessions = sessions_by_replica(metadata)
     owned = {
         table_id: owned_by(metadata, table_id)
-        for table_id in {table_id for table_id, _ in places}
+        for table_id in {table_id for table_id, _ in replica_keys}
         if table_id in metadata.schema.tables
     }
     coming = _coming(metadata)
 
-    def attempt(place: Place) -> str | None:
-        table_id, volume = place
+    def attempt(replica: ReplicaKey) -> str | None:
+        table_id, volume = replica
         if table_id not in owned or is_gone(metadata, volume):
             return None
         try:
-            holds = [*owned[table_id].get(volume, ()), *coming.get(place, ())]
-            _sweep(metadata, place, holds, sessions.get(place, frozenset()))
+            holds = [*owned[table_id].get(volume, ()), *coming.get(replica, ())]
+            _sweep(metadata, replica, holds, sessions.get(replica, frozenset()))
         except SideEffectFailed as failure:
             return str(failure) if _is_expected_back(metadata, request, volume) else None
         return None
 
-    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, sorted(places)) if failure is not None]
+    failures = [failure for failure in ThreadWorkers(THREADS).run(attempt, sorted(replica_keys)) if failure is not None]
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise SideEffectFailed(
@@ -91,31 +91,31 @@ def unowned(owned: Iterable[Interval]) -> list[Interval]:
     return without((MIN_TOKEN, MAX_TOKEN), owned)
 
 
-def _sweep(metadata: ClusterMetadata, place: Place, kept: Iterable[Interval], sessions: frozenset[str]) -> None:
-    address = place_of(metadata, *place)
+def _sweep(metadata: ClusterMetadata, replica: ReplicaKey, kept: Iterable[Interval], sessions: frozenset[str]) -> None:
+    address = replica_address(metadata, *replica)
     if was_never_made(address):
         return
     # Sessions of streaming that was given up are closed where they were opened.
     fence = raise_fence(address, metadata.fence, open_sessions=sessions)
     if isinstance(fence, Unreachable):
-        raise SideEffectFailed(f"{metadata.describe(place[1])}: {fence.reason}")
-    drop(metadata, *place, unowned(kept))
+        raise SideEffectFailed(f"{metadata.describe(replica[1])}: {fence.reason}")
+    drop(metadata, *replica, unowned(kept))
 
 
-def _coming(metadata: ClusterMetadata) -> dict[Place, list[Interval]]:
+def _coming(metadata: ClusterMetadata) -> dict[ReplicaKey, list[Interval]]:
     """The tokens that operations in flight bring to replica tables, also those that are only prepared.
 
     Their next step may be committed while this sweep is late, and rows be written to them. No fence tells then: one at
     this sweep's epoch was all that their preparation has raised. Operations that are prepared later raise it above.
     """
-    coming: dict[Place, list[Interval]] = defaultdict(list)
+    coming: dict[ReplicaKey, list[Interval]] = defaultdict(list)
     for operation in metadata.rings.operations.values():
-        for place, gains in change_of(metadata, operation).gains_of().items():
-            coming[place] += [(gain.low, gain.high) for gain in gains]
+        for replica, gains in change_of(metadata, operation).gains_of().items():
+            coming[replica] += [(gain.low, gain.high) for gain in gains]
     return coming
 
 
-def _everywhere(metadata: ClusterMetadata) -> list[Place]:
+def _everywhere(metadata: ClusterMetadata) -> list[ReplicaKey]:
     """Every replica table on the ring that there can be."""
     volumes = [
         volume.volume_id

@@ -14,12 +14,12 @@ from epochlake.jobs.coordinator.effects.replicas import (
     drop,
     make_replica,
     open_replica,
-    place_of,
+    replica_address,
     was_never_made,
 )
 from epochlake.jobs.coordinator.effects.sources import Sources
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_place
+from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_replica
 from epochlake.jobs.replicas.copying import link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.ledger import Ledger
@@ -85,10 +85,10 @@ def clean_up_leaving(metadata: ClusterMetadata, transition: Transition) -> None:
 def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
     """Drop the tablet from the replica that it was to come to, and close the session of its streaming there."""
     place = (transition.table_id, transition.pending)
-    address = place_of(metadata, *place)
+    address = replica_address(metadata, *place)
     if not _should_exist(metadata, *place) and was_never_made(address):
         return
-    fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_place(metadata).get(place, frozenset()))
+    fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_replica(metadata).get(place, frozenset()))
     if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
         raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
     _drop_unless_gone(metadata, transition, transition.pending)

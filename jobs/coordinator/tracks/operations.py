@@ -26,7 +26,7 @@ from epochlake.jobs.coordinator.effects.ring import (
 )
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, Place, Sides, is_gone
+from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, ReplicaKey, Sides, is_gone
 from epochlake.jobs.coordinator.tracks.track import Tally
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.replicas.streaming import Copier
@@ -79,7 +79,7 @@ class Work(msgspec.Struct, frozen=True):
         On the way there it includes every replica that gains ranges: it is where the session is opened and closed.
         """
         # What comes to lost storage comes from a node that is lost too: nothing is opened or closed there.
-        gaining = (place for place in self.change.gaining if not is_gone(metadata, place[1]))
+        gaining = (replica for replica in self.change.gaining if not is_gone(metadata, replica[1]))
         sides = (
             Sides(table_id, old, new)
             for setting in self.change.settings
@@ -94,13 +94,13 @@ class Stream(msgspec.Struct, frozen=True):
     """What one replica table gains in an operation."""
 
     work: Work
-    place: Place
+    replica: ReplicaKey
     gains: tuple[Gain, ...]
 
     @property
-    def key(self) -> tuple[str | None, Place]:
+    def key(self) -> tuple[str | None, ReplicaKey]:
         """It is another one under another session."""
-        return (self.work.running.session, self.place)
+        return (self.work.running.session, self.replica)
 
 
 class OperationTrack:
@@ -116,8 +116,8 @@ class OperationTrack:
         self._tally = tally
         self._changes: dict[tuple[str, int], RingChange] = {}
         self._passed: set[tuple[str, int]] = set()
-        self._turns: Counter[tuple[str | None, Place]] = Counter()
-        self._streamed: set[tuple[str | None, Place]] = set()
+        self._turns: Counter[tuple[str | None, ReplicaKey]] = Counter()
+        self._streamed: set[tuple[str | None, ReplicaKey]] = set()
         self.blocked: list[str] = []
 
     def idle(self, metadata: ClusterMetadata) -> bool:
@@ -246,7 +246,7 @@ class OperationTrack:
                 metadata,
                 work.operation,
                 work.running,
-                stream.place,
+                stream.replica,
                 stream.gains,
                 self._copier,
                 self._cluster.ledger,
@@ -254,7 +254,7 @@ class OperationTrack:
                 self._cluster.receipts,
             )
         except SideEffectFailed as failure:
-            self._blocked_by(metadata, work, f"streaming to {metadata.describe(stream.place[1])}: {failure}")
+            self._blocked_by(metadata, work, f"streaming to {metadata.describe(stream.replica[1])}: {failure}")
             return False
         self._tally.bytes_streamed += done.bytes
         if done.finished:
@@ -300,7 +300,7 @@ def _next(work: Work) -> Event:
 def _streams(metadata: ClusterMetadata, work: Work) -> list[Stream]:
     """What is to be streamed: nothing to a node that has been lost on the way, whose ranges others get afterwards."""
     gains = work.change.gains_of().items()
-    return [Stream(work, place, gained) for place, gained in gains if not is_gone(metadata, place[1])]
+    return [Stream(work, replica, gained) for replica, gained in gains if not is_gone(metadata, replica[1])]
 
 
 def _within_limits(streams: Iterable[Stream], per_volume: int) -> list[Stream]:

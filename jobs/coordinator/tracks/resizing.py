@@ -62,14 +62,14 @@ MEASURE_SECONDS = 10.0
 RETRY_SECONDS = 10.0
 """How long a replica that did not answer is left alone when nothing waits for it."""
 
-Decided = tuple[TableId, int]
+ResizeKey = tuple[TableId, int]
 """A table and the number of its decision: what work for it is known by, and is stale without."""
 
 
 class _Cutting(msgspec.Struct, frozen=True):
     """Cutting that is under way beside the rounds."""
 
-    decided: Decided
+    decided: ResizeKey
     asked: list[PreSplit]
     results: Future[list[PreSplitOutcome]]
 
@@ -97,9 +97,9 @@ class ResizingTrack:
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
         self._cutting: _Cutting | None = None
         self._loads: tuple[object, float, Loads] | None = None
-        self._ready: dict[Decided, dict[VolumeId, int]] = {}
-        self._away: dict[Decided, dict[VolumeId, str]] = {}
-        self._waiting_since: dict[Decided, float] = {}
+        self._ready: dict[ResizeKey, dict[VolumeId, int]] = {}
+        self._away: dict[ResizeKey, dict[VolumeId, str]] = {}
+        self._waiting_since: dict[ResizeKey, float] = {}
         self._labelled: dict[tuple[TableId, VolumeId], int] = {}
         self._retry_at: dict[tuple[TableId, VolumeId], float] = {}
         self.held: frozenset[TableId] = frozenset()
@@ -190,7 +190,7 @@ class ResizingTrack:
         return self._end(metadata, decided, set(ready)) or cut
 
     def _pre_split(
-        self, metadata: ClusterMetadata, decided: Decided, volumes: Collection[VolumeId], fence: int
+        self, metadata: ClusterMetadata, decided: ResizeKey, volumes: Collection[VolumeId], fence: int
     ) -> bool:
         """One slice of cutting on each of the volumes; whether anything was cut, or still is."""
         halves = 2 * metadata.tablets.maps[decided[0]].count
@@ -208,7 +208,7 @@ class ResizingTrack:
         return self._cutting is not None or any(outcome.cut for _, outcome in outcomes)
 
     def _cut(
-        self, metadata: ClusterMetadata, decided: Decided, volumes: list[VolumeId], count: int, fence: int
+        self, metadata: ClusterMetadata, decided: ResizeKey, volumes: list[VolumeId], count: int, fence: int
     ) -> list[tuple[PreSplit, PreSplitOutcome]]:
         """What has become of cutting for a decision, when it is done within a round's patience.
 
@@ -262,7 +262,7 @@ class ResizingTrack:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def _end(self, metadata: ClusterMetadata, decided: Decided, fenced: set[VolumeId]) -> bool:
+    def _end(self, metadata: ClusterMetadata, decided: ResizeKey, fenced: set[VolumeId]) -> bool:
         """Commit the end behind its barrier, and give the files their new labels."""
         if not self._acknowledged(metadata, decided, fenced):
             return False
@@ -271,7 +271,7 @@ class ResizingTrack:
         self._label(self._cluster.catch_up())
         return True
 
-    def _acknowledged(self, metadata: ClusterMetadata, decided: Decided, fenced: set[VolumeId]) -> bool:
+    def _acknowledged(self, metadata: ClusterMetadata, decided: ResizeKey, fenced: set[VolumeId]) -> bool:
         """Whether the replicas in `fenced` are all that answer, and meet every quorum of every tablet.
 
         As everywhere (decision 003): storage that is declared lost is not waited for and counts for nothing, and the
@@ -375,7 +375,7 @@ def _labels(placements: TablePlacements) -> Callable[[DataFile], str]:
     return label_of
 
 
-def _is_current(metadata: ClusterMetadata, decided: Decided) -> bool:
+def _is_current(metadata: ClusterMetadata, decided: ResizeKey) -> bool:
     """Whether no later decision about the table has been made."""
     tablet_map = metadata.tablets.maps.get(decided[0])
     return tablet_map is not None and tablet_map.resize_seq_number == decided[1]

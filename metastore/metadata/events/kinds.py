@@ -27,7 +27,7 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
-from epochlake.metastore.metadata.events.requests import (
+from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
     RequestTopology,

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from epochlake.jobs.gate import commit_phase
-from epochlake.jobs.gate.commit_phase import Batch, CommitPhase
+from epochlake.jobs.gate.commit_phase import CommitPhase, WriteBatch
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile, cut_id, path_of
-from epochlake.jobs.replicas.intervals import Part, holds
+from epochlake.jobs.replicas.intervals import FilePart, holds
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.errors import StorageUnavailable
@@ -202,7 +202,7 @@ def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | No
     staged = world.stage(world.dice.randint(1, 4))
     for _ in range(world.dice.randint(0, 3)):
         world.move_on()
-    batch = Batch(TABLE, "test", 0, staged, ConsistencyLevel.QUORUM, None, 1e12)
+    batch = WriteBatch(TABLE, "test", 0, staged, ConsistencyLevel.QUORUM, None, 1e12)
     try:
         CommitPhase(batch, planned, lambda epoch: world.metadata(), 8).land()  # type: ignore[arg-type, return-value]
     except ConsistencyNotReached:
@@ -233,7 +233,7 @@ def keep_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Part, "whole", True)
+    monkeypatch.setattr(FilePart, "whole", True)
 
 
 def count_any_write_set(monkeypatch: pytest.MonkeyPatch) -> None:

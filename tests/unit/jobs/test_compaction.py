@@ -19,7 +19,7 @@ from epochlake.jobs.replicas.merging import MergedFile, MergePlan
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compacting, compaction
-from epochlake.jobs.upkeep.compacting import Policy
+from epochlake.jobs.upkeep.compacting import CompactionPolicy
 from epochlake.jobs.upkeep.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION
 from epochlake.jobs.upkeep.repair import repair
@@ -127,7 +127,7 @@ def test_each_range_becomes_one_file_that_is_the_same_on_every_replica(either: S
 
 def test_a_dry_run_says_what_and_why_and_changes_nothing(either: SmallCluster) -> None:
     before = live(either, "A")
-    report = compact(either.cluster, TABLE, None, dry_run=True, policy=Policy(small_files=3))
+    report = compact(either.cluster, TABLE, None, dry_run=True, policy=CompactionPolicy(small_files=3))
     assert [(one.files_before, one.files_after, one.reason) for one in report.compacted] == [
         (3, 0, "3 small files")
     ] * 2
@@ -164,7 +164,7 @@ def test_only_small_files_are_put_together_and_deletes_kept_where_not_all_takes_
     for row in range(8):
         write_versions(table, {row: None, row + 100: "new"})
     large = {file.file_id for file in live(table, "A") if file.rows > 500}
-    report = compact_here(table, policy=Policy(small_files=4))
+    report = compact_here(table, policy=CompactionPolicy(small_files=4))
     assert report.compacted
     assert large <= {file.file_id for file in live(table, "A")}
     shown = dict(read_versions(table, "ONE"))

@@ -18,7 +18,7 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import without_zookeeper
-from tests.support.rings import QUICK, Place, RingCluster, ringed
+from tests.support.rings import QUICK, NodeSpec, RingCluster, ringed
 
 SAMPLES = 400
 
@@ -28,7 +28,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
 
 
-def random_nodes(chance: random.Random) -> dict[str, Place]:
+def random_nodes(chance: random.Random) -> dict[str, NodeSpec]:
     """Six nodes whose tokens are anywhere, both ends of the token space among them."""
     tokens = [MIN_TOKEN, MAX_TOKEN, *(chance.randrange(MIN_TOKEN, MAX_TOKEN) for _ in range(10))]
     chance.shuffle(tokens)

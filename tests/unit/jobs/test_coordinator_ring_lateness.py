@@ -12,7 +12,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.coordinator.effects import ring as ring_effects
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.gate import commit_phase
-from epochlake.jobs.gate.commit_phase import Batch, CommitPhase
+from epochlake.jobs.gate.commit_phase import CommitPhase, WriteBatch
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -60,7 +60,7 @@ def land_slowly(ring: RingCluster, away: str, meanwhile: Callable[[], None]) -> 
 
     for node in away:
         ring.lose(node)
-    batch = Batch(ring.table, pipeline.pipeline_id, 0, staged, ConsistencyLevel.QUORUM, None, time.time())
+    batch = WriteBatch(ring.table, pipeline.pipeline_id, 0, staged, ConsistencyLevel.QUORUM, None, time.time())
     CommitPhase(batch, pipeline._metadata, catch_up, attempts=2).land()
     assert rounds > 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.operators import Wanted
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.errors import Rejected
 
@@ -22,7 +22,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     """Eight tablets of `air.flights` on the first three of six nodes; balancing is on."""
     without_zookeeper(monkeypatch)
     made = placed(tmp_path, SIX, dict.fromkeys(range(8), "ABC"), configuration=QUICK)
-    administration.alter_table(made.cluster, "air.flights", Wanted(min_count=8))
+    administration.alter_table(made.cluster, "air.flights", OptionChanges(min_count=8))
     administration.resume_balancing(made.cluster)
     return made
 
@@ -68,7 +68,7 @@ def test_a_table_moves_to_the_nodes_with_its_tags_and_its_replacement_inherits_t
 ) -> None:
     for node in "DEF":
         administration.alter_node(cluster.cluster, node, tags=["ssd"])
-    administration.alter_table(cluster.cluster, "air.flights", Wanted(tags=["ssd"]))
+    administration.alter_table(cluster.cluster, "air.flights", OptionChanges(tags=["ssd"]))
     cluster.settle()
     assert held(cluster) == dict.fromkeys("DEF", 8)
     with pytest.raises(Rejected, match="asks for nodes with the tags ssd"):
@@ -83,7 +83,7 @@ def test_tables_that_are_kept_apart_end_on_different_nodes_of_every_rack(cluster
     administration.create_table(cluster.cluster, "air.crews", [("id", "bigint", False)], ["id"], tablets=8)
     cluster.settle()
     assert set(held(cluster)) & set(held(cluster, "air.crews"))
-    administration.alter_table(cluster.cluster, "air.flights", Wanted(apart_from=["air.crews"]))
+    administration.alter_table(cluster.cluster, "air.flights", OptionChanges(apart_from=["air.crews"]))
     cluster.settle()
     flights, crews = held(cluster), held(cluster, "air.crews")
     assert not set(flights) & set(crews)
@@ -92,8 +92,8 @@ def test_tables_that_are_kept_apart_end_on_different_nodes_of_every_rack(cluster
 
 def test_a_rule_that_cannot_be_kept_is_refused_when_it_is_said(cluster: SmallCluster, tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="0 normal node"):
-        administration.alter_table(cluster.cluster, "air.flights", Wanted(tags=["gpu"]))
+        administration.alter_table(cluster.cluster, "air.flights", OptionChanges(tags=["gpu"]))
     join(cluster.cluster, tmp_path / "volumes", "H", "r9")
     administration.create_table(cluster.cluster, "air.crews", [("id", "bigint", False)], ["id"], tablets=8)
     with pytest.raises(Rejected, match="rack r9 of dc1 has one node only"):
-        administration.alter_table(cluster.cluster, "air.flights", Wanted(apart_from=["air.crews"]))
+        administration.alter_table(cluster.cluster, "air.flights", OptionChanges(apart_from=["air.crews"]))

@@ -19,7 +19,7 @@ from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
-from epochlake.jobs.replicas.intervals import Part, all_of, select
+from epochlake.jobs.replicas.intervals import FilePart, all_of, select
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.jobs.upkeep import vacuum as vacuuming
@@ -92,7 +92,7 @@ def live_tokens(address: ReplicaAddress) -> list[int]:
 
 def test_a_piece_has_the_rows_of_its_window_and_says_so(address: ReplicaAddress) -> None:
     file = stored(address, *range(-20, 20))
-    piece = cut(address, Part(file, -7, 30), address)
+    piece = cut(address, FilePart(file, -7, 30), address)
     expected = rows_in(address, file).filter(pc.field("_token") >= -7)
     assert rows_in(address, piece).equals(expected)
     assert piece == msgspec.structs.replace(
@@ -115,9 +115,9 @@ def test_the_same_rows_come_out_whoever_cuts(tmp_path: Path, seed: int) -> None:
     for _ in range(15):
         ends = sorted(chance.sample(range(-1000, 1000), 4))
         outer, inner = (ends[0], ends[3]), (ends[1], ends[2])
-        direct = cut(first, Part(file, *inner), first)
-        wide = cut(first, Part(file, *outer), second)
-        by_way = cut(second, Part(wide, *inner), second)
+        direct = cut(first, FilePart(file, *inner), first)
+        wide = cut(first, FilePart(file, *outer), second)
+        by_way = cut(second, FilePart(wide, *inner), second)
         assert (by_way.file_id, by_way.window, by_way.path) == (direct.file_id, inner, direct.path)
         assert rows_in(second, by_way).equals(rows_in(first, direct))
         assert rows_in(first, direct)["_token"].to_pylist() == [t for t in tokens if inner[0] <= t <= inner[1]]
@@ -126,7 +126,7 @@ def test_the_same_rows_come_out_whoever_cuts(tmp_path: Path, seed: int) -> None:
 
 def test_a_piece_without_rows_is_a_file_without_rows(address: ReplicaAddress) -> None:
     file = stored(address, -5, 5)
-    piece = cut(address, Part(file, -4, 4), address)
+    piece = cut(address, FilePart(file, -4, 4), address)
     assert (piece.rows, piece.has_tombstones, piece.max_written_at, piece.window) == (0, False, 0, (-4, 4))
     assert rows_in(address, piece).schema == rows_in(address, file).schema
     load(address, piece)
@@ -147,8 +147,8 @@ def test_only_the_row_groups_that_can_have_rows_are_read(
 
     file = stored(address, *range(40))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    cut(address, Part(file, 11, 16), address)
-    cut(address, Part(file, 60, 70), address)
+    cut(address, FilePart(file, 11, 16), address)
+    cut(address, FilePart(file, 60, 70), address)
     assert read == [[2], [3], [4]]
 
 
@@ -156,17 +156,17 @@ def test_a_piece_that_is_there_is_not_cut_again_and_a_torn_one_is(
     address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = stored(address, *range(40))
-    piece = cut(address, Part(file, 0, 19), address)
+    piece = cut(address, FilePart(file, 0, 19), address)
     path = Path(address.uri) / piece.path
     whole, written = path.read_bytes(), cutting._write_piece
     monkeypatch.setattr(cutting, "_write_piece", None)
     os.utime(path, (0, 0))
-    assert cut(address, Part(file, 0, 19), address) == piece
+    assert cut(address, FilePart(file, 0, 19), address) == piece
     assert path.stat().st_mtime > 0, "it is about to be committed: no clean-up may take it for old"
     monkeypatch.setattr(cutting, "_write_piece", written)
     for torn in (whole[:-1], whole[: len(whole) // 2], b""):
         path.write_bytes(torn)
-        assert cut(address, Part(file, 0, 19), address) == piece
+        assert cut(address, FilePart(file, 0, 19), address) == piece
         assert path.read_bytes() == whole
 
 
@@ -178,36 +178,36 @@ def test_a_cut_that_breaks_off_leaves_no_piece(address: ReplicaAddress, monkeypa
 
     monkeypatch.setattr(cutting, "_in_row_groups", break_off)
     with pytest.raises(KeyboardInterrupt):
-        cut(address, Part(file, 0, 19), address)
+        cut(address, FilePart(file, 0, 19), address)
     assert [path.name for path in (Path(address.uri) / file.path).parent.iterdir()] == [f"{file.file_id}.parquet"]
 
 
 def test_what_cannot_be_cut_is_said_by_name(tmp_path: Path, address: ReplicaAddress) -> None:
     file = stored(address, *range(4000), label="0-0")
     with pytest.raises(StorageUnavailable, match="has 4000 rows of 7, so another file lies under its name"):
-        cut(address, Part(msgspec.structs.replace(file, rows=7), 0, 9), address)
+        cut(address, FilePart(msgspec.structs.replace(file, rows=7), 0, 9), address)
     path = Path(address.uri) / file.path
     data = path.read_bytes()
     path.write_bytes(data[:4] + b"\0" * 2000 + data[2004:])
     with pytest.raises(StorageUnavailable, match=f"cannot cut .*{file.file_id}"):
-        cut(address, Part(file, 0, 9), address)
+        cut(address, FilePart(file, 0, 9), address)
     path.write_bytes(data)
     with mounted(tmp_path / "v2", "512k"):
         full = make_replica(tmp_path, 2)
         (Path(full.uri) / "filler").write_bytes(b"0" * (440 << 10))
         with pytest.raises(StorageUnavailable, match="disk is full"):
-            cut(address, Part(file, 0, 3998), full)
+            cut(address, FilePart(file, 0, 3998), full)
         assert list((Path(full.uri) / file.path).parent.iterdir()) == []
     path.unlink()
     with pytest.raises(StorageUnavailable, match="not there"):
-        cut(address, Part(file, 0, 8), address)
+        cut(address, FilePart(file, 0, 8), address)
 
 
 def test_copying_brings_the_file_when_it_is_wanted_whole_and_else_the_piece(tmp_path: Path) -> None:
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = stored(source, *range(10, 30))
-    assert copy_data_file(PartCopy(Part(file, 0, 500), source, target)) == file
-    copy = PartCopy(Part(file, 0, 19), source, target)
+    assert copy_data_file(PartCopy(FilePart(file, 0, 500), source, target)) == file
+    copy = PartCopy(FilePart(file, 0, 19), source, target)
     piece = copy_data_file(copy)
     assert (piece.file_id, piece.rows) == (copy.key, 10)
     assert copy.size == file.size // 2
@@ -234,7 +234,7 @@ def test_dropping_ranges_leaves_exactly_the_other_rows(tmp_path: Path, seed: int
 def test_what_stays_of_a_piece_still_says_where_it_has_no_row(address: ReplicaAddress) -> None:
     """Others may have the file that it was cut from, and would take the gap for missing rows."""
     file = stored(address, 10, 40, 90)
-    load(address, cut(address, Part(file, 0, 50), address))
+    load(address, cut(address, FilePart(file, 0, 50), address))
     assert isinstance(drop_ranges(address, [(30, 60)], 6), Acknowledged)
     drop_ranges(address, [(5, 15)], 7)
     [low, high] = sorted(open_snapshot(address).all_files.values(), key=lambda held: held.window)
@@ -350,7 +350,7 @@ def test_appends_do_not_stop_a_drop_and_a_drop_does_not_stop_appends(
 
 def test_what_is_live_in_pieces_or_in_a_wider_file_is_not_added_again(address: ReplicaAddress) -> None:
     file = stored(address, *range(10))
-    low, high = cut(address, Part(file, 0, 4), address), cut(address, Part(file, 5, 12), address)
+    low, high = cut(address, FilePart(file, 0, 4), address), cut(address, FilePart(file, 5, 12), address)
     load(address, low)
     outcome = commit_files(address, [low, file], epoch=5, app_id=f"load-{low.file_id}", app_version=1)
     assert outcome == AlreadyApplied(1, frozenset({file.file_id})), "a half of it is there only"
@@ -358,7 +358,7 @@ def test_what_is_live_in_pieces_or_in_a_wider_file_is_not_added_again(address: R
     assert commit_files(address, [file], epoch=5, app_id="again", app_version=1) == AlreadyApplied(2)
     whole = stored(address, *range(20, 30))
     load(address, whole)
-    piece = cut(address, Part(whole, 22, 24), address)
+    piece = cut(address, FilePart(whole, 22, 24), address)
     assert commit_files(address, [piece], epoch=5, app_id="again", app_version=1) == AlreadyApplied(3)
     assert live_tokens(address) == [*range(10), *range(20, 30)]
 
@@ -368,7 +368,7 @@ def test_vacuum_takes_the_parent_the_leftovers_of_cuts_and_no_live_piece(address
     load(address, file, dropped)
     pre_split(address, [4], 5)
     drop_ranges(address, [(50, 60)], 5)
-    abandoned = cut(address, Part(file, 2, 3), address)
+    abandoned = cut(address, FilePart(file, 2, 3), address)
     leftover = Path(address.uri) / file.path
     leftover = leftover.with_name(f".{leftover.name}{TEMPORARY}0")
     leftover.write_bytes(b"torn")
@@ -388,7 +388,7 @@ def test_a_piece_that_is_used_again_while_vacuum_looks_is_not_deleted(
     """It was cut long ago and never committed; now it is, after vacuum had listed it as unused."""
     file = stored(address, *range(10))
     load(address, file)
-    old = cut(address, Part(file, 5, 1000), address)
+    old = cut(address, FilePart(file, 5, 1000), address)
     os.utime(Path(address.uri) / old.path, (0, 0))
     listed = vacuuming.unused_files
 
@@ -404,10 +404,10 @@ def test_a_piece_that_is_used_again_while_vacuum_looks_is_not_deleted(
 
 def test_within_finds_the_files_whose_window_meets_the_tokens(address: ReplicaAddress) -> None:
     file = stored(address, *range(10))
-    pieces = [cut(address, Part(file, 0, 4), address), cut(address, Part(file, 5, 12), address)]
+    pieces = [cut(address, FilePart(file, 0, 4), address), cut(address, FilePart(file, 5, 12), address)]
     load(address, *pieces)
     snapshot = open_snapshot(address)
     for (low, high), expected in {(0, 4): [0], (4, 5): [0, 1], (12, 99): [1], (13, 99): [], (-9, -1): []}.items():
         assert {held.file_id for held in snapshot.within(low, high)} == {pieces[n].file_id for n in expected}
-    assert all_of(pieces[1]) == Part(pieces[1], 5, 12)
+    assert all_of(pieces[1]) == FilePart(pieces[1], 5, 12)
     assert open_snapshot(make_replica(Path(address.volume_uri).parent, 2)).within(0, 9) == []

@@ -14,9 +14,9 @@ from epochlake.jobs.demo.checksum import of_source
 from epochlake.jobs.demo.children import Child, ChildFailed, Ended, environment
 from epochlake.jobs.demo.choreography import SHORTEST, schedule
 from epochlake.jobs.demo.command import run
+from epochlake.jobs.demo.directory import DemoRunning, claimed
 from epochlake.jobs.demo.flights import COLUMNS, as_arrow
-from epochlake.jobs.demo.place import DemoRunning, claimed
-from epochlake.jobs.demo.story import Story, Streamed
+from epochlake.jobs.demo.story import CoordinatorTotals, Story
 from epochlake.placement.errors import InvalidRequest
 
 
@@ -127,7 +127,9 @@ def test_a_process_that_does_not_answer_is_told_and_can_be_stopped(tmp_path: Pat
 
 
 def test_a_failed_process_fails_the_demo() -> None:
-    story = Story(0.0, of_source(flights()), batches=1, tablets=1, replication=3, streamed=Streamed(0, 0, 0, 0))
+    story = Story(
+        0.0, of_source(flights()), batches=1, tablets=1, replication=3, streamed=CoordinatorTotals(0, 0, 0, 0)
+    )
     assert processes(story).holds
     story.processes.append(Ended("coordinator", "epochlake coordinator run", 1, "coordinator.txt"))
     assert not processes(story).holds

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration.schema import table_id_of
 from epochlake.jobs.coordinator.effects import tablets as side_effects
-from epochlake.jobs.gate.batches import Decision, Generation, batch_id, decided
+from epochlake.jobs.gate.batches import BatchContents, Generation, batch_id, decided
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.damage_notes import DamageNote, DamageNotes
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
@@ -216,7 +216,7 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     place = tmp_path / names()["decision of batch b-1"]
     place.parent.mkdir()
     place.write_bytes(stored(f"batch.{generation}.json"))
-    assert decided(str(tmp_path), "b-1") == Decision(1, expected.files)
+    assert decided(str(tmp_path), "b-1") == BatchContents(1, expected.files)
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
     if generation == 3:
         assert msgspec.json.encode(expected) == place.read_bytes()
@@ -234,7 +234,7 @@ def test_a_note_of_a_damaged_copy(tmp_path: Path) -> None:
     address = ReplicaAddress(CLUSTER_ID, 3, "/v3", "air", "t-1")
     [staged] = generation_of_a_batch(1).files
     notes = DamageNotes(str(tmp_path))
-    notes.add("t-1", [(StoredFile(staged.file, address), "torn")])
+    notes.add("t-1", [(ExpectedFile(staged.file, address), "torn")])
     [found] = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert str(found.relative_to(tmp_path)) == names()["note of a damaged copy"]
     found.write_bytes(stored("damage-note.json"))

@@ -13,7 +13,7 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
-from tests.support.rings import QUICK, Place, rebuild, ringed
+from tests.support.rings import QUICK, NodeSpec, rebuild, ringed
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 
-TWO_DATACENTERS: dict[str, Place] = {
+TWO_DATACENTERS: dict[str, NodeSpec] = {
     "A": ("dc1", "r1", (-6,)),
     "B": ("dc1", "r2", (-2,)),
     "D": ("dc2", "r1", (2,)),

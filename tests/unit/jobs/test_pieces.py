@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of, path_of
-from epochlake.jobs.replicas.intervals import Part, all_of, holds, merged, missing, select, without
+from epochlake.jobs.replicas.intervals import FilePart, all_of, holds, merged, missing, select, without
 from epochlake.placement.tokens import range_label
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ files = st.lists(
 )
 
 
-def rows(parts: Iterable[Part]) -> Counter[tuple[str, int]]:
+def rows(parts: Iterable[FilePart]) -> Counter[tuple[str, int]]:
     """The rows of parts, each as often as it is there."""
     return Counter(
         (part.file.origin, token)
@@ -110,7 +110,7 @@ def test_intervals_are_sets_of_tokens(covered: list[tuple[int, int]], whole: tup
 def test_a_piece_without_rows_is_missed_until_the_target_knows_that_there_are_none() -> None:
     empty = file_of("a", 9, 14)
     assert empty.rows == 0
-    assert missing([empty], [], 0, 19) == [Part(empty, 9, 14)]
+    assert missing([empty], [], 0, 19) == [FilePart(empty, 9, 14)]
     assert missing([empty], [empty], 0, 19) == []
-    assert missing([file_of("a")], [empty, file_of("a", 0, 8)], 0, 19) == [Part(file_of("a"), 15, 19)]
+    assert missing([file_of("a")], [empty, file_of("a", 0, 8)], 0, 19) == [FilePart(file_of("a"), 15, 19)]
     assert select([empty], 0, 19) == []

@@ -44,7 +44,7 @@ def cluster(tmp_path: Path) -> SmallCluster:
 
 def locate(table: SmallTable, pipeline: Pipeline, files: Sequence[StagedFile]) -> batches.Located:
     opened, failed = pipeline._open_for_write(table.table)
-    return pipeline._locate(table.table, batches.Decision(1, tuple(files)), opened, failed)
+    return pipeline._locate(table.table, batches.BatchContents(1, tuple(files)), opened, failed)
 
 
 def is_reached(table: SmallTable, pipeline: Pipeline, located: batches.Located) -> bool:
@@ -156,14 +156,14 @@ def test_windows_staged_again_take_the_place_of_what_was_decided_for_them(tmp_pa
     lower, upper, second, third, fourth = (staged_for(table, token) for token in (-1, 1, TURN, 5 * TURN, 6 * TURN))
     second, third = renamed(second, (0, 4 * TURN - 1)), renamed(third, (4 * TURN, MAX_TOKEN))
     fourth = renamed(fourth, (4 * TURN, MAX_TOKEN))
-    decision = batches.decide(root, "b", table.table, batches.Decision(0, ()), [lower, upper])
-    assert decision == batches.Decision(1, (lower, upper))
+    decision = batches.decide(root, "b", table.table, batches.BatchContents(0, ()), [lower, upper])
+    assert decision == batches.BatchContents(1, (lower, upper))
     decision = batches.decide(root, "b", table.table, decision, [second, third], replaces=[(0, MAX_TOKEN)])
-    assert decision == batches.Decision(2, (lower, second, third))
-    late = batches.Decision(1, (lower, upper))  # somebody who has not seen the second generation decides nothing
+    assert decision == batches.BatchContents(2, (lower, second, third))
+    late = batches.BatchContents(1, (lower, upper))  # somebody who has not seen the second generation decides nothing
     assert batches.decide(root, "b", table.table, late, [fourth], replaces=[(0, MAX_TOKEN)]) == decision
     decision = batches.decide(root, "b", table.table, decision, [fourth], replaces=[(4 * TURN, MAX_TOKEN)])
-    assert decision == batches.decided(root, "b") == batches.Decision(3, (lower, second, fourth))
+    assert decision == batches.decided(root, "b") == batches.BatchContents(3, (lower, second, fourth))
 
 
 def staged_for(table: SmallTable, token: int) -> StagedFile:

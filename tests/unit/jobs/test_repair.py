@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.commits import pre_split
-from epochlake.jobs.replicas.damage import StoredFile
+from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION
@@ -256,7 +256,7 @@ def test_what_reads_have_noted_is_looked_at_without_reading_everything(table: Sm
     expected = write_some(table)
     flip(stored_path(table, "A"))
     [stored] = [
-        StoredFile(file, table.address("A"))
+        ExpectedFile(file, table.address("A"))
         for file in open_snapshot(table.address("A")).all_files.values()
         if file.path == str(stored_path(table, "A").relative_to(table.address("A").uri))
     ]

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
 from epochlake.jobs.replicas.cutting import cut
-from epochlake.jobs.replicas.damage import StoredFile, check_bytes
+from epochlake.jobs.replicas.damage import ExpectedFile, check_bytes
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
-from epochlake.jobs.replicas.intervals import Part
+from epochlake.jobs.replicas.intervals import FilePart
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
 
@@ -75,7 +75,7 @@ def test_another_file_under_the_name_is_noticed_though_its_seal_holds(tmp_path: 
 def test_a_piece_has_a_seal_of_its_own_and_none_of_the_file_that_it_was_cut_from(tmp_path: Path) -> None:
     address = make_replica(tmp_path, 1)
     file = store(address, ids=range(10))
-    piece = cut(address, Part(file, file.min_token + 2, file.min_token + 5), address)
+    piece = cut(address, FilePart(file, file.min_token + 2, file.min_token + 5), address)
     assert require_intact(piece, str(bytes_of(address, piece))) is not None
     said = pq.read_metadata(bytes_of(address, piece)).metadata
     assert said[b"epochlake.seal.file"].decode() == piece.file_id
@@ -110,13 +110,13 @@ def test_a_file_from_before_seals_is_read_cut_copied_and_checked_by_its_pages(tm
     path = bytes_of(source, file)
     assert require_sealed(file, str(path)) is None
     assert copy_data_file(file_copy(file, source, target)) == file
-    piece = cut(source, Part(file, file.min_token, file.min_token + 3), target)
+    piece = cut(source, FilePart(file, file.min_token, file.min_token + 3), target)
     assert piece.rows == 4
-    checked = check_bytes(StoredFile(file, source))
+    checked = check_bytes(ExpectedFile(file, source))
     assert checked.damage is None
     assert checked.digest is not None
     path.write_bytes(path.read_bytes()[:200] + b"\xff" * 20 + path.read_bytes()[220:])
-    assert check_bytes(StoredFile(file, source)).damage is not None
+    assert check_bytes(ExpectedFile(file, source)).damage is not None
 
 
 def test_a_damaged_source_is_not_copied_and_replaces_nothing(tmp_path: Path, seed: int) -> None:
@@ -133,4 +133,4 @@ def test_a_damaged_source_is_not_copied_and_replaces_nothing(tmp_path: Path, see
             copy_data_file(file_copy(file, source, target))
         assert bytes_of(target, file).read_bytes() == good
         with pytest.raises(DamagedBytes):
-            cut(source, Part(file, file.min_token, file.min_token + 3), target)
+            cut(source, FilePart(file, file.min_token, file.min_token + 3), target)

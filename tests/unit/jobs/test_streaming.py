@@ -16,7 +16,7 @@ from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, cut_id, new_file_id
-from epochlake.jobs.replicas.intervals import Part, select
+from epochlake.jobs.replicas.intervals import FilePart, select
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, SessionClosed
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sealing import require_sealed
@@ -253,7 +253,7 @@ def test_a_copy_of_every_kind_that_fails_is_told_by_the_name_that_it_would_have(
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source, ids=range(100))
     (Path(source.uri) / file.path).unlink()
-    piece = PartCopy(Part(file, file.min_token, file.min_token + 9), source, target)
+    piece = PartCopy(FilePart(file, file.min_token, file.min_token + 9), source, target)
     copied = Copier().copy([piece])
     assert list(copied.failed) == [cut_id(file.file_id, file.min_token, file.min_token + 9)]
 

@@ -30,7 +30,7 @@ from tests.support.command_line import CommandLine
 from tests.support.rings import QUICK, RingCluster, more_replicas, rebuild, remove, replace, ringed, scaled
 from tests.support.slices import THOROUGH, slice_of
 
-SIX: dict[str, rings.Place] = {
+SIX: dict[str, rings.NodeSpec] = {
     "A": ("dc1", "r1", (-7,)),
     "B": ("dc1", "r2", (-4,)),
     "C": ("dc1", "r3", (-2,)),

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.nodes import VolumeSpec
-from epochlake.jobs.administration.operators import Wanted
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.committing.changes import Change
 from epochlake.metastore.committing.committer import Committed
@@ -169,13 +169,13 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     ),
     (lambda cluster: administration.alter_node(cluster, "n1", tags=()), 'alter node {"name":"n1","tags":[]}'),
     (
-        lambda cluster: administration.alter_table(cluster, "air.flights", Wanted()),
+        lambda cluster: administration.alter_table(cluster, "air.flights", OptionChanges()),
         'alter table {"changes":{"apart_from":null,"max_count":null,"min_count":null,"tags":null,'
         '"target_bytes":null},"full_name":"air.flights"}',
     ),
     (
         lambda cluster: administration.alter_table(
-            cluster, "air.flights", Wanted(1 << 30, 2, 8, ("ssd",), ["air.crews"])
+            cluster, "air.flights", OptionChanges(1 << 30, 2, 8, ("ssd",), ["air.crews"])
         ),
         'alter table {"changes":{"apart_from":["air.crews"],"max_count":8,"min_count":2,"tags":["ssd"],'
         '"target_bytes":1073741824},"full_name":"air.flights"}',

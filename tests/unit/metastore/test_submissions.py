@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from epochlake.metastore.committing.outcomes import committed_at
-from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, Standing, Step, Submission
+from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, Standing, Submission, SubmissionStep
 from epochlake.metastore.metadata.events import SwitchBalancing
 
 from tests.support.logs import START, sealed
@@ -18,19 +18,23 @@ def submission() -> Submission:
 
 def test_every_step_leads_somewhere_from_every_standing() -> None:
     assert {(standing, step) for standing, steps in TRANSITIONS.items() for step in steps} == set(
-        itertools.product(Standing, Step)
+        itertools.product(Standing, SubmissionStep)
     )
 
 
-@pytest.mark.parametrize("steps", list(itertools.product(Step, repeat=4)))
-def test_it_is_known_who_may_have_it_after_any_steps(steps: tuple[Step, ...]) -> None:
+@pytest.mark.parametrize("steps", list(itertools.product(SubmissionStep, repeat=4)))
+def test_it_is_known_who_may_have_it_after_any_steps(steps: tuple[SubmissionStep, ...]) -> None:
     one = submission()
     offered = taken = False
     for step in steps:
         one.take(step)
         # An offer can be taken until it is withdrawn; what was taken can land until the log moves on.
-        offered = step is Step.OFFER or (offered and step in (Step.LOSE_ANSWER, Step.MOVE_LOG))
-        taken = step in (Step.LOSE_SIGHT, Step.LOSE_ANSWER) or (taken and step is not Step.MOVE_LOG)
+        offered = step is SubmissionStep.OFFER or (
+            offered and step in (SubmissionStep.LOSE_ANSWER, SubmissionStep.MOVE_LOG)
+        )
+        taken = step in (SubmissionStep.LOSE_SIGHT, SubmissionStep.LOSE_ANSWER) or (
+            taken and step is not SubmissionStep.MOVE_LOG
+        )
         assert (one.offered, one.taken) == (offered, taken)
     assert (one.standing is Standing.OWN) == (not offered and not taken)
 
@@ -39,7 +43,7 @@ def test_what_another_process_had_asked_for_was_there_already_however_it_was_fou
     """An offer that is taken and found in the log was not appended for this call, when another author asked for it."""
     event = SwitchBalancing(on=False)
     mine, theirs = (sealed(event, START, request_id="r", author=author) for author in ("me", "somebody else"))
-    for steps in ([], [Step.OFFER], [Step.OFFER, Step.LOSE_SIGHT]):
+    for steps in ([], [SubmissionStep.OFFER], [SubmissionStep.OFFER, SubmissionStep.LOSE_SIGHT]):
         one = submission()
         for step in steps:
             one.take(step)

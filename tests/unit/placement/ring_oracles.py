@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epochlake.placement.ring.strategies import Replication, replication_of
-from epochlake.placement.ring.tokens import Place, Ring, ring_of
+from epochlake.placement.ring.tokens import Location, Ring, ring_of
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "oracles"
 PLACEMENT_FILES = ("placements_edge", "placements_random")
@@ -47,7 +47,7 @@ def ring_of_case(case: dict[str, Any]) -> Ring:
     joined = [node for node in case["nodes"] if node["state"] == "JOINED"]
     return ring_of(
         {node["id"]: node["tokens"] for node in joined},
-        {node["id"]: Place(node["dc"], node["rack"]) for node in joined},
+        {node["id"]: Location(node["dc"], node["rack"]) for node in joined},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from epochlake.placement.balancing.model import Policy, Role
+from epochlake.placement.balancing.model import BalancingPolicy, Role
 from epochlake.placement.balancing.planner import plan_moves
 
 from tests.unit.placement.balancing_clusters import (
@@ -117,7 +117,7 @@ def test_no_node_ends_further_from_its_share_than_the_worst_was_before(change: s
             np.abs(np.bincount(nodes_of(state), load.replica_size, len(width)) / width - 1).max()
             for state in (load, after(load, plan))
         ]
-        assert off[1] <= max(off[0], Policy().bytes_tolerance / 2) + 1e-9
+        assert off[1] <= max(off[0], BalancingPolicy().bytes_tolerance / 2) + 1e-9
 
 
 @pytest.mark.parametrize("streams", [1, 2, 5])
@@ -125,7 +125,7 @@ def test_no_wave_has_more_streams_at_a_volume_than_allowed_nor_two_moves_of_a_ta
     rng = np.random.default_rng(seed)
     for _ in range(CLUSTERS // 2):
         load = random_cluster(rng, "doubled")
-        plan = plan_moves(load, Policy(streams_per_volume=streams))
+        plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams))
         for ends, limit in ((np.concatenate([plan.source, plan.target]), streams),):
             _, busy = np.unique(np.stack([np.tile(plan.wave, 2), ends]), axis=1, return_counts=True)
             assert busy.max(initial=0) <= limit

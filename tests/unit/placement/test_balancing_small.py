@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from epochlake.placement.balancing.model import Cause, ClusterLoad, Hold, Obstacle, Policy, Role
+from epochlake.placement.balancing.model import BalancingPolicy, Cause, ClusterLoad, Hold, Obstacle, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.errors import InvalidRequest
 
@@ -83,7 +83,7 @@ def test_a_difference_of_less_than_the_tolerance_moves_nothing() -> None:
     replicas = np.repeat([0, 1], 500)[:, None]
     load = load_of(Outline((0, 0), volumes=1), replicas, sizes)
     assert len(plan_moves(load)) == 0
-    assert len(plan_moves(load, Policy(bytes_tolerance=0.001))) > 0
+    assert len(plan_moves(load, BalancingPolicy(bytes_tolerance=0.001))) > 0
 
 
 def test_utilisation_counts_relative_to_capacity_and_weight() -> None:

@@ -19,12 +19,12 @@ from epochlake.placement.simulation import quorums
 from epochlake.placement.simulation.histories import STEPS, QuorumsDisjoint, simulate_quorums
 from epochlake.placement.simulation.placements import (
     CONFIGURATIONS,
-    Configuration,
     SimulationFailure,
+    SimulationSettings,
     simulate_placements,
 )
 from epochlake.placement.simulation.quorums import (
-    View,
+    RangeView,
     all_views,
     disjoint_in_history,
     disjoint_in_step,
@@ -46,7 +46,7 @@ def nothing_remembered() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: f"{c.operations}-{c.factor}-{c.datacenters}")
-def test_random_range_movements_hold_every_invariant(configuration: Configuration) -> None:
+def test_random_range_movements_hold_every_invariant(configuration: SimulationSettings) -> None:
     nodes = max(SMALL, 3 * (configuration.factor + 1) + 6)
     for seed in (1, 2):
         report = simulate_placements(replace(configuration, nodes=nodes), seed)
@@ -56,18 +56,18 @@ def test_random_range_movements_hold_every_invariant(configuration: Configuratio
 
 def test_random_range_movements_with_many_tokens_a_node_hold_every_invariant() -> None:
     for seed in (1, 2):
-        simulate_placements(Configuration(operations=3, factor=3, datacenters=1, nodes=10, tokens=4), seed)
+        simulate_placements(SimulationSettings(operations=3, factor=3, datacenters=1, nodes=10, tokens=4), seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_many_operations_at_once_that_are_often_cancelled_hold_every_invariant(seed: int) -> None:
     """One datacenter, as many racks as replicas: there plans on disjoint ranges depend on each other most."""
-    report = simulate_placements(Configuration(5, 3, 1, nodes=24, cancelling=0.1), seed)
+    report = simulate_placements(SimulationSettings(5, 3, 1, nodes=24, cancelling=0.1), seed)
     assert report.done["cancel"] > 20
 
 
 def test_a_run_is_a_function_of_its_seed_and_configuration() -> None:
-    configuration = Configuration(operations=3, factor=2, datacenters=0, nodes=SMALL)
+    configuration = SimulationSettings(operations=3, factor=2, datacenters=0, nodes=SMALL)
     assert simulate_placements(configuration, 7) == simulate_placements(configuration, 7)
     assert simulate_placements(configuration, 7) != simulate_placements(configuration, 8)
 
@@ -120,7 +120,7 @@ def test_the_placement_simulator_catches_production_that_is_broken(
 
 
 def first_failure(seeds: Iterable[int]) -> SimulationFailure:
-    configuration = Configuration(operations=5, factor=3, datacenters=1, nodes=SMALL, quorums=False)
+    configuration = SimulationSettings(operations=5, factor=3, datacenters=1, nodes=SMALL, quorums=False)
     for seed in seeds:
         try:
             simulate_placements(configuration, seed)
@@ -215,10 +215,10 @@ def test_cancelling_a_step_at_a_time_is_safe_where_going_all_the_way_back_at_onc
 A, B, C, X = 1, 2, 3, 4
 OLD, NEW, BOTH = frozenset({A, B, C}), frozenset({B, C, X}), frozenset({A, B, C, X})
 BOOTSTRAP = {
-    100: View(OLD, OLD, OLD, OLD),
-    101: View(OLD, BOTH, OLD, NEW),
-    102: View(NEW, BOTH, OLD, NEW),
-    103: View(NEW, NEW, NEW, NEW),
+    100: RangeView(OLD, OLD, OLD, OLD),
+    101: RangeView(OLD, BOTH, OLD, NEW),
+    102: RangeView(NEW, BOTH, OLD, NEW),
+    103: RangeView(NEW, NEW, NEW, NEW),
 }
 
 
@@ -235,7 +235,7 @@ def test_the_two_accidents_that_seed_002_tells_of_are_found(earlier: int, later:
     assert reader in found.quorum
 
 
-LOST_BETWEEN = View(OLD, BOTH, OLD, NEW), View(NEW, BOTH, OLD, NEW, frozenset({A}))
+LOST_BETWEEN = RangeView(OLD, BOTH, OLD, NEW), RangeView(NEW, BOTH, OLD, NEW, frozenset({A}))
 
 
 def test_storage_that_is_declared_lost_between_two_views_is_safe_though_it_comes_back() -> None:
@@ -259,9 +259,9 @@ def test_a_barrier_that_took_lost_storage_for_fenced_is_found(monkeypatch: pytes
 
 def test_lost_storage_is_in_no_quorum_of_who_knows_of_it() -> None:
     """Without A, which both know to be lost, every read of two of A, B and C is of B and C."""
-    reads, writes = View(OLD, OLD, OLD, OLD, frozenset({A})), View(NEW, NEW, NEW, NEW, frozenset({X}))
+    reads, writes = RangeView(OLD, OLD, OLD, OLD, frozenset({A})), RangeView(NEW, NEW, NEW, NEW, frozenset({X}))
     assert disjoint_quorums(reads, writes, dict.fromkeys(BOTH, "dc1")) is None
-    known = View(OLD, OLD, OLD, OLD), View(NEW, NEW, NEW, NEW)
+    known = RangeView(OLD, OLD, OLD, OLD), RangeView(NEW, NEW, NEW, NEW)
     assert disjoint_quorums(*known, dict.fromkeys(BOTH, "dc1")) is not None
 
 
@@ -269,13 +269,15 @@ def test_a_datacenter_that_loses_its_quorum_is_found_though_the_whole_ring_keeps
     datacenters = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "b", 7: "a", 8: "a"}
     rest = frozenset({4, 5, 6})
     before, after = frozenset({1, 2, 3}) | rest, frozenset({3, 7, 8}) | rest
-    found = disjoint_quorums(View(before, before, before, before), View(after, after, after, after), datacenters)
+    found = disjoint_quorums(
+        RangeView(before, before, before, before), RangeView(after, after, after, after), datacenters
+    )
     assert found is not None
 
 
 def test_views_that_did_not_change_are_checked_once() -> None:
     state = cluster(in_a_row(5), simple(3))
-    known: set[tuple[View, View]] = set()
+    known: set[tuple[RangeView, RangeView]] = set()
     views = all_views(state)
     assert disjoint_in_step(views, views, dict.fromkeys(range(10), "dc1"), known) is None
     assert len(known) == 5

@@ -15,7 +15,7 @@ from epochlake.placement.ring.strategies import (
     natural_replicas,
     replication_of,
 )
-from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN, Place, Ring, ends_of, ring_of
+from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN, Location, Ring, ends_of, ring_of
 
 from tests.unit.placement.ring_oracles import PLACEMENT_FILES, cases
 
@@ -40,7 +40,7 @@ def test_replicas_and_their_order_are_those_of_the_oracle(case: dict[str, Any]) 
     joined = [node for node in case["nodes"] if node["state"] == "JOINED"]
     ring = ring_of(
         {node["id"]: node["tokens"] for node in joined},
-        {node["id"]: Place(node["dc"], node["rack"]) for node in joined},
+        {node["id"]: Location(node["dc"], node["rack"]) for node in joined},
     )
     for keyspace in case["keyspaces"]:
         options = {name: int(factor) for name, factor in keyspace["replication"].items()}
@@ -83,7 +83,7 @@ def test_an_empty_ring_has_no_ranges() -> None:
 
 
 def test_a_node_without_tokens_counts_neither_as_node_nor_as_rack() -> None:
-    places = {1: Place("dc1", "r1"), 2: Place("dc1", "r1"), 3: Place("dc1", "r2")}
+    places = {1: Location("dc1", "r1"), 2: Location("dc1", "r1"), 3: Location("dc1", "r2")}
     ring = ring_of({1: [0], 2: [10], 3: []}, places)
     assert ranges(ring, NETWORK_TOPOLOGY, {"dc1": 2})[0] == [MIN_TOKEN, 0, [1, 2]]
 
@@ -97,7 +97,7 @@ def test_a_node_without_tokens_counts_neither_as_node_nor_as_rack() -> None:
 )
 def test_a_ring_that_cannot_be_is_refused(tokens: dict[int, list[int]], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        ring_of(tokens, {1: Place("dc1", "r1"), 2: Place("dc1", "r1")})
+        ring_of(tokens, {1: Location("dc1", "r1"), 2: Location("dc1", "r1")})
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class DemoRunning(EpochlakeError):
     exit_code = 75
 
 
-class Place:
+class DemoDirectory:
     """A demo's directory, claimed by this process."""
 
     def __init__(self, directory: Path) -> None:
@@ -92,7 +92,7 @@ class Place:
 
 
 @contextmanager
-def claimed(directory: Path) -> Iterator[Place]:
+def claimed(directory: Path) -> Iterator[DemoDirectory]:
     """The directory, emptied of an earlier demo and held until the block ends.
 
     Raises InvalidRequest when something is there that no demo has made, DemoRunning when one is using it.
@@ -111,7 +111,7 @@ def claimed(directory: Path) -> Iterator[Place]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DemoRunning(f"a demo is running in {directory}: wait for it, or choose another --root") from None
-        place = Place(directory)
+        place = DemoDirectory(directory)
         place.wait_for_server_to_end()
         _clear(directory, keep=MARKER)
         os.truncate(lock, 0)
