@@ -161,7 +161,7 @@ def reading() -> list[Result]:
 def _unverified(bench: _Bench, pipeline: Pipeline, name: str) -> DataFrame:
     """A read of an append-only table at QUORUM that looks neither at the ends of files nor at checksums of pages."""
     table = bench.cluster.catch_up().table(name)
-    _, asked = pipeline._open_for_read(table, ConsistencyLevel.QUORUM)
+    _, asked = pipeline.gate.planning.open_for_read(table, ConsistencyLevel.QUORUM)
     plan = plan_read(table, asked)
     reader = bench.spark.read.schema(spark_ddl(table.columns)).option("recursiveFileLookup", True)
     reader = reader.option("parquet.page.verify-checksum.enabled", False)

@@ -58,21 +58,21 @@ class BatchContents(msgspec.Struct, frozen=True):
     files: tuple[StagedFile, ...]
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> Count:
         """What was staged. Files of an earlier version have no digest."""
         digests = [staged.digest for staged in self.files]
         known = [digest for digest in digests if digest is not None]
         total = wrapped(sum(known)) if len(known) == len(digests) else None
-        return Rows(sum(staged.file.rows for staged in self.files), total)
+        return Count(sum(staged.file.rows for staged in self.files), total)
 
 
-class Rows(msgspec.Struct, frozen=True):
+class Count(msgspec.Struct, frozen=True):
     """The rows of a batch, whatever their order: how many, and the sum of their digests; None: not known."""
 
     count: int
     digest: int | None
 
-    def may_be(self, other: Rows) -> bool:
+    def may_be(self, other: Count) -> bool:
         """Whether nothing shows that the others are other rows."""
         same = self.digest is None or other.digest is None or self.digest == other.digest
         return self.count == other.count and same
@@ -163,7 +163,7 @@ def decide(
     return decided(root, batch)
 
 
-def require_same_rows(table: Table, name: str, decision: BatchContents, given: Rows) -> None:
+def require_same_rows(table: Table, name: str, decision: BatchContents, given: Count) -> None:
     """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
     if not decision.rows.may_be(given):
         raise Rejected(

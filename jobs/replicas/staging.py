@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, Routing, StagingPlan, encode_rows
+from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, StagingPlan, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
-from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
@@ -44,36 +43,19 @@ class StagedFile(msgspec.Struct, frozen=True):
     digest: int | None = None
 
 
-def stage(
-    df: DataFrame,
-    table: Table,
-    routing: Routing,
-    *,
-    written_at: int,
-    deleted: bool = False,
-    target_file_bytes: int = TARGET_FILE_BYTES,
-    digested: bool = False,
-) -> list[StagedFile]:
+def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
-    `df` has the table's columns with their declared types, in order; for `deleted`, the key columns suffice, and the
-    rows become tombstones. `written_at` in microseconds, for all rows. The window of each file is the range of
-    `routing` that it was staged for. `digested`: add up the digests of the rows of each file.
+    `df` has the table's columns with their declared types, in order; when the plan is one of deleting, the key columns
+    suffice, and the rows become tombstones. The window of each file is the range of the plan's routing that it was
+    staged for. `digested`: add up the digests of the rows of each file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
-    plan = StagingPlan(
-        table=table,
-        routing=routing,
-        written_at=written_at,
-        deleted=deleted,
-        target_file_bytes=target_file_bytes,
-        storage=storage.used_settings(),
-    )
-    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(table)) if digested else df, plan)
+    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table)) if digested else df, plan)
     rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
-    return _staged(rows, plan, digested)
+    return staged_files(rows, plan, digested=digested)
 
 
 def row_digest(table: Table) -> Column:
@@ -146,7 +128,8 @@ def task_of_token(lows: NDArray[np.int64], count: int) -> Column:
     return F.when(F.col(TOKEN) >= begins[own], own).otherwise(before[own])
 
 
-def _staged(rows: pa.Table, plan: StagingPlan, digested: bool) -> list[StagedFile]:
+def staged_files(rows: pa.Table, plan: StagingPlan, *, digested: bool) -> list[StagedFile]:
+    """The files that rows of RESULT tell of. Raises InvalidRequest for rows that cannot be written."""
     staged = []
     for row in rows.to_pylist():
         if row["refused"] is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from epochlake.jobs.gate import pipeline as pipeline_module
+from epochlake.jobs.gate import planning
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -206,7 +206,7 @@ def test_the_later_write_wins_when_clocks_disagree(
 ) -> None:
     ahead, behind = cluster.pipeline("ahead", spark), cluster.pipeline("behind", spark)
     for number, (pipeline, off) in enumerate([(ahead, 3600.0), (behind, -3600.0), (ahead, 3600.0), (behind, -7200.0)]):
-        monkeypatch.setattr(pipeline_module, "time", Clock(off))
+        monkeypatch.setattr(planning, "time", Clock(off))
         with cluster.without("ABC"[number % 3]):
             pipeline.write(rows(spark, range(3), f"write {number}"), "air.flights")
     for away in "ABC":
@@ -218,19 +218,20 @@ def test_the_later_write_wins_also_when_the_replicas_that_know_of_the_earlier_we
     cluster: SmallCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only C answers when the clock is set, and C has missed the earlier write, whose clock was an hour ahead."""
-    monkeypatch.setattr(pipeline_module, "time", Clock(3600.0))
+    monkeypatch.setattr(planning, "time", Clock(3600.0))
     with cluster.without("C"):
         cluster.pipeline("ahead", spark).write(rows(spark, range(3), "earlier"), "air.flights")
-    monkeypatch.setattr(pipeline_module, "time", time)
+    monkeypatch.setattr(planning, "time", time)
     later = cluster.pipeline("later", spark)
-    opened = later._open_for_write
+    plans = later.gate.planning
+    opened = plans.open_for_write
 
     def only_c_at_first(table):  # type: ignore[no-untyped-def]
-        monkeypatch.setattr(later, "_open_for_write", opened)
+        monkeypatch.setattr(plans, "open_for_write", opened)
         with cluster.without("AB"):
             return opened(table)
 
-    monkeypatch.setattr(later, "_open_for_write", only_c_at_first)
+    monkeypatch.setattr(plans, "open_for_write", only_c_at_first)
     later.write(rows(spark, range(3), "later"), "air.flights")
     assert set(notes(later.read("air.flights")).values()) == {"later"}
 

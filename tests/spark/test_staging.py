@@ -17,12 +17,13 @@ import pytest
 from epochlake.jobs.replicas import encoding
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
-from epochlake.jobs.replicas.encoding import Routing
+from epochlake.jobs.replicas.encoding import Routing, StagingPlan
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.reading import read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.staging import StagedFile, slice_of, stage, tasks_of_slices
 from epochlake.jobs.replicas.volumes import prepare_volume
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.placements import highs, index_of
 from epochlake.placement.errors import InvalidRequest
@@ -54,6 +55,12 @@ def replicas(tmp_path: Path) -> list[ReplicaAddress]:
     return [make_replica(tmp_path, volume) for volume in (1, 2, 3)]
 
 
+def planned(
+    table: Table, cover: Routing, at: int, *, deleted: bool = False, target_file_bytes: int = 128 << 20
+) -> StagingPlan:
+    return StagingPlan(table, cover, at, deleted, target_file_bytes, StorageSettings())
+
+
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(count).selectExpr("id", "concat('n', id) as note")
 
@@ -68,7 +75,7 @@ def write(
     deleted: bool = False,
 ) -> list[StagedFile]:
     cover = tablets_on(tablets, dict.fromkeys(range(tablets), replicas))
-    staged = stage(df, table, cover, written_at=at, deleted=deleted)
+    staged = stage(df, planned(table, cover, at, deleted=deleted))
     for replica in replicas:
         files = [one.file for one in staged if replica.volume_id in one.stored]
         commit_files(replica, files, epoch=1, app_id="load", app_version=at)
@@ -120,7 +127,7 @@ def test_ranges_of_any_size_get_files_of_their_own_that_their_tasks_store_in_tok
     labels = tuple(range_label(*window) for window in zip(lows.tolist(), ends.tolist(), strict=True))
     routes = tuple((replica,) for replica in replicas)
     cover = Routing(lows, labels, routes, np.arange(len(lows), dtype=np.int32) % 3)
-    staged = stage(numbers(spark, 3000), APPEND_ONLY, cover, written_at=1)
+    staged = stage(numbers(spark, 3000), planned(APPEND_ONLY, cover, 1))
     assert sum(one.file.rows for one in staged) == 3000
     assert len({one.file.window for one in staged}) == len(staged)
     for one in staged:
@@ -153,7 +160,7 @@ def test_rows_go_to_the_replicas_of_their_tablet_and_to_no_other(
     spark: SparkSession, replicas: list[ReplicaAddress]
 ) -> None:
     cover = tablets_on(2, {0: replicas[:1], 1: replicas[1:]})
-    staged = stage(numbers(spark, 100), TABLE, cover, written_at=1)
+    staged = stage(numbers(spark, 100), planned(TABLE, cover, 1))
     assert {one.file.label: one.stored for one in staged} == {"1-0": {1}, "1-1": {2, 3}}
     assert not (Path(replicas[0].uri) / "_tablet=1-1").exists()
 
@@ -218,7 +225,7 @@ def test_rows_that_cannot_be_written_are_refused_with_the_reason(
 
 def test_a_tablet_without_a_replica_is_refused(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     with pytest.raises(InvalidRequest, match=r"rows for range 1-1 of air\.flights, and no replica"):
-        stage(numbers(spark, 100), TABLE, tablets_on(2, {0: replicas}), written_at=1)
+        stage(numbers(spark, 100), planned(TABLE, tablets_on(2, {0: replicas}), 1))
 
 
 def test_an_append_only_table_takes_equal_keys(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
@@ -235,7 +242,7 @@ def test_many_rows_become_several_files_with_token_ranges_apart(
 ) -> None:
     count = 3 * encoding.ROW_GROUP_ROWS
     cover = tablets_on(1, {0: replicas[:1]})
-    staged = stage(numbers(spark, count), TABLE, cover, written_at=1, target_file_bytes=100_000)
+    staged = stage(numbers(spark, count), planned(TABLE, cover, 1, target_file_bytes=100_000))
     assert sum(one.file.rows for one in staged) == count
     assert len(staged) == 3
     ranges = [(one.file.min_token, one.file.max_token) for one in staged]
@@ -267,7 +274,7 @@ def test_a_replica_that_fails_is_reported_and_the_others_are_written(  # type: i
     spark: SparkSession, replicas: list[ReplicaAddress], fail, reason: str
 ) -> None:
     fail(replicas[1])
-    [staged] = stage(numbers(spark, 10), TABLE, tablets_on(1, {0: replicas}), written_at=1)
+    [staged] = stage(numbers(spark, 10), planned(TABLE, tablets_on(1, {0: replicas}), 1))
     assert staged.stored == {1, 3}
     assert list(staged.failed) == [2]
     assert any(word in staged.failed[2] for word in reason.split("|"))
@@ -280,7 +287,7 @@ def test_a_read_only_and_a_full_volume_are_reported(spark: SparkSession, tmp_pat
         replicas = [good, make_replica(tmp_path, 2), make_replica(tmp_path, 3)]
         remount(read_only, "ro")
         wide = numbers(spark, 50_000).selectExpr("id", "sha2(note, 512) as note")
-        [staged] = stage(wide, TABLE, tablets_on(1, {0: replicas}), written_at=1)
+        [staged] = stage(wide, planned(TABLE, tablets_on(1, {0: replicas}), 1))
     assert staged.stored == {1}
     assert "mounted read-only" in staged.failed[2]
     assert "disk is full" in staged.failed[3]

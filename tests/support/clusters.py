@@ -23,6 +23,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.gate.planning import Planning
 from epochlake.jobs.replicas.files import DataFile, directory_of
 from epochlake.jobs.replicas.intervals import meet, overlap, select
 from epochlake.jobs.replicas.opening import address_of
@@ -78,7 +79,7 @@ def reads_trust_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Fences have to be enough for them, except where too little is left of what can be fenced.
     """
-    monkeypatch.setattr(Pipeline, "_catch_up_before", lambda pipeline, table: None)
+    monkeypatch.setattr(Planning, "catch_up_before", lambda planning, table: None)
 
 
 def begin(root: Path, name: str = "", configuration: Configuration | None = None) -> Cluster:
@@ -128,7 +129,7 @@ class BegunPipeline(Pipeline):
     """A pipeline that a test may begin by itself, or in a `with`."""
 
     def __enter__(self) -> Self:
-        return self if self._presence is not None else super().__enter__()
+        return self if self.gate.is_announced else super().__enter__()
 
 
 @dataclass
@@ -215,11 +216,11 @@ class SmallTable:
 
     def staged(self, pipeline: Pipeline, rows: Mapping[int, int], skip: Collection[str] = ()) -> list[StagedFile]:
         """Rows (id -> token) staged as a pipeline plans now: a file for each range, not stored on nodes in `skip`."""
-        metadata = pipeline._metadata
+        metadata = pipeline.gate.planning.metadata
         placements = metadata.placements(self.table.table_id)
         tokens = sorted((token, row) for row, token in rows.items())
         ranges = index_of(placements.lows, np.array([token for token, _ in tokens], dtype=np.int64)).tolist()
-        at = pipeline._next_written_at([])
+        at = pipeline.gate.clock.next([])
         return [
             self._stage(
                 metadata, index, [one for one, where in zip(tokens, ranges, strict=True) if where == index], at, skip
@@ -247,7 +248,7 @@ class SmallTable:
 
     def land(self, pipeline: Pipeline, staged: Sequence[StagedFile], level: str = "QUORUM") -> None:
         """The second phase of a write. Raises ConsistencyNotReached."""
-        pipeline._land(self.table, staged, ConsistencyLevel.parse(level))
+        pipeline.gate.writing.land(self.table, staged, ConsistencyLevel.parse(level))
 
     def write_rows(self, pipeline: Pipeline, rows: Mapping[int, int], level: str = "QUORUM") -> set[int]:
         """Write rows (id -> token), return their ids. Raises ConsistencyNotReached."""
@@ -260,7 +261,7 @@ class SmallTable:
         Raises ConsistencyNotReached.
         """
         append_only = msgspec.structs.replace(self.table, append_only=True)
-        plan = pipeline._plan_read(append_only, ConsistencyLevel.parse(level))
+        plan = pipeline.gate.planned_read(append_only, ConsistencyLevel.parse(level))
         return sorted(
             row
             for scan in (*plan.plain, *plan.filtered)
@@ -312,15 +313,20 @@ class SmallCluster(SmallTable):
 
         Not staged on the nodes in `skip`. Returns its id. Raises ConsistencyNotReached.
         """
-        first, _ = tokens_of_label(tablet_label(tablet, pipeline._metadata.tablets.maps[self.table.table_id].count))
+        first, _ = self._window(pipeline, tablet)
         [staged] = self.staged(pipeline, {row: first + n for n, row in enumerate(ids)}, skip)
         self.land(pipeline, [staged], level)
         return staged.file.file_id
 
+    def _window(self, pipeline: Pipeline, tablet: int) -> Interval:
+        """The tokens of a tablet, by the metadata that a pipeline plans at."""
+        count = pipeline.gate.planning.metadata.tablets.maps[self.table.table_id].count
+        return tokens_of_label(tablet_label(tablet, count))
+
     def read(self, pipeline: Pipeline, level: str = "QUORUM", tablet: int = 0) -> set[str]:
         """What `Pipeline.read` does without Spark: the ids of the files that it would read of a tablet."""
-        _, asked = pipeline._open_for_read(self.table, ConsistencyLevel.parse(level))
-        window = tokens_of_label(tablet_label(tablet, pipeline._metadata.tablets.maps[self.table.table_id].count))
+        _, asked = pipeline.gate.planning.open_for_read(self.table, ConsistencyLevel.parse(level))
+        window = self._window(pipeline, tablet)
         return {
             file.file_id
             for low, high, snapshots in asked

@@ -40,9 +40,9 @@ def stage_versions(
     table: SmallTable, pipeline: Pipeline, notes: Mapping[int, str | None], at: int | None = None, skip: str = ""
 ) -> list[StagedFile]:
     """Stage rows (id -> note, None: deleted) at a time, as a pipeline plans now; not on nodes in `skip`."""
-    metadata = pipeline._metadata
+    metadata = pipeline.gate.planning.metadata
     placements = metadata.placements(table.table.table_id)
-    when = pipeline._next_written_at([]) if at is None else at
+    when = pipeline.gate.clock.next([]) if at is None else at
     rows = sorted((token_of(row), row, note) for row, note in notes.items())
     ranges = index_of(placements.lows, np.array([token for token, _, _ in rows], dtype=np.int64)).tolist()
     staged = []
@@ -79,7 +79,7 @@ def write_versions(
 def read_versions(table: SmallTable, level: str = "QUORUM") -> list[tuple[int, str]]:
     """What `Pipeline.read` shows, (id, note) ascending; a row twice that it shows twice."""
     pipeline = table.pipeline("reader")
-    return shown(pipeline._plan_read(table.table, ConsistencyLevel.parse(level)))
+    return shown(pipeline.gate.planned_read(table.table, ConsistencyLevel.parse(level)))
 
 
 def shown(plan: ReadPlan) -> list[tuple[int, str]]:

@@ -26,6 +26,7 @@ from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.transitions import Kind, Stage
 
@@ -354,10 +355,12 @@ def test_a_batch_that_is_landed_again_after_its_files_were_compacted_lands_once(
     for reached in ("A", "ABC"):
         compact_reaching(either, reached)
         retry = either.pipeline("nightly")
-        opened, failed = retry._open_for_write(either.table)
-        located = batches.locate(retry._metadata, either.table, staged, opened, failed, either.cluster.ledger)
+        opened, failed = retry.gate.planning.open_for_write(either.table)
+        located = batches.locate(
+            retry.gate.planning.metadata, either.table, staged, opened, failed, either.cluster.ledger
+        )
         assert located.lost == ()
-        retry._land(either.table, located.files, retry._level("QUORUM"), located)
+        retry.gate.writing.land(either.table, located.files, ConsistencyLevel.QUORUM, located)
         assert_shown(either, expected)
 
 
@@ -374,11 +377,11 @@ def test_a_batch_is_still_found_when_its_rows_were_compacted_again_and_again_and
         for one in staged:
             (Path(either.address(node).uri) / one.file.path).unlink()
     retry = either.pipeline("nightly")
-    opened, failed = retry._open_for_write(either.table)
+    opened, failed = retry.gate.planning.open_for_write(either.table)
     ledger = Ledger(either.cluster.root.compactions)
-    located = batches.locate(retry._metadata, either.table, staged, opened, failed, ledger)
+    located = batches.locate(retry.gate.planning.metadata, either.table, staged, opened, failed, ledger)
     assert located.lost == ()
-    retry._land(either.table, located.files, retry._level("QUORUM"), located)
+    retry.gate.writing.land(either.table, located.files, ConsistencyLevel.QUORUM, located)
     assert [row for row, _ in read_versions(either, "ALL") if 50 <= row < 60] == list(range(50, 60))
 
 

@@ -61,7 +61,7 @@ def land_slowly(ring: RingCluster, away: str, meanwhile: Callable[[], None]) -> 
     for node in away:
         ring.lose(node)
     batch = WriteBatch(ring.table, pipeline.pipeline_id, 0, staged, ConsistencyLevel.QUORUM, None, time.time())
-    CommitPhase(batch, pipeline._metadata, catch_up, attempts=2).land()
+    CommitPhase(batch, pipeline.gate.planning.metadata, catch_up, attempts=2).land()
     assert rounds > 1
 
 

@@ -158,7 +158,7 @@ def test_an_error_while_a_frame_is_executed_is_told_as_damage_and_the_next_read_
     table: SmallCluster,
 ) -> None:
     pipeline = table.pipeline("reader")
-    plan = pipeline._plan_read(table.table, ConsistencyLevel.ONE)
+    plan = pipeline.gate.planned_read(table.table, ConsistencyLevel.ONE)
     bad = plan.copies[0]
     path = Path(bad.uri)
     data = bytearray(path.read_bytes())
@@ -170,13 +170,13 @@ def test_an_error_while_a_frame_is_executed_is_told_as_damage_and_the_next_read_
     assert raised.value.exit_code == 75
     assert raised.value.__cause__ is error
     for level in LEVELS:
-        again = table.pipeline("again")._plan_read(table.table, ConsistencyLevel.parse(level))
+        again = table.pipeline("again").gate.planned_read(table.table, ConsistencyLevel.parse(level))
         assert bad.uri not in {copy.uri for copy in again.copies}
 
 
 def test_an_error_that_is_not_about_damage_stays_as_it_is(table: SmallCluster) -> None:
     pipeline = table.pipeline("reader")
-    plan = pipeline._plan_read(table.table, ConsistencyLevel.ONE)
+    plan = pipeline.gate.planned_read(table.table, ConsistencyLevel.ONE)
     pipeline.__exit__(RuntimeError, RuntimeError(f"out of memory near {plan.copies[0].uri}"), None)
     assert table.cluster.damage.of(table.table.table_id) == []
 
@@ -189,8 +189,6 @@ def test_notes_that_cannot_be_kept_or_read_do_not_stop_a_read(table: SmallCluste
 
 
 def test_reads_begin_with_different_replicas(table: SmallCluster) -> None:
-    firsts = {
-        table.pipeline(f"reader {number}")._plan_read(table.table, ConsistencyLevel.ALL).copies[0].address.volume_id
-        for number in range(20)
-    }
+    gates = [table.pipeline(f"reader {number}").gate for number in range(20)]
+    firsts = {gate.planned_read(table.table, ConsistencyLevel.ALL).copies[0].address.volume_id for gate in gates}
     assert len(firsts) == 3

@@ -43,17 +43,17 @@ def cluster(tmp_path: Path) -> SmallCluster:
 
 
 def locate(table: SmallTable, pipeline: Pipeline, files: Sequence[StagedFile]) -> batches.Located:
-    opened, failed = pipeline._open_for_write(table.table)
-    return pipeline._locate(table.table, batches.BatchContents(1, tuple(files)), opened, failed)
+    opened, failed = pipeline.gate.planning.open_for_write(table.table)
+    return pipeline.gate.writing.locate(table.table, batches.BatchContents(1, tuple(files)), opened, failed)
 
 
 def is_reached(table: SmallTable, pipeline: Pipeline, located: batches.Located) -> bool:
-    opened, _ = pipeline._open_for_write(table.table)
-    return pipeline._is_reached(table.table, QUORUM, located, opened)
+    opened, _ = pipeline.gate.planning.open_for_write(table.table)
+    return pipeline.gate.writing.is_reached(table.table, QUORUM, located, opened)
 
 
 def land_again(table: SmallTable, pipeline: Pipeline, located: batches.Located) -> None:
-    pipeline._land(table.table, located.files, QUORUM, located)
+    pipeline.gate.writing.land(table.table, located.files, QUORUM, located)
 
 
 def forget_staged(table: SmallTable, nodes: str, *, live_too: bool = False) -> None:
@@ -146,7 +146,7 @@ def test_what_nobody_has_is_lost_and_who_may_have_it_is_named(cluster: SmallClus
         located = locate(cluster, pipeline, staged)
         assert list(located.unanswered) == [cluster.volume("B")]
         with pytest.raises(ConsistencyNotReached, match=r"nobody else has,.* for 1 tablet\(s\) \(0\)"):
-            pipeline._require_answers(cluster.table, QUORUM, located)
+            pipeline.gate.writing.require_answers(cluster.table, QUORUM, located)
 
 
 def test_windows_staged_again_take_the_place_of_what_was_decided_for_them(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.gate import commit_phase
-from epochlake.jobs.gate import pipeline as pipeline_module
+from epochlake.jobs.gate import commit_phase, planning
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
@@ -68,8 +67,8 @@ def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
         return opening
 
     monkeypatch.setattr(commit_phase, "commit_files", commit)
-    monkeypatch.setattr(pipeline_module, "open_all", blindly(open_all))
-    monkeypatch.setattr(pipeline_module, "open_to_read", blindly(open_to_read))
+    monkeypatch.setattr(planning, "open_all", blindly(open_all))
+    monkeypatch.setattr(planning, "open_to_read", blindly(open_to_read))
 
 
 def without_a_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +96,7 @@ class Adversary:
 
     def pipeline_at(self, metadata: ClusterMetadata) -> Pipeline:
         pipeline = self.cluster.pipeline()
-        pipeline._metadata = metadata
+        pipeline.gate.planning.metadata = metadata
         return pipeline
 
     def attack(self) -> None:

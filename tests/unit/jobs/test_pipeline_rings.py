@@ -170,7 +170,7 @@ class Adversary:
 
     def pipeline_at(self, then: ClusterMetadata) -> Pipeline:
         pipeline = self.ring.pipeline()
-        pipeline._metadata = then
+        pipeline.gate.planning.metadata = then
         return pipeline
 
     def attack(self) -> None:

@@ -1,0 +1,147 @@
+"""`Gate`: how rows come into replicated tables and out of them, whatever engine holds the rows.
+
+A run at the gate plans at one committed epoch and announces it. It holds nothing up: topology changes go on, and every
+replica that has acknowledged a newer epoch refuses what was planned before it. Then the run catches up, plans again for
+what moved, and keeps everything that it has staged.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.planning import HybridClock, Planning
+from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.gate.verified_reading import damage_behind, plan_verified_read
+from epochlake.jobs.gate.writing import Writing, Written
+from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.reading import ReadPlan
+from epochlake.metastore.announcing import Presence
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+
+
+class Gate:
+    """One run at the gate; use it in a `with`. Its methods are not for several threads at once.
+
+    `name` is shown to operators. `datacenter` is where it runs: LOCAL_QUORUM counts there, and reads prefer it.
+    """
+
+    def __init__(self, cluster: Store, name: str, datacenter: str | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidRequest(f"a pipeline needs a name, which operators see: give a text, not {name!r}")
+        self.cluster = cluster
+        self.name = name
+        self.pipeline_id = str(uuid.uuid4())
+        self.clock = HybridClock()
+        self.planning = Planning(cluster, datacenter, lambda _: self._announce())
+        self.writing = Writing(self.planning, self.clock, self.pipeline_id)
+        self._tables: set[str] = set()
+        self._reads = 0
+        self._read: dict[Table, dict[ExpectedFile, None]] = {}
+        self._presence: Presence | None = None
+        self._ended = False
+
+    @property
+    def epoch(self) -> int:
+        """The committed epoch that it plans at."""
+        return self.planning.epoch
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether it has begun, and not ended."""
+        return self._presence is not None
+
+    def __enter__(self) -> Self:
+        """Announce the run. Raises CoordinationUnavailable when that is impossible: see `Presence.begin`."""
+        if self._presence is not None or self._ended:
+            raise InvalidRequest(f"pipeline {self.name!r} was begun before: open another one with cluster.pipeline(…)")
+        presence = Presence(self.cluster, self.name, self.pipeline_id, self.epoch)
+        presence.begin()
+        self._presence = presence
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.end()
+        if isinstance(error, Exception) and not isinstance(error, EpochlakeError):
+            self._look_for_damage(error)
+
+    def require_open(self) -> None:
+        """Refuse to work without a lease: vacuum would not know of it."""
+        if self._ended:
+            raise InvalidRequest(f"pipeline {self.name!r} has ended with its `with`: open another one")
+        if self._presence is None:
+            raise InvalidRequest(
+                f"pipeline {self.name!r} has not begun, so that nothing protects what it reads and writes: use it in "
+                f"`with cluster.pipeline({self.name!r}, spark) as pipeline:`"
+            )
+        self.cluster.require_open()
+
+    def write(
+        self, rows: Rows, table: Table, consistency: str | None, batch: str | None, *, deleted: bool = False
+    ) -> Written:
+        """Write rows, or with `deleted` tombstones for their keys. See `Writing.write` for what it promises."""
+        self.require_open()
+        level = self.planning.level(consistency)
+        if batch is not None and (not isinstance(batch, str) or not batch.strip()):
+            raise InvalidRequest(f"the batch name {batch!r} cannot be used: give a text that is not empty, or none")
+        if deleted and table.append_only:
+            raise InvalidRequest(f"table {table.full_name} is append-only: its rows cannot be deleted")
+        self._touch(table)
+        return self.writing.write(rows, table, level, batch, deleted=deleted)
+
+    def plan_read(self, table: Table, consistency: str | None = None) -> ReadPlan:
+        """What a read reads, and where: files that stay for the run, whose ends were looked at just now.
+
+        Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
+        of all rows, Rejected for a table that was dropped.
+        """
+        self.require_open()
+        level = self.planning.level(consistency)
+        self._touch(table)
+        return self.planned_read(table, level)
+
+    def planned_read(self, table: Table, level: ConsistencyLevel) -> ReadPlan:
+        """`plan_read` without announcing that the table is used."""
+        opened, asked = self.planning.open_for_read(table, level)
+        self.clock.see(opened.values())
+        turn = zlib.crc32(f"{self.name} {self._reads}".encode())
+        self._reads += 1
+        plan = plan_verified_read(self.cluster, self.planning.metadata, table, asked, turn)
+        self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
+        return plan
+
+    def _look_for_damage(self, error: Exception) -> None:
+        """What was planned is read long after: note and say what was found damaged then."""
+        for table, copies in self._read.items():
+            damaged = damage_behind(error, copies)
+            if damaged:
+                self.cluster.damage.add(table.table_id, damaged)
+                named = {
+                    f"{self.planning.metadata.describe(one.address.volume_id)}: {one.file.path}": damage
+                    for one, damage in damaged
+                }
+                raise ReadDisturbed(table.full_name, named) from error
+
+    def _touch(self, table: Table) -> None:
+        """Show in the lease that this run uses a table."""
+        self.planning.require(table)
+        if table.full_name not in self._tables:
+            self._tables.add(table.full_name)
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._presence is not None:
+            self._presence.update(self.epoch, tuple(sorted(self._tables)))

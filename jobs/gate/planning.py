@@ -1,0 +1,192 @@
+"""What a run at the gate plans with: the metadata of one epoch, and the replicas that answer as of it.
+
+A replica that has acknowledged a newer epoch is ahead: then there is news, and it is planned again with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of
+from epochlake.jobs.replicas.opening import open_all, open_to_read
+from epochlake.jobs.replicas.reading import Asked
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
+from epochlake.metastore.metadata.placements import highs
+from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
+from epochlake.placement.rejections import Code
+from epochlake.placement.tokens import Interval
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+
+CATCH_UP_SECONDS = 30.0
+"""How long a replica may be ahead of the log that this process can read before the run gives up."""
+
+
+class HybridClock:
+    """Times of writes in microseconds: never at or below anything seen, so that a later write wins everywhere."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def see(self, snapshots: Iterable[ReplicaSnapshot]) -> None:
+        """Later times are above all rows of these."""
+        self._last = max([self._last, *(snapshot.newest_written_at for snapshot in snapshots)])
+
+    def next(self, snapshots: Iterable[ReplicaSnapshot]) -> int:
+        """A time above all rows of these, and above every time before."""
+        self.see(snapshots)
+        self._last = max(time.time_ns() // 1000, self._last + 1)
+        return self._last
+
+
+class Planning:
+    """The metadata that a run plans at, which moves on when a replica or the log has news.
+
+    `moved` is told of each new epoch. `datacenter`: where LOCAL_QUORUM counts, and reads are preferred.
+    """
+
+    def __init__(self, cluster: Store, datacenter: str | None, moved: Callable[[int], None]) -> None:
+        self.cluster = cluster
+        self.datacenter = datacenter
+        self.metadata = cluster.catch_up()
+        self._moved = moved
+        self._grouped: dict[tuple[int, TableId], Grouped] = {}
+
+    @property
+    def epoch(self) -> int:
+        return self.metadata.epoch
+
+    def catch_up(self, fence: int) -> ClusterMetadata:
+        """Plan at the newest metadata from now on, at or above a replica's fence (0: whatever is newest)."""
+        before = self.metadata.epoch
+        self.metadata = self.cluster.follower.wait_for_fence(fence, CATCH_UP_SECONDS)
+        if self.metadata.epoch != before:
+            self._moved(self.metadata.epoch)
+        return self.metadata
+
+    def table(self, name: str) -> Table:
+        """A table by its full name. Raises Rejected for an unknown one."""
+        try:
+            return self.metadata.table(name)
+        except Rejected:
+            # It may have been created after this run began.
+            self.catch_up(0)
+            return self.metadata.table(name)
+
+    def require(self, table: Table) -> None:
+        """Raises Rejected for a table that was dropped."""
+        if table.table_id not in self.metadata.schema.tables:
+            raise Rejected(Code.UNKNOWN_TABLE, f"table {table.full_name} was dropped by epoch {self.epoch}")
+
+    def level(self, consistency: str | None) -> ConsistencyLevel:
+        """The level of that name; None: the configuration's. Raises InvalidRequest."""
+        default = self.cluster.configuration.pipeline.consistency
+        return default if consistency is None else ConsistencyLevel.parse(consistency)
+
+    def placements(self, table: Table) -> Grouped:
+        """The placements of all ranges at this epoch."""
+        key = (self.epoch, table.table_id)
+        if key not in self._grouped:
+            self._grouped = {key: grouped(self.metadata.placements(table.table_id))}
+        return self._grouped[key]
+
+    def open_for_write(self, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+        """Snapshots of the write replicas that answer, none fenced ahead of this epoch; what others said.
+
+        A replica that is ahead says that writes may have been acknowledged in a placement which is not known here.
+        """
+        while True:
+            volumes = self.placements(table).write_volumes
+            opened, failed = open_all(self.metadata, table, volumes, self.cluster.receipts)
+            ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
+            if ahead <= self.metadata.fence:
+                return opened, failed
+            self.catch_up(ahead)
+            self.require(table)
+
+    def open_for_read(
+        self, table: Table, level: ConsistencyLevel
+    ) -> tuple[dict[VolumeId, ReplicaSnapshot], list[Asked]]:
+        """Snapshots of the replicas that a read at `level` asks, none of them fenced ahead of this epoch.
+
+        And which of them are asked for which tokens: from a first to a last one, in token order.
+        """
+        self.catch_up_before(table)
+        unreachable: dict[VolumeId, str] = {}
+        for _ in range(10 * self.cluster.configuration.pipeline.attempts):
+            metadata, among = self.metadata, self.placements(table)
+            chosen, short = choose_for_read(metadata, among, level, unreachable, self.datacenter)
+            if short:
+                newest = self.catch_up(0)
+                if newest.epoch != metadata.epoch:
+                    self.require(table)
+                    continue
+                raise ConsistencyNotReached(
+                    f"the read of {table.full_name}",
+                    level,
+                    metadata.epoch,
+                    named(metadata, table, among.ranges_in(short)),
+                    {metadata.describe(v): reason for v, reason in (unreachable | _not_read(metadata, among)).items()},
+                )
+            asked = {volume for volumes in chosen for volume in volumes}
+            opened, failed = open_to_read(metadata, table, asked, self.cluster.receipts)
+            ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
+            if ahead > metadata.fence:
+                self.catch_up(ahead)
+                self.require(table)
+            elif not failed:
+                lows = metadata.placements(table.table_id).lows
+                last = highs(lows)
+                snapshots = [[opened[volume] for volume in volumes] for volumes in chosen]
+                return opened, [(int(lows[i]), int(last[j]), snapshots[group]) for i, j, group in among.runs()]
+            unreachable |= failed
+        raise ConsistencyNotReached(
+            f"the read of {table.full_name}", level, self.epoch, named(self.metadata, table, ()), {}
+        )
+
+    def too_few(
+        self, table: Table, level: ConsistencyLevel, windows: Iterable[Interval], volumes: Collection[VolumeId]
+    ) -> list[int]:
+        """The ranges with tokens of `windows` for which `volumes` do not reach the level in each write set."""
+        among = self.placements(table)
+        ranges = ranges_of(self.metadata.placements(table.table_id), windows)
+        enough = {group: self._is_satisfied(level, among, group, volumes) for group in among.groups_of(ranges)}
+        return [index for index in ranges if not enough[among.group[index]]]
+
+    def refuse_senseless_levels(self, table: Table, level: ConsistencyLevel) -> None:
+        """Raise InvalidRequest for a level that some range of the table cannot have, whatever answers."""
+        among = self.placements(table)
+        for group in range(len(among.distinct)):
+            self._is_satisfied(level, among, group, ())
+
+    def is_satisfied(self, table: Table, level: ConsistencyLevel, index: int, volumes: Collection[VolumeId]) -> bool:
+        """Whether acknowledgements of `volumes` reach the level in each write set of a range."""
+        among = self.placements(table)
+        return self._is_satisfied(level, among, int(among.group[index]), volumes)
+
+    def _is_satisfied(self, level: ConsistencyLevel, among: Grouped, group: int, volumes: Collection[VolumeId]) -> bool:
+        sets, datacenter_of = among.distinct[group].write_sets, self.metadata.directory.datacenter_of
+        return is_satisfied(level, sets, volumes, datacenter_of, self.datacenter)
+
+    def catch_up_before(self, table: Table) -> None:
+        """Ask the log for news before a read, so that whatever was committed before the read began holds for it.
+
+        A fence tells of steps that have passed a replica; of storage that was declared lost, and is back as if nothing
+        had happened, only the log tells.
+        """
+        self.catch_up(0)
+        self.require(table)
+
+
+def _not_read(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:
+    """The replicas of some ranges that are not to be read, and why: declared lost, or being rebuilt."""
+    directory = metadata.directory
+    rebuilt = {v: "it is being rebuilt, rows may be missing on it" for one in among.distinct for v in one.unread}
+    return rebuilt | {v: directory.why_lost(v) for one in among.distinct for v in one.reads if v in directory.lost}

@@ -1,0 +1,217 @@
+"""A write: rows are staged on the write replicas of their ranges, then committed there until the level is reached.
+
+A named batch is decided before any of it is committed, so that it lands once however often it is tried (batches.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+from epochlake.jobs.gate import batches
+from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.planning import HybridClock, Planning
+from epochlake.jobs.gate.routing import named, ranges_of, refined, routes, shared
+from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.replicas.encoding import StagingPlan
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore import storage
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.tokens import Interval
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
+
+    `tablets`: how many tablets, or ranges of a table on the ring, got rows. `already`: a named batch had reached the
+    level before. `missing`: what each replica said that has not acknowledged although it should have; the level was
+    reached without.
+    """
+
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    tablets: int
+    epoch: int
+    rounds: int
+    already: bool
+    missing: dict[str, str]
+
+
+class Writing:
+    """The writes of one run at the gate; `app_id` marks their commits."""
+
+    def __init__(self, planning: Planning, clock: HybridClock, app_id: str) -> None:
+        self._planning = planning
+        self._cluster = planning.cluster
+        self._clock = clock
+        self._app_id = app_id
+        self._versions = 0
+
+    def write(
+        self, rows: Rows, table: Table, level: ConsistencyLevel, batch: str | None = None, *, deleted: bool = False
+    ) -> Written:
+        """Write rows, or with `deleted` tombstones for their keys, as a named batch or one of its own.
+
+        Returns when every range's acknowledgements have reached the level in the placement of the newest epoch. Raises
+        InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
+        """
+        opened, failed = self._planning.open_for_write(table)
+        self._planning.refuse_senseless_levels(table, level)
+        if batch is None:
+            return self.land(table, self._stage(rows, table, level, opened, deleted), level)
+        root = self._cluster.root.batches
+        name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
+        decision = batches.decided(root, name)
+        if not decision.generations:
+            staged = self._stage(rows, table, level, opened, deleted, digested=True)
+            decision = batches.decide(root, name, table, decision, staged)
+            if decision.files == tuple(staged):
+                return self.land(table, staged, level)
+            given = batches.BatchContents(1, tuple(staged)).rows
+        else:
+            given = rows.counted()
+        batches.require_same_rows(table, batch, decision, given)
+        located = self.locate(table, decision, opened, failed)
+        if located.lost:
+            self.require_answers(table, level, located)
+            again = rows.within(located.lost)
+            staged = self._stage(again, table, level, opened, deleted, located.lost, digested=True)
+            decision = batches.decide(root, name, table, decision, staged, replaces=located.lost)
+            located = self.locate(table, decision, opened, failed)
+        return self.land(table, located.files, level, located, already=self.is_reached(table, level, located, opened))
+
+    def land(
+        self,
+        table: Table,
+        staged: Sequence[StagedFile],
+        level: ConsistencyLevel,
+        located: batches.Located | None = None,
+        *,
+        already: bool = False,
+    ) -> Written:
+        """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached."""
+        planning, cluster = self._planning, self._cluster
+        settings = cluster.configuration.pipeline
+        batch = WriteBatch(table, self._app_id, self._versions, staged, level, planning.datacenter, time.time())
+        if located is not None:
+            batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
+        phase = CommitPhase(
+            batch, planning.metadata, planning.catch_up, settings.attempts, cluster.ledger, cluster.receipts
+        )
+        self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
+        landed = phase.land()
+        return Written(
+            table=table.full_name,
+            rows=sum(item.file.rows for item in staged),
+            files=len(staged),
+            bytes=sum(item.file.size for item in staged),
+            tablets=len({item.file.window for item in staged}),
+            epoch=landed.epoch,
+            rounds=landed.rounds,
+            already=already,
+            missing={planning.metadata.describe(volume): reason for volume, reason in landed.missing.items()},
+        )
+
+    def locate(
+        self,
+        table: Table,
+        decision: batches.BatchContents,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        failed: Mapping[VolumeId, str],
+    ) -> batches.Located:
+        """Where the rows of a batch are now."""
+        return batches.locate(self._planning.metadata, table, decision.files, opened, failed, self._cluster.ledger)
+
+    def is_reached(
+        self,
+        table: Table,
+        level: ConsistencyLevel,
+        located: batches.Located,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+    ) -> bool:
+        """Whether the files are live on so many replicas already that the level is reached."""
+        placements = self._planning.metadata.placements(table.table_id)
+        live = batches.Live(opened, located.lineage)
+        return all(
+            self._planning.is_satisfied(table, level, index, live.volumes_with(file, window))
+            for file, index, window in shared(placements, [staged.file for staged in located.files])
+        )
+
+    def require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
+        """Staging lost parts of a batch again is only safe when nobody can have them. Raises ConsistencyNotReached."""
+        if located.unanswered:
+            metadata = self._planning.metadata
+            raise ConsistencyNotReached(
+                f"writing the batch to {table.full_name} again, of which they may hold a part that nobody else has,",
+                level,
+                metadata.epoch,
+                named(metadata, table, ranges_of(metadata.placements(table.table_id), located.lost)),
+                {metadata.describe(volume): reason for volume, reason in located.unanswered.items()},
+            )
+
+    def _stage(
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        deleted: bool,
+        within: Collection[Interval] = (),
+        *,
+        digested: bool = False,
+    ) -> list[StagedFile]:
+        """Stage rows at a time later than every write that was acknowledged before this one began.
+
+        No file's window is partly in one of `within`, so that these windows can be staged again by themselves. A write
+        that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are enough
+        for the level. Where they are not, they are opened again: staging took time, they may be back.
+        """
+        planning = self._planning
+        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digested)
+        windows = {item.file.window for item in staged}
+        if table.append_only or not planning.too_few(table, level, windows, opened):
+            return staged
+        for attempt in range(self._cluster.configuration.pipeline.attempts):
+            time.sleep(RETRY_SECONDS * attempt)
+            opened, failed = planning.open_for_write(table)
+            short = planning.too_few(table, level, windows, opened)
+            if not short:
+                newest = max((snapshot.newest_written_at for snapshot in opened.values()), default=0)
+                return (
+                    staged
+                    if newest < written_at
+                    else self._stage_now(rows, table, opened, deleted, within, digested)[1]
+                )
+        raise ConsistencyNotReached(
+            f"the write to {table.full_name}",
+            level,
+            planning.epoch,
+            named(planning.metadata, table, short),
+            {planning.metadata.describe(volume): reason for volume, reason in failed.items()},
+        )
+
+    def _stage_now(
+        self,
+        rows: Rows,
+        table: Table,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+        deleted: bool,
+        within: Collection[Interval],
+        digested: bool,
+    ) -> tuple[int, list[StagedFile]]:
+        planning = self._planning
+        plan = StagingPlan(
+            table=table,
+            routing=refined(routes(planning.metadata, table, planning.placements(table)), within),
+            written_at=self._clock.next(opened.values()),
+            deleted=deleted,
+            target_file_bytes=self._cluster.configuration.pipeline.target_file_bytes,
+            storage=storage.used_settings(),
+        )
+        return plan.written_at, rows.stage(plan, digested=digested)
