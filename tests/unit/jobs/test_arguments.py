@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.operators import Wanted
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.committing.arguments import _hints, described, fits
 from epochlake.metastore.committing.changes import Change, FixedChange
@@ -99,7 +99,7 @@ def test_the_annotations_of_every_change_can_be_looked_at() -> None:
 WRONG_CALLS: dict[str, tuple[Callable[[Cluster], object], str]] = {
     "tags as a text": (lambda c: administration.alter_node(c, "n1", tags="ssd"), "a list of texts"),
     "tags of a table": (
-        lambda c: administration.alter_table(c, "air.t", Wanted(tags="ssd")),
+        lambda c: administration.alter_table(c, "air.t", OptionChanges(tags="ssd")),
         "changes cannot be .*'ssd'",
     ),
     "weight as a text": (lambda c: administration.alter_node(c, "n1", weight="2"), "a number"),  # type: ignore[arg-type]
