@@ -184,7 +184,8 @@ def _connected(url: str, runtime: Mapping[str, str]) -> SparkSession:
         from pyspark.sql.connect.session import SparkSession as ConnectSession
     except ImportError as error:
         raise SparkUnavailable(
-            f"Spark Connect was asked for and its client is not installed ({error}): pip install 'epochlake[connect]'."
+            f"Spark Connect was asked for and its client is not installed ({error})",
+            hint="Run `pip install 'epochlake[connect]'`",
         ) from error
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     connected: Any = ConnectSession.builder.remote(url).getOrCreate()
@@ -223,8 +224,9 @@ def _resolve() -> list[str]:
         except PySparkRuntimeError as error:
             report.seek(0)
             raise SparkUnavailable(
-                f"Delta's jars ({DELTA_COORDINATES}) cannot be had: {_cause(report.read())}. The first start needs a "
-                f"Maven repository: check the network, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY."
+                f"Delta's jars ({DELTA_COORDINATES}) cannot be had: {_cause(report.read())}. The first start "
+                "needs a Maven repository",
+                hint="Check the network, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY",
             ) from error
         try:
             jars = gateway.jvm.java.lang.System.getProperty("spark.jars")

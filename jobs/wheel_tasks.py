@@ -22,7 +22,7 @@ class JobFailed(EpochlakeError):
     """A job ended with an exit code other than 0; what went wrong is on its stderr."""
 
     def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"the job {name} ended with exit code {code}: see its error output")
+        super().__init__(f"the job {name} ended with exit code {code}", hint="See its error output")
         self.exit_code = code
 
 

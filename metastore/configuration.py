@@ -254,7 +254,9 @@ def load(
             _override(values, variable, environ[variable])
     if root is not None:
         if not root.strip():
-            raise ConfigurationError("--root is empty: name the directory or URI of the cluster, or leave it out.")
+            raise ConfigurationError(
+                "--root is empty", hint="Name the directory or URI of the cluster, or leave it out"
+            )
         values[""]["root"] = root
     _refuse_single_underscores(values, environ)
     sections: dict[str, Any] = {name: _built(origin, name, SECTIONS[name], values[name]) for name in SECTIONS}
@@ -283,8 +285,8 @@ def at_home(path: str) -> str:
     filled = os.path.expanduser(path)
     if filled.startswith("~"):
         raise ConfigurationError(
-            f"{path} names a home directory that is not known here: write the whole path, or ./{path} for a directory "
-            f"of that name."
+            f"{path} names a home directory that is not known here",
+            hint=f"Write the whole path, or ./{path} for a directory of that name",
         )
     return filled
 
@@ -345,7 +347,8 @@ def _in_file(file: Path) -> Iterator[tuple[str, str, Any]]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(
-            f"the configuration {file} cannot be read: {error.strerror}. Name another with --conf or {FILE_VARIABLE}."
+            f"the configuration {file} cannot be read: {error.strerror}",
+            hint=f"Name another with --conf or {FILE_VARIABLE}",
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}.") from error

@@ -36,9 +36,10 @@ def _from_file(file: Path) -> None:
         logging.config.dictConfig(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigurationError(
-            f"[logging] file is {file}, which cannot be read: {error.strerror}. Name one like conf/logging.toml."
+            f"[logging] file is {file}, which cannot be read: {error.strerror}", hint="Name one like conf/logging.toml"
         ) from error
     except (ValueError, TypeError, AttributeError, ImportError) as error:
         raise ConfigurationError(
-            f"[logging] file is {file}, which does not configure logging: {error}. Compare conf/logging.toml."
+            f"[logging] file is {file}, which does not configure logging: {error}",
+            hint="Compare it with conf/logging.toml",
         ) from error

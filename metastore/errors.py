@@ -20,10 +20,13 @@ class Rejected(EpochlakeError):
 
     exit_code = 3
 
-    def __init__(self, code: Code, reason: str) -> None:
-        super().__init__(f"rejected ({code}): {reason}")
+    def __init__(self, code: Code, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason, hint=hint)
         self.code = code
-        self.reason = reason
+
+    @property
+    def statement(self) -> str:
+        return f"rejected ({self.code}): {self.reason}"
 
 
 class CommitTimeout(EpochlakeError):
@@ -39,8 +42,8 @@ class CommitUnknown(EpochlakeError):
 
     def __init__(self, request_id: str, reason: str) -> None:
         super().__init__(
-            f"the outcome of request {request_id} is unknown: {reason}. "
-            f"Submit it again with the same request id: it is committed at most once."
+            f"the outcome of request {request_id} is unknown: {reason}",
+            hint="Submit it again with the same request id: it is committed at most once",
         )
         self.request_id = request_id
 
@@ -78,9 +81,10 @@ class LogWentBack(HashMismatch):
         )
         super().__init__(
             f"{found} to {known_by} (hash {known_hash[:12] or 'unknown'}): an older copy of the log, or another log, "
-            "is in its place. Nothing was appended. Restore the newest copy of the log; if the epochs that are missing "
-            "are lost for good, run `epochlake log accept-loss`"
-            + ("; if that finds nothing lost, only this process remembers more: end it" * (known_by == "this process"))
+            "is in its place. Nothing was appended",
+            hint="Restore the newest copy of the log; if the epochs that are missing are lost for good, run "
+            "`epochlake log accept-loss`"
+            + ("; if that finds nothing lost, only this process remembers more: end it" * (known_by == "this process")),
         )
         self.log_epoch = log_epoch
         self.known_epoch = known_epoch

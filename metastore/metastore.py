@@ -133,12 +133,14 @@ class Metastore:
             require_new(self.root)
             raise
         if metadata.epoch == 0:
-            raise NotInitialised(f"{configuration.root} holds a log without an epoch: run `epochlake init` again")
+            raise NotInitialised(
+                f"{configuration.root} holds a log without an epoch", hint="Run `epochlake init` again"
+            )
         expected = configuration.cluster.name
         if expected and expected != metadata.identity.name:
             raise WrongCluster(
-                f"{configuration.root} holds cluster {metadata.identity.name!r}, the configuration is for "
-                f"{expected!r}: correct root or [cluster] name"
+                f"{configuration.root} holds cluster {metadata.identity.name!r}, the configuration is for {expected!r}",
+                hint="Correct root or [cluster] name",
             )
         self.follower.add_listener(SnapshotWriter(self.snapshots))
 
@@ -282,8 +284,8 @@ class Metastore:
         """Raises InvalidRequest when it was closed: it follows no log and holds no lease any more."""
         if self._closed:
             raise InvalidRequest(
-                f"the cluster {self.metadata.identity.name!r} was closed: keep it open, in its `with`, for as long as "
-                f"its pipelines are used, or open it again"
+                f"the cluster {self.metadata.identity.name!r} was closed",
+                hint="Keep it open, in its `with`, for as long as its pipelines are used, or open it again",
             )
 
     def close(self) -> None:
@@ -317,7 +319,7 @@ class Metastore:
         local = storage.local_path(self.root.uri)
         if local is None:
             raise ConfigurationError(
-                f"the embedded ZooKeeper needs a local root, {self.root.uri} is not: set [zookeeper] connect"
+                f"the embedded ZooKeeper needs a local root, {self.root.uri} is not", hint="Set [zookeeper] connect"
             )
         if self._embedded is None:
             self._embedded = EmbeddedZooKeeper(
@@ -350,7 +352,7 @@ class Metastore:
         else:
             path = coordination.path(ROOT)
             advice = f"If it was moved there, delete the znode {path}; a copy must not be used"
-        raise WrongCluster(f"ZooKeeper knows cluster {name!r} with its root at {known}, not {mine}. {advice}")
+        raise WrongCluster(f"ZooKeeper knows cluster {name!r} with its root at {known}, not {mine}", hint=advice)
 
     def _is_root_of_this_cluster(self, uri: str) -> bool:
         """Whether the log below another URI is one of this cluster."""

@@ -18,7 +18,7 @@ from epochlake.placement.errors import EpochlakeError
 
 SUPPORTED = (17, 21)
 _WANTED = "Epochlake needs Java 17 or 21"
-_WHAT_TO_DO = "install one and put it on PATH, or set JAVA_HOME to it"
+_WHAT_TO_DO = "Install one and put it on PATH, or set JAVA_HOME to it"
 
 
 class JavaUnsuitable(EpochlakeError):
@@ -41,12 +41,12 @@ def require_java(environ: Mapping[str, str] | None = None) -> Path:
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaUnsuitable(f"{_WANTED}, but {java} does not start ({error}): {_WHAT_TO_DO}.") from error
+        raise JavaUnsuitable(f"{_WANTED}, but {java} does not start ({error})", hint=_WHAT_TO_DO) from error
     version = major_version(answer.stderr + answer.stdout)
     if version is None:
-        raise JavaUnsuitable(f"{_WANTED}, but {java} does not tell its version: {_WHAT_TO_DO}.")
+        raise JavaUnsuitable(f"{_WANTED}, but {java} does not tell its version", hint=_WHAT_TO_DO)
     if version not in SUPPORTED:
-        raise JavaUnsuitable(f"{_WANTED}, but {java} is Java {version}: {_WHAT_TO_DO}.")
+        raise JavaUnsuitable(f"{_WANTED}, but {java} is Java {version}", hint=_WHAT_TO_DO)
     return java
 
 
@@ -60,11 +60,13 @@ def _find(environ: Mapping[str, str]) -> Path:
     if home := environ.get("JAVA_HOME"):
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise JavaUnsuitable(f"{_WANTED}, but JAVA_HOME is {home} and there is no bin/java in it: correct it.")
+            raise JavaUnsuitable(
+                f"{_WANTED}, but JAVA_HOME is {home} and there is no bin/java in it", hint="Correct it"
+            )
         return java
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
     if on_path is None:
-        raise JavaUnsuitable(f"{_WANTED}, but there is no java: {_WHAT_TO_DO}.")
+        raise JavaUnsuitable(f"{_WANTED}, but there is no java", hint=_WHAT_TO_DO)
     return Path(on_path)
 
 

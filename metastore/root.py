@@ -34,9 +34,10 @@ def require_new(root: Root) -> None:
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not storage.exists(log):
         raise LogUnreadable(
-            f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {storage.join(root.log, '')} "
-            f"has lost its _delta_log, or has gone. Restore it from a backup and do not begin another cluster here; "
-            f"to give that cluster up for good, choose another root"
+            f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: "
+            f"{storage.join(root.log, '')} has lost its _delta_log, or has gone",
+            hint="Restore it from a backup and do not begin another cluster here; to give that cluster up "
+            "for good, choose another root",
         )
 
 

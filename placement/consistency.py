@@ -43,7 +43,7 @@ class ConsistencyLevel(StrEnum):
             return cls(spelt_alike(text))
         except (ValueError, AttributeError):
             raise InvalidRequest(
-                f"unknown consistency level {text!r}: use one of {', '.join(level.value for level in cls)}"
+                f"unknown consistency level {text!r}", hint=f"Use one of {', '.join(level.value for level in cls)}"
             ) from None
 
 
@@ -74,7 +74,7 @@ def required(
         case ConsistencyLevel.LOCAL_QUORUM:
             if local is None:
                 raise InvalidRequest(
-                    "LOCAL_QUORUM needs the datacenter that the pipeline runs in: open it with datacenter=…"
+                    "LOCAL_QUORUM needs the datacenter that the pipeline runs in", hint="Open it with datacenter=…"
                 )
             here = sum(datacenter_of(replica) == local for replica in replicas)
             if not here:

@@ -1,10 +1,14 @@
 """The one root of every error, kept in the lowest package so that all three can raise below it.
 
-A message says what was asked, what stands in the way, and what to do. `exit_code` is what the command line ends with
-(design, section 13): 1 failed, 2 usage, 3 rejected by the metadata, 4 an invariant does not hold, 75 worth retrying.
+An error has a reason (what was asked, and what stands in the way) and, where something can be done, a hint. They are
+apart, so that each surface can say them in its own way; as text they are one sentence after the other. `exit_code` is
+what the command line ends with (design, section 13): 1 failed, 2 usage, 3 rejected by the metadata, 4 an invariant does
+not hold, 75 worth retrying.
 """
 
 from __future__ import annotations
+
+from typing import Any, Self
 
 
 def words_of(error: BaseException) -> str:
@@ -12,10 +16,57 @@ def words_of(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(" .") or type(error).__name__
 
 
+def sentences(reason: str, hint: str) -> str:
+    """A reason and a hint as one text; an empty hint adds nothing."""
+    if not hint:
+        return reason
+    return f"{reason}{' ' if reason.endswith(('.', '?', '!')) else '. '}{hint}"
+
+
 class EpochlakeError(Exception):
-    """Root of all errors of Epochlake."""
+    """Root of all errors of Epochlake.
+
+    reason:  what was asked, and what stands in the way
+    hint:    what to do about it, as a sentence of its own without a full stop; empty when nothing general can be said
+
+    Executors send errors to the driver, so every error can be pickled, whatever its class is made with.
+    """
 
     exit_code = 1
+
+    def __init__(self, reason: str = "", *, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+    @classmethod
+    def of(cls, error: EpochlakeError) -> Self:
+        """An error of this class with the reason and the hint of another one."""
+        return cls(error.reason, hint=error.hint)
+
+    @property
+    def statement(self) -> str:
+        """What `str` says, without the hint."""
+        return self.reason
+
+    @property
+    def text(self) -> str:
+        """Reason and hint, for documents that name the code apart."""
+        return sentences(self.reason, self.hint)
+
+    def __str__(self) -> str:
+        return sentences(self.statement, self.hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[EpochlakeError], args: tuple[Any, ...], state: dict[str, Any]) -> EpochlakeError:
+    """An error as it was pickled: its class may be made with other arguments than an exception keeps."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidRequest(EpochlakeError):

@@ -101,7 +101,7 @@ def _stored(type_: str, text: str) -> bytes:
             return _decimal(Decimal(text), int(match[1] or 10), int(match[2] or 0))
     except (ValueError, KeyError, OverflowError, InvalidOperation) as error:
         raise InvalidRequest(f"{text!r} is no value of type {type_}") from error
-    raise InvalidRequest(f"a key of type {type_} is not hashed here: give --token or --tablet instead")
+    raise InvalidRequest(f"a key of type {type_} is not hashed here", hint="Give --token or --tablet instead")
 
 
 def _whole(value: int, bits: int) -> bytes:

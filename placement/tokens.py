@@ -36,7 +36,7 @@ def tablet_bits(count: int) -> int:
     """The k of 2^k tablets. Raises InvalidRequest for a count that is no power of two."""
     if count < 1 or count & (count - 1) or count > 1 << MAX_TABLET_BITS:
         raise InvalidRequest(
-            f"a table has 2^k tablets with k from 0 to {MAX_TABLET_BITS}, not {count}: ask for 1, 2, 4, 8, …"
+            f"a table has 2^k tablets with k from 0 to {MAX_TABLET_BITS}, not {count}", hint="Ask for 1, 2, 4, 8, …"
         )
     return count.bit_length() - 1
 
@@ -59,7 +59,7 @@ def tablet_range(index: int, count: int) -> tuple[int, int]:
     """
     bits = tablet_bits(count)
     if not 0 <= index < count:
-        raise InvalidRequest(f"there is no tablet {index} among {count}: ask for 0 to {count - 1}")
+        raise InvalidRequest(f"there is no tablet {index} among {count}", hint=f"Ask for 0 to {count - 1}")
     width = 1 << (TOKEN_BITS - bits)
     start = MIN_TOKEN + index * width - 1
     return max(start, MIN_TOKEN), start + width
@@ -79,7 +79,7 @@ def tablet_label(index: int, count: int) -> str:
     """The tablet's name in storage, `"<k>-<index>"`: unambiguous also while a table is split or merged."""
     bits = tablet_bits(count)
     if not 0 <= index < count:
-        raise InvalidRequest(f"there is no tablet {index} among {count}: ask for 0 to {count - 1}")
+        raise InvalidRequest(f"there is no tablet {index} among {count}", hint=f"Ask for 0 to {count - 1}")
     return f"{bits}-{index}"
 
 

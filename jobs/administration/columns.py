@@ -34,7 +34,8 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
     match = _NAME.match(rest)
     if match is None:
         raise InvalidRequest(
-            f"the column {definition.strip()!r} cannot be read: write name and type, as in 'flight bigint not null'"
+            f"the column {definition.strip()!r} cannot be read",
+            hint="Write name and type, as in 'flight bigint not null'",
         )
     quoted, plain, type_ = match.groups()
     name = plain if quoted is None else quoted.replace("``", "`")
@@ -42,7 +43,7 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
     try:
         delta_type(type_)
     except InvalidRequest as error:
-        raise InvalidRequest(f"the column {name!r}: {error}") from error
+        raise InvalidRequest(f"the column {name!r}: {error.reason}", hint=error.hint) from error
     if declared and name in primary_key:
         raise InvalidRequest(f"the column {name!r} is part of the primary key: it cannot be declared as null")
     return Column(name, type_, nullable=name not in primary_key if declared is None else declared)

@@ -139,19 +139,18 @@ def require_claimable(volume: Volume, event: RegisterNode, metadata: ClusterMeta
     has_left = there.cluster_id == metadata.identity.cluster_id and node is not None and node.state is NodeState.LEFT
     if not has_left:
         # A marker of this cluster that the log does not know: a try of that node was ended, and can be made again.
-        again = (
-            f", which was never registered: add that node again, or remove {MARKER_FILE} there"
-            if there.cluster_id == metadata.identity.cluster_id and (node is None or node.host_id != there.host_id)
-            else f" in cluster {there.cluster!r} ({there.cluster_id}): give another place, or remove {MARKER_FILE} "
-            "there when nothing on it is needed any more"
-        )
+        ours = there.cluster_id == metadata.identity.cluster_id and (node is None or node.host_id != there.host_id)
+        where = ", which was never registered" if ours else f" in cluster {there.cluster!r} ({there.cluster_id})"
+        instead = "Add that node again" if ours else "Give another place"
         raise WrongCluster(
             f"{volume.uri} cannot become volume {volume.name!r} of node {event.name!r}: it is volume {there.volume!r} "
-            f"(number {there.volume_id}) of node {there.node!r}{again}"
+            f"(number {there.volume_id}) of node {there.node!r}{where}",
+            hint=f"{instead}, or remove {MARKER_FILE} there{'' if ours else ' when nothing on it is needed any more'}",
         )
     raise WrongCluster(
-        f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume {there.volume!r} of node "
-        f"{there.node!r}, which has left. Add it with --reuse, which clears it"
+        f"{volume.uri} cannot become a volume of node {event.name!r} as it is: it was volume {there.volume!r} "
+        f"of node {there.node!r}, which has left",
+        hint="Add it with --reuse, which clears it",
     )
 
 
@@ -171,8 +170,9 @@ def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bo
     )
     if asides(volume.uri):
         raise WrongCluster(
-            f"{volume.uri} cannot become a volume of node {event.name!r} as it is: somebody began to clear it and has "
-            "not finished. Add it with --reuse"
+            f"{volume.uri} cannot become a volume of node {event.name!r} as it is: somebody began to clear it "
+            "and has not finished",
+            hint="Add it with --reuse",
         )
     try:
         there = prepare_volume(volume.uri, marker)

@@ -134,7 +134,7 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
             host_id = host_id_of_earlier_try(metadata, self.name, places) or str(uuid.uuid4())
         if self.tokens and self.count is not None:
             raise InvalidRequest(
-                f"node {self.name!r} cannot get given tokens and a number of them: give one of the two"
+                f"node {self.name!r} cannot get given tokens and a number of them", hint="Give one of the two"
             )
         lost = None if self.replaces is None else metadata.node(self.replaces)
         if lost is not None and not self.force:
@@ -221,7 +221,7 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
 def _file_system_size(place: str) -> int:
     local = storage.local_path(place)
     if local is None:
-        raise InvalidRequest(f"the capacity of {place} cannot be measured: give it, in bytes")
+        raise InvalidRequest(f"the capacity of {place} cannot be measured", hint="Give it, in bytes")
     path = Path(local)
     while not path.exists() and path != path.parent:
         path = path.parent

@@ -81,7 +81,9 @@ class NodeAlteration(Change[AlterNode], frozen=True):
     def plan(self, metadata: ClusterMetadata, call: Call) -> AlterNode:
         if self.weight is not None and not math.isfinite(self.weight):
             # The log could not hold it.
-            raise InvalidRequest(f"node {self.name!r} cannot have the weight {self.weight}: give a number above 0")
+            raise InvalidRequest(
+                f"node {self.name!r} cannot have the weight {self.weight}", hint="Give a number above 0"
+            )
         tags = None if self.tags is None else tuple(self.tags)
         return AlterNode(metadata.node(self.name).node_id, self.weight, tags)
 

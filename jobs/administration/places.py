@@ -47,10 +47,10 @@ def require_known_scheme(uri: str) -> None:
     if scheme in REMOTE and parts.netloc:
         return
     if scheme == "file":
-        raise InvalidRequest(f"a volume cannot be at {uri}: write file:///absolute/path, or the path alone")
+        raise InvalidRequest(f"a volume cannot be at {uri}", hint="Write file:///absolute/path, or the path alone")
     raise InvalidRequest(
-        f"a volume cannot be at {uri}: no file system is known by the scheme {match[1]!r}. Use a path, or one of "
-        + ", ".join(f"{known}://" for known in ("file", *REMOTE))
+        f"a volume cannot be at {uri}: no file system is known by the scheme {match[1]!r}",
+        hint=f"Use a path, or one of {', '.join(f'{known}://' for known in ('file', *REMOTE))}",
     )
 
 
@@ -74,7 +74,9 @@ def require_places_apart(
         for name, other in taken:
             how = _relation(uri, other)
             if how:
-                raise InvalidRequest(f"a volume cannot be at {uri}: it is {how} {name}. Give it a place of its own")
+                raise InvalidRequest(
+                    f"a volume cannot be at {uri}: it is {how} {name}", hint="Give it a place of its own"
+                )
         taken.append((f"another volume of this node ({uri})", uri))
 
 
@@ -122,7 +124,7 @@ def _require_room_for_a_directory(uri: str) -> None:
     if found:
         what = "a link that leads nowhere" if os.path.islink(found) and not os.path.exists(found) else "no directory"
         raise InvalidRequest(
-            f"a volume cannot be at {uri}: {found} is {what}. Give a directory, or a place for a new one"
+            f"a volume cannot be at {uri}: {found} is {what}", hint="Give a directory, or a place for a new one"
         )
 
 

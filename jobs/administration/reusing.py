@@ -45,14 +45,15 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
     node, volume = left_volume(metadata, uri, marker)
     if storage.local_path(uri) is None:
         raise WrongCluster(
-            f"{uri} is no directory of a file system: delete what is there by yourself, {MARKER_FILE} last"
+            f"{uri} is no directory of a file system", hint=f"Delete what is there by yourself, {MARKER_FILE} last"
         )
     left = left_at_ms(metastore, node)
     readers = [lease.name for lease in live_leases(metastore) if lease.started_at <= left]
     if readers:
         raise StorageUnavailable(
-            f"{uri} cannot be used again yet: {', '.join(readers)} began before node {node.name!r} left, and may still "
-            "read from it. Wait for the end of it, see `epochlake pipeline list`"
+            f"{uri} cannot be used again yet: {', '.join(readers)} began before node {node.name!r} left, and "
+            "may still read from it",
+            hint="Wait for the end of it, see `epochlake pipeline list`",
         )
     aside = storage.join(uri, f"{_ASIDE}{uuid.uuid4().hex}")
     if not rest:
@@ -73,7 +74,7 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
 
 
 def _taken(uri: str) -> WrongCluster:
-    return WrongCluster(f"{uri} became another volume while it was looked at: it is not cleared. Look again")
+    return WrongCluster(f"{uri} became another volume while it was looked at: it is not cleared", hint="Look again")
 
 
 def _put_back(aside: str, uri: str) -> None:
@@ -96,7 +97,7 @@ def decode_marker(uri: str) -> VolumeMarker:
     try:
         return msgspec.json.decode(storage.read_bytes(uri), type=decodable(VolumeMarker))
     except msgspec.MsgspecError as error:
-        raise StorageUnavailable(f"the marker {uri} cannot be read: {error}. Restore the file") from error
+        raise StorageUnavailable(f"the marker {uri} cannot be read: {error}", hint="Restore the file") from error
 
 
 def left_volume(metadata: ClusterMetadata, uri: str, marker: VolumeMarker) -> tuple[Node, Volume]:

@@ -175,7 +175,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
         on_ring = keyspace.placement is PlacementKind.RING
         if on_ring and self.tablets is not None:
             raise InvalidRequest(
-                f"keyspace {keyspace_name!r} is on the ring: its tables have no tablets, leave them out"
+                f"keyspace {keyspace_name!r} is on the ring: its tables have no tablets", hint="Leave them out"
             )
         count = call.configuration.tablets.initial_count if self.tablets is None else self.tablets
         tablet_bits(count)
@@ -222,7 +222,7 @@ def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str
         wanted = "one number, as in 3" if asked == SIMPLE else "a number for each datacenter, as in dc1=3"
         given = ", ".join(f"{name}={count}" for name, count in replication.items())
         raise InvalidRequest(
-            f"{asked} takes {wanted}, and not {given}: correct the replication, or leave out the strategy"
+            f"{asked} takes {wanted}, and not {given}", hint="Correct the replication, or leave out the strategy"
         )
     return fitting
 
@@ -251,7 +251,9 @@ def _allocated(metadata: ClusterMetadata, keyspace: Keyspace, count: int) -> tup
     except PlacementImpossible as error:
         if not unreachable:
             raise
-        raise PlacementImpossible(f"{error} These volumes do not answer: {'; '.join(unreachable.values())}") from error
+        raise PlacementImpossible(
+            f"{error.reason}. These volumes do not answer: {'; '.join(unreachable.values())}", hint=error.hint
+        ) from error
     return replicas, unreachable
 
 
@@ -266,8 +268,9 @@ def _require_all_answer(metadata: ClusterMetadata, event: CreateTable) -> None:
     ]
     if silent:
         raise StorageUnavailable(
-            f"table {event.table.full_name} needs a replica table on every volume of its ranges, and these do not "
-            f"answer: {'; '.join(silent)}. Bring them back, or remove or replace their nodes first"
+            f"table {event.table.full_name} needs a replica table on every volume of its ranges, and these do "
+            f"not answer: {'; '.join(silent)}",
+            hint="Bring them back, or remove or replace their nodes first",
         )
 
 

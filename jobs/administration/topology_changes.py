@@ -151,7 +151,8 @@ class NodeMove(Change[RequestTopology], frozen=True):
         node = metadata.node(self.name)
         if bool(self.tokens) == (self.count is not None):
             raise InvalidRequest(
-                f"say where node {self.name!r} is to move: give its new tokens, or how many, and one of the two"
+                f"it is not clear where node {self.name!r} is to move",
+                hint="Give its new tokens, or how many, and one of the two",
             )
         if self.count is None:
             wanted = tuple(self.tokens)
@@ -173,8 +174,8 @@ class ReplicationChange(Change[RequestReplication], frozen=True):
         if metadata.keyspace(self.keyspace).placement is not PlacementKind.RING:
             raise Rejected(
                 Code.UNSUPPORTED_PLACEMENT,
-                f"keyspace {self.keyspace!r} is placed by tablets, whose replication cannot be changed yet: create a "
-                "keyspace with the other replication and copy its tables there",
+                f"keyspace {self.keyspace!r} is placed by tablets, whose replication cannot be changed yet",
+                hint="Create a keyspace with the other replication and copy its tables there",
             )
         return RequestReplication(
             request_id=call.request_id,
@@ -228,13 +229,16 @@ def open_request(metadata: ClusterMetadata, said: str) -> TopologyRequest:
         return about[0]
     if about:
         ids = ", ".join(request.request_id for request in about)
-        raise Rejected(Code.UNKNOWN_REQUEST, f"{said!r} has several open requests: name one of them, {ids}")
+        raise Rejected(Code.UNKNOWN_REQUEST, f"{said!r} has several open requests", hint=f"Name one of them, {ids}")
     if said in metadata.directory.by_name or said in metadata.schema.keyspaces:
         what = "node" if said in metadata.directory.by_name else "keyspace"
-        raise Rejected(Code.UNKNOWN_REQUEST, f"{what} {said!r} has no open request: see `epochlake request list`")
+        raise Rejected(
+            Code.UNKNOWN_REQUEST, f"{what} {said!r} has no open request", hint="See `epochlake request list`"
+        )
     raise Rejected(
         Code.UNKNOWN_REQUEST,
-        f"{said!r} is neither a topology request nor a node or keyspace of this cluster: see `epochlake request list`",
+        f"{said!r} is neither a topology request nor a node or keyspace of this cluster",
+        hint="See `epochlake request list`",
     )
 
 

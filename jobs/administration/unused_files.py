@@ -66,7 +66,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     asked which pipelines live.
     """
     if older_than_seconds < 0:
-        raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds: give 0 or more")
+        raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds", hint="Give 0 or more")
     now = time.time_ns() // 1_000_000
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
     leases = live_leases(cluster)

@@ -70,7 +70,7 @@ def parse_volumes(texts: Iterable[str]) -> list[VolumeSpec]:
         if not equals or "/" in name:
             name, uri = f"d{number}", place
         if not name or not uri:
-            raise InvalidRequest(f"the volume {text!r} cannot be read: write NAME=URI, or NAME=URI,CAPACITY")
+            raise InvalidRequest(f"the volume {text!r} cannot be read", hint="Write NAME=URI, or NAME=URI,CAPACITY")
         specs.append(VolumeSpec(name, uri, parse_size(capacity) if capacity else None))
     return specs
 
@@ -79,7 +79,7 @@ def parse_size(text: str) -> int:
     """Bytes from `500GB`, `1.5TiB`, `1024`. Raises InvalidRequest."""
     match = _SIZE.match(text.strip())
     if match is None:
-        raise InvalidRequest(f"{text!r} is no size: write bytes, or something like 500GB or 2TiB")
+        raise InvalidRequest(f"{text!r} is no size", hint="Write bytes, or something like 500GB or 2TiB")
     number, unit, binary = match.groups()
     size = float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
     if size >= MOST_BYTES:
@@ -91,7 +91,7 @@ def parse_duration(text: str) -> float:
     """Seconds from `90`, `30min`, `2h`, `1d`. Raises InvalidRequest."""
     match = _DURATION.match(text.strip())
     if match is None:
-        raise InvalidRequest(f"{text!r} is no duration: write seconds, or something like 30min, 2h or 1d")
+        raise InvalidRequest(f"{text!r} is no duration", hint="Write seconds, or something like 30min, 2h or 1d")
     number, unit = match.groups()
     return float(number) * _SECONDS[(unit or "s").lower()]
 
@@ -108,7 +108,9 @@ def parse_key(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or name in key:
-            raise InvalidRequest(f"the key {text!r} cannot be read: write COLUMN=VALUE, once for each key column")
+            raise InvalidRequest(
+                f"the key {text!r} cannot be read", hint="Write COLUMN=VALUE, once for each key column"
+            )
         key[name] = value
     return key
 
@@ -122,5 +124,5 @@ def whole_list(texts: Iterable[str] | None, *, none: bool, option: str) -> tuple
     """Names that replace those that are there; None when neither these nor `none` was given. Raises InvalidRequest."""
     names = parse_names(texts or ())
     if names and none:
-        raise InvalidRequest(f"--{option} says which, and the option for none says none: give one of the two")
+        raise InvalidRequest(f"--{option} says which, and the option for none says none", hint="Give one of the two")
     return tuple(names) if names or none else None

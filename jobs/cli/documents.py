@@ -270,13 +270,17 @@ class ConfigurationRow(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`type` is the kind of error, `code` that of a rejection, `request_id` the one to submit again with."""
+    """`type` is the kind of error, `code` that of a rejection, `request_id` the one to submit again with.
+
+    `message` says all of it; `hint` is the part that says what to do.
+    """
 
     type: str
     message: str
     exit_code: int
     code: str | None = None
     request_id: str | None = None
+    hint: str | None = None
 
 
 class ErrorDocument(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The command line: `main` for whoever has arguments and wants the exit code; the shell's entry is in `entry.py`.
 
-Every end is one of the exit codes of the design's section 13, and every error one line on stderr. `main`
-never ends the process: in a notebook or a wheel task that would be a failure by itself.
+Every end is one of the exit codes of the design's section 13. An error is one line on stderr, and a second one that
+begins with `hint:` where something can be done about it. `main` never ends the process: in a notebook or a wheel task
+that would be a failure by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from epochlake.jobs.cli.interruption import Interrupted, begin, so_far
 from epochlake.metastore.errors import CommitUnknown, Rejected
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, sentences
 
 if TYPE_CHECKING:
     from epochlake.jobs.cli.documents import ErrorBody
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PROGRAM = "epochlake"
 INTERRUPTED = 130
 USAGE = 2
+
+REPORT = "Run it again with --verbose, and report what it prints"
 
 GLOBAL_FLAGS = frozenset({"--verbose", "-v"})
 GLOBAL_VALUES = frozenset({"--conf", "--root", "--output", "-o"})
@@ -102,22 +105,35 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _tell(error: Exception, exit_code: int, as_json: bool, verbose: bool) -> None:
     if verbose:
         traceback.print_exception(error)
-    message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, EpochlakeError):
-        message = f"{type(error).__name__}: {message} (unexpected: run again with --verbose and report what it prints)"
+    if isinstance(error, EpochlakeError):
+        statement, hint = _one_line(error.statement), _one_line(error.hint)
+    else:
+        statement, hint = f"{type(error).__name__}: {_one_line(str(error))} (unexpected)", REPORT
+    statement = statement or type(error).__name__
     if as_json:
         from epochlake.jobs.cli.documents import ErrorBody
 
         body = ErrorBody(
             type=type(error).__name__,
-            message=message,
+            message=sentences(statement, hint),
             exit_code=exit_code,
             code=error.code if isinstance(error, Rejected) else None,
             request_id=error.request_id if isinstance(error, CommitUnknown) else None,
+            hint=hint or None,
         )
         _print_json(body)
     else:
-        print(f"{PROGRAM}: {message}", file=sys.stderr)
+        _print_lines(statement, hint)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _print_lines(statement: str, hint: str) -> None:
+    print(f"{PROGRAM}: {statement}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
 
 
 def _tell_interrupted(error: KeyboardInterrupt, as_json: bool) -> None:
@@ -133,16 +149,16 @@ def _tell_interrupted(error: KeyboardInterrupt, as_json: bool) -> None:
 
 def _tell_usage(error: Exception, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    message = " ".join(text.split()) or "A command is missing."  # then the help has been printed already
+    message = _one_line(text) or "A command is missing."  # then the help has been printed already
     message += "" if message.endswith((".", "?", "!")) else "."
     context = getattr(error, "ctx", None)
+    hint = f"See `{context.command_path if context is not None else PROGRAM} --help`"
     if as_json:
         from epochlake.jobs.cli.documents import ErrorBody
 
-        _print_json(ErrorBody("UsageError", message, USAGE))
-        return
-    where = context.command_path if context is not None else PROGRAM
-    print(f"{PROGRAM}: {message} See `{where} --help`.", file=sys.stderr)
+        _print_json(ErrorBody("UsageError", message, USAGE, hint=hint))
+    else:
+        _print_lines(message, hint)
 
 
 def _print_json(body: ErrorBody) -> None:

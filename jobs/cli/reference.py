@@ -92,8 +92,9 @@ Written by `python -m epochlake.jobs.cli.reference`.
     epochlake --version
 
 The global options may stand anywhere. Data goes to stdout; messages, logs and progress bars go to stderr, bars only on
-a terminal. With `--output json` an error is a document too ([ErrorDocument](#errordocument)), on stderr. Tokens are
-64-bit whole numbers: read them as such.
+a terminal. An error is one line, and a second one that begins with `hint:` where something can be done about it. With
+`--output json` an error is a document too ([ErrorDocument](#errordocument)), on stderr. Tokens are 64-bit whole
+numbers: read them as such.
 
 | exit code | |
 |---|---|

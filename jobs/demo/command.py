@@ -59,7 +59,7 @@ class DemoOptions(msgspec.Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise InvalidRequest(f"{message}. See `{self.prog} --help`")
+        raise InvalidRequest(f"{message}", hint=f"See `{self.prog} --help`")
 
 
 def run(argv: Sequence[str] | None = None, *, before_checks: Callable[[RunningDemo], None] = lambda stage: None) -> int:
@@ -118,10 +118,11 @@ def parsed(argv: Sequence[str]) -> DemoOptions:
     if not SHORTEST <= given.months <= flights.MONTHS:
         raise InvalidRequest(
             f"--months {given.months}: it takes {SHORTEST} batches for everything to happen, and a year has "
-            f"{flights.MONTHS} months. Give a number from {SHORTEST} to {flights.MONTHS}"
+            f"{flights.MONTHS} months",
+            hint=f"Give a number from {SHORTEST} to {flights.MONTHS}",
         )
     if given.rows is not None and given.rows < given.months:
-        raise InvalidRequest(f"--rows {given.rows}: every one of {given.months} batches needs a row. Give more")
+        raise InvalidRequest(f"--rows {given.rows}: every one of {given.months} batches needs a row", hint="Give more")
     return DemoOptions(given.root, given.rows, given.months, given.keep, given.output)
 
 

@@ -104,13 +104,15 @@ def claimed(directory: Path) -> Iterator[DemoDirectory]:
         lock = os.open(directory / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StorageUnavailable(
-            f"the demo cannot use {directory}: {error.strerror or error}. Choose another place with --root"
+            f"the demo cannot use {directory}: {error.strerror or error}", hint="Choose another place with --root"
         ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DemoRunning(f"a demo is running in {directory}: wait for it, or choose another --root") from None
+            raise DemoRunning(
+                f"a demo is running in {directory}", hint="Wait for it, or choose another --root"
+            ) from None
         place = DemoDirectory(directory)
         place.wait_for_server_to_end()
         _clear(directory, keep=MARKER)
@@ -125,19 +127,23 @@ def claimed(directory: Path) -> Iterator[DemoDirectory]:
 
 def _refuse_foreign(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise InvalidRequest(f"the demo needs a directory of its own, {directory} is none: choose another --root")
+        raise InvalidRequest(
+            f"the demo needs a directory of its own, {directory} is none", hint="Choose another --root"
+        )
     if not directory.exists():
         return
     found = {entry.name for entry in directory.iterdir()}
     if found and MARKER not in found:
         raise InvalidRequest(
-            f"the demo would replace {directory}, but that is no demo's directory (it holds {_some(found)} and no "
-            f"{MARKER}): choose another --root, or remove it yourself"
+            f"the demo would replace {directory}, but that is no demo's directory (it holds {_some(found)} and "
+            f"no {MARKER})",
+            hint="Choose another --root, or remove it yourself",
         )
     if foreign := found - MADE_HERE:
         raise InvalidRequest(
             f"the demo would replace the earlier one in {directory}, but did not make everything there "
-            f"({_some(foreign)}): move that away, or choose another --root"
+            f"({_some(foreign)})",
+            hint="Move that away, or choose another --root",
         )
 
 

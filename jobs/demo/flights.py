@@ -102,4 +102,4 @@ def _file() -> Path:
         file = Path(directory) / "data" / "flights.csv.zip"
         if file.is_file():
             return file
-    raise FlightsMissing("the demo's data is not installed: pip install 'epochlake[demo]'")
+    raise FlightsMissing("the demo's data is not installed", hint="Run `pip install 'epochlake[demo]'`")

@@ -168,9 +168,10 @@ def require_same_rows(table: Table, name: str, decision: BatchContents, given: C
     if not decision.rows.may_be(given):
         raise Rejected(
             Code.BATCH_USED,
-            f"batch {name!r} of {table.full_name} was written with {decision.rows}, and now comes with {given}: "
-            "a batch that is tried again has the same rows. Give other rows another name; a source that changes from "
-            "one reading to the next (a clock, random numbers) has to be stored first",
+            f"batch {name!r} of {table.full_name} was written with {decision.rows}, and now comes with "
+            f"{given}: a batch that is tried again has the same rows",
+            hint="Give other rows another name; a source that changes from one reading to the next (a clock, "
+            "random numbers) has to be stored first",
         )
 
 
@@ -276,9 +277,9 @@ def _decode(data: bytes, uri: str) -> Generation:
     try:
         generation = msgspec.json.decode(data, type=decodable(Generation))
     except msgspec.MsgspecError as error:
-        raise LogUnreadable(f"what batch {uri} is made of cannot be read: {error}. Restore the file") from error
+        raise LogUnreadable(f"what batch {uri} is made of cannot be read: {error}", hint="Restore the file") from error
     if generation.format != FORMAT:
-        raise UnknownFormat(f"{uri} has format {generation.format}, and this version knows {FORMAT}: upgrade")
+        raise UnknownFormat(f"{uri} has format {generation.format}, and this version knows {FORMAT}", hint="Upgrade")
     return generation
 
 

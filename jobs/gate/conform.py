@@ -49,16 +49,18 @@ def require_dataframe(rows: object, table: Table, columns: Sequence[Column]) -> 
     if isinstance(rows, DataFrame):
         if rows.isStreaming:
             raise InvalidRequest(
-                f"a stream cannot be written to table {table.full_name} as a whole: write its batches with "
-                f"foreachBatch, and name each: pipeline.write(rows, {table.full_name!r}, batch=…)"
+                f"a stream cannot be written to table {table.full_name} as a whole",
+                hint="Write its batches with foreachBatch, and name each: pipeline.write(rows, "
+                f"{table.full_name!r}, batch=…)",
             )
         return
     schema = ", ".join(f"{column.name} {column.type}" for column in columns)
     kind = type(rows).__module__.partition(".")[0]
     what = {"builtins": "a " + type(rows).__name__, "pandas": "of pandas", "pyarrow": "of Arrow"}
     raise InvalidRequest(
-        f"the rows for table {table.full_name} are {what.get(kind, 'a ' + type(rows).__name__)}, and have to be a "
-        f"DataFrame of Spark: make it with spark.createDataFrame(rows, {schema!r})"
+        f"the rows for table {table.full_name} are {what.get(kind, 'a ' + type(rows).__name__)}, and have to "
+        "be a DataFrame of Spark",
+        hint=f"Make it with spark.createDataFrame(rows, {schema!r})",
     )
 
 
@@ -82,7 +84,8 @@ def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFra
     twice = sorted({name for name in given_names if given_names.count(name) > 1})
     if twice:
         raise InvalidRequest(
-            f"these rows do not fit table {table.full_name}: they have {', '.join(twice)} twice. Drop or rename one"
+            f"these rows do not fit table {table.full_name}: they have {', '.join(twice)} twice",
+            hint="Drop or rename one",
         )
     unknown = [name for name in given if name not in {column.name for column in columns}]
     if unknown:

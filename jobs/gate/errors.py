@@ -36,8 +36,8 @@ class ConsistencyNotReached(EpochlakeError):
     def __init__(self, asked: str, level: str, epoch: int, ranges: NamedRanges, replicas: Mapping[str, str]) -> None:
         said = "; ".join(f"{volume}: {reason}" for volume, reason in replicas.items()) or "placement kept moving"
         super().__init__(
-            f"{asked} did not reach {level} at epoch {epoch} for {ranges}. "
-            f"Replicas that are missing: {said}. Bring them back, or replace their node, and try again"
+            f"{asked} did not reach {level} at epoch {epoch} for {ranges}. Replicas that are missing: {said}",
+            hint="Bring them back, or replace their node, and try again",
         )
         self.level = level
         self.epoch = epoch
@@ -59,8 +59,8 @@ class RowsUnreadable(EpochlakeError):
         away = "".join(f" {place} does not answer: {reason}." for place, reason in unreachable.items())
         advice = "Bring it back and read again" if away else "Restore one of the files from a backup"
         super().__init__(
-            f"the read of {table} cannot show all rows: no whole copy is left of {named}{more}.{away} {advice}, or "
-            f"write these rows again"
+            f"the read of {table} cannot show all rows: no whole copy is left of {named}{more}.{away}",
+            hint=f"{advice}, or write these rows again",
         )
         self.damaged = dict(damaged)
         self.unreachable = dict(unreachable)
@@ -75,7 +75,7 @@ class ReadDisturbed(EpochlakeError):
     def __init__(self, table: str, damaged: Mapping[str, str]) -> None:
         named = "; ".join(f"{copy} ({damage})" for copy, damage in list(damaged.items())[:SHOWN])
         super().__init__(
-            f"a read of {table} met a damaged file: {named}. Read again: the next read uses another replica. Then run "
-            f"`epochlake repair {table} --check-bytes`"
+            f"a read of {table} met a damaged file: {named}",
+            hint=f"Read again: the next read uses another replica. Then run `epochlake repair {table} --check-bytes`",
         )
         self.damaged = dict(damaged)

@@ -36,7 +36,7 @@ class Gate:
 
     def __init__(self, cluster: Store, name: str, datacenter: str | None = None) -> None:
         if not isinstance(name, str) or not name:
-            raise InvalidRequest(f"a pipeline needs a name, which operators see: give a text, not {name!r}")
+            raise InvalidRequest("a pipeline needs a name, which operators see", hint=f"Give a text, not {name!r}")
         self.cluster = cluster
         self.name = name
         self.pipeline_id = str(uuid.uuid4())
@@ -62,7 +62,9 @@ class Gate:
     def __enter__(self) -> Self:
         """Announce the run. Raises CoordinationUnavailable when that is impossible: see `Presence.begin`."""
         if self._presence is not None or self._ended:
-            raise InvalidRequest(f"pipeline {self.name!r} was begun before: open another one with cluster.pipeline(…)")
+            raise InvalidRequest(
+                f"pipeline {self.name!r} was begun before", hint="Open another one with cluster.pipeline(…)"
+            )
         presence = Presence(self.cluster, self.name, self.pipeline_id, self.epoch)
         presence.begin()
         self._presence = presence
@@ -81,11 +83,11 @@ class Gate:
     def require_open(self) -> None:
         """Refuse to work without a lease: vacuum would not know of it."""
         if self._ended:
-            raise InvalidRequest(f"pipeline {self.name!r} has ended with its `with`: open another one")
+            raise InvalidRequest(f"pipeline {self.name!r} has ended with its `with`", hint="Open another one")
         if self._presence is None:
             raise InvalidRequest(
-                f"pipeline {self.name!r} has not begun, so that nothing protects what it reads and writes: use it in "
-                f"`with cluster.pipeline({self.name!r}, spark) as pipeline:`"
+                f"pipeline {self.name!r} has not begun, so that nothing protects what it reads and writes",
+                hint=f"Use it in `with cluster.pipeline({self.name!r}, spark) as pipeline:`",
             )
         self.cluster.require_open()
 
@@ -96,7 +98,9 @@ class Gate:
         self.require_open()
         level = self.planning.level(consistency)
         if batch is not None and (not isinstance(batch, str) or not batch.strip()):
-            raise InvalidRequest(f"the batch name {batch!r} cannot be used: give a text that is not empty, or none")
+            raise InvalidRequest(
+                f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none"
+            )
         if deleted and table.append_only:
             raise InvalidRequest(f"table {table.full_name} is append-only: its rows cannot be deleted")
         self._touch(table)

@@ -127,8 +127,8 @@ def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[Da
     if not any(is_merged(file) for file in files):
         return NO_LINEAGE
     raise StorageUnavailable(
-        f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions: "
-        f"commit through the cluster"
+        f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions",
+        hint="Commit through the cluster",
     )
 
 

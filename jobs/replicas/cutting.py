@@ -49,7 +49,7 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
     piece = described(uri, path, part.file.label, window)
     if piece is None:
         raise StorageUnavailable(
-            f"the piece {uri} cannot be read just after it was written: check the volume and retry"
+            f"the piece {uri} cannot be read just after it was written", hint="Check the volume and retry"
         )
     return piece
 

@@ -200,7 +200,9 @@ class Ledger:
             self._remember(table_id, [*known, *chosen])
             self._tidy(table_id)
             return tuple(chosen)
-        raise StorageUnavailable(f"the ledger at {self.uri} was changed by others during each of our tries: retry")
+        raise StorageUnavailable(
+            f"the ledger at {self.uri} was changed by others during each of our tries", hint="Retry"
+        )
 
     def _merges_with(self, table_id: TableId, wanted: Collection[str]) -> dict[str, Merge]:
         known = self._known.get(table_id, {})
@@ -210,8 +212,9 @@ class Ledger:
         lacking = sorted(origin for origin in wanted if origin not in known)
         if lacking:
             raise StorageUnavailable(
-                f"the ledger of compactions at {self.uri} has no entry for the merged file {lacking[0]}, so it cannot "
-                f"be told what that one replaces. Restore the ledger, or check that this is the cluster's root"
+                f"the ledger of compactions at {self.uri} has no entry for the merged file {lacking[0]}, so it "
+                "cannot be told what that one replaces",
+                hint="Restore the ledger, or check that this is the cluster's root",
             )
         return known
 
@@ -253,7 +256,9 @@ class Ledger:
                     raise storage.unavailable("create the ledger of compactions at", self.uri, error) from error
         table = self._open()
         if table is None:
-            raise StorageUnavailable(f"the ledger of compactions at {self.uri} has gone just after it was made: retry")
+            raise StorageUnavailable(
+                f"the ledger of compactions at {self.uri} has gone just after it was made", hint="Retry"
+            )
         storage.sync_always(directories=[self.uri, self.uri.rpartition("/")[0]])
         return table
 
@@ -374,8 +379,9 @@ def _from_arrow(rows: pa.Table, table_id: TableId) -> list[Merge]:
 
 def _damaged(uri: str, path: str, what: str) -> StorageUnavailable:
     return StorageUnavailable(
-        f"the ledger of compactions is damaged: its file {uri}/{path} {what}. Its entries decide which rows are read, "
-        f"so none is used. Restore this file from a backup of {uri}, and try again"
+        f"the ledger of compactions is damaged: its file {uri}/{path} {what}. Its entries decide which rows "
+        "are read, so none is used",
+        hint=f"Restore this file from a backup of {uri}, and try again",
     )
 
 

@@ -202,9 +202,10 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
     except StorageUnavailable as error:
         if _is_missing(address):
             raise StorageUnavailable(
-                f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on it is "
-                f"not. Rebuild its replicas (`epochlake node rebuild` on the ring, `node replace` anywhere). Restored "
-                f"from a backup it would lack what was acknowledged since, and be refused"
+                f"the replica table {address.uri} was lost: volume {address.volume_id} is there, the table on "
+                "it is not",
+                hint="Rebuild its replicas (`epochlake node rebuild` on the ring, `node replace` anywhere). "
+                "Restored from a backup it would lack what was acknowledged since, and be refused",
             ) from error
         with _naming_the_replica(address):
             delta_commits.require_whole(address.uri)
@@ -221,8 +222,8 @@ def _naming_the_replica(address: ReplicaAddress) -> Iterator[None]:
         yield
     except delta_commits.TornCommit as torn:
         raise storage.StorageDamaged(
-            f"the replica table of volume {address.volume_id} is torn: {torn}. Its rows lie on the other replicas: "
-            f"replace its node (`epochlake node replace`), or restore that file from a copy"
+            f"the replica table of volume {address.volume_id} is torn: {torn}. Its rows lie on the other replicas",
+            hint="Replace its node (`epochlake node replace`), or restore that file from a copy",
         ) from torn
 
 
@@ -230,7 +231,7 @@ def require_replica(replica: ReplicaAddress) -> None:
     """That volume and table are there, without opening the table. Raises StorageUnavailable, WrongCluster."""
     require_place(replica)
     if _is_missing(replica):
-        raise StorageUnavailable(f"the replica table {replica.uri} was lost: rebuild its replicas")
+        raise StorageUnavailable(f"the replica table {replica.uri} was lost", hint="Rebuild its replicas")
 
 
 def require_place(replica: ReplicaAddress) -> None:
@@ -268,12 +269,15 @@ def _identity(address: ReplicaAddress) -> dict[str, str]:
 def _require_identity(address: ReplicaAddress, properties: Mapping[str, str]) -> None:
     missing = [name for name in (FENCE, SESSIONS) if name not in properties]
     if missing:
-        raise StorageUnavailable(f"{address.uri} is no replica table: its property {missing[0]} is missing. Rebuild it")
+        raise StorageUnavailable(
+            f"{address.uri} is no replica table: its property {missing[0]} is missing", hint="Rebuild it"
+        )
     foreign = {name: properties.get(name) for name, mine in _identity(address).items() if properties.get(name) != mine}
     if foreign:
         raise WrongCluster(
-            f"{address.uri} should be the replica of table {address.table_id} on volume {address.volume_id} of cluster "
-            f"{address.cluster_id}, but says {foreign}: it was copied or moved there. Restore the right directory"
+            f"{address.uri} should be the replica of table {address.table_id} on volume {address.volume_id} of "
+            f"cluster {address.cluster_id}, but says {foreign}: it was copied or moved there",
+            hint="Restore the right directory",
         )
 
 

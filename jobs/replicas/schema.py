@@ -78,11 +78,11 @@ def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> 
     seen = set(RESERVED)
     for column in columns:
         if not column.name or set(column.name) & set(" ,;{}()\n\t=`"):
-            raise InvalidRequest(f"a column cannot be called {column.name!r}: use no space and none of ,;{{}}()=`")
+            raise InvalidRequest(f"a column cannot be called {column.name!r}", hint="Use no space and none of ,;{}()=`")
         if column.name.lower() in seen:
             raise InvalidRequest(
-                f"the column {column.name!r} is there twice, or is one of the system's ({', '.join(RESERVED)}): "
-                f"rename it (upper and lower case do not tell columns apart)"
+                f"the column {column.name!r} is there twice, or is one of the system's ({', '.join(RESERVED)})",
+                hint="Rename it (upper and lower case do not tell columns apart)",
             )
         seen.add(column.name.lower())
         delta_type(column.type)
@@ -132,8 +132,8 @@ def _type(lexemes: list[str], ddl: str) -> DeltaType:
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     raise InvalidRequest(
-        f"the column type {ddl!r} cannot be stored: {name!r} is unknown. Use one of "
-        f"{', '.join(sorted(_PRIMITIVES))}, decimal(p,s), array<…>, map<…,…>, struct<name:type,…>"
+        f"the column type {ddl!r} cannot be stored: {name!r} is unknown",
+        hint=f"Use one of {', '.join(sorted(_PRIMITIVES))}, decimal(p,s), array<…>, map<…,…>, struct<name:type,…>",
     )
 
 

@@ -44,7 +44,7 @@ class DamagedBytes(StorageUnavailable):
     """A stored file is not what was written there: missing, torn, or with other bytes. `damage`: what was found."""
 
     def __init__(self, uri: str, damage: str) -> None:
-        super().__init__(f"{uri} is damaged: {damage}. Repair the table with --check-bytes")
+        super().__init__(f"{uri} is damaged: {damage}", hint="Repair the table with --check-bytes")
         self.damage = damage
 
 

@@ -216,7 +216,8 @@ def _read(uri: str) -> ReplicaState:
             _ = file.window
         except (InvalidRequest, ValueError) as error:
             raise storage.StorageDamaged(
-                f"the replica table {uri} holds {file.path}, which Epochlake has not written: another tool has changed "
-                f"the table. Its rows lie on the other replicas: replace its node (`epochlake node replace`)"
+                f"the replica table {uri} holds {file.path}, which Epochlake has not written: another tool has "
+                "changed the table. Its rows lie on the other replicas",
+                hint="Replace its node (`epochlake node replace`)",
             ) from error
     return state

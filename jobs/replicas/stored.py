@@ -29,6 +29,6 @@ def require_stored(files: Sequence[DataFile], where: ReplicaAddress) -> None:
     for file, uri, size in zip(files, uris, storage.sizes_of(uris), strict=True):
         if size != file.size:
             found = "it is not there any more" if size is None else f"it has {size} bytes of {file.size}"
-            raise StorageUnavailable(f"the stored file {uri} cannot be committed: {found}. Do it again")
+            raise StorageUnavailable(f"the stored file {uri} cannot be committed: {found}", hint="Do it again")
     directories = dict.fromkeys(uri.rpartition("/")[0] for uri in uris)
     storage.sync_data(directories=[*directories, where.uri] if directories else [])

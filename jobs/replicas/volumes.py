@@ -46,7 +46,8 @@ def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
     odd = sorted(_GLOB_CHARACTERS.intersection(uri))
     if odd:
         raise InvalidRequest(
-            f"a volume cannot be at {uri}: Spark reads {' '.join(odd)} in a path as a pattern. Choose a URI without"
+            f"a volume cannot be at {uri}: Spark reads {' '.join(odd)} in a path as a pattern",
+            hint="Choose a URI without",
         )
     deadlines.watch(uri)
     storage.create_directory(uri, parents=True)
@@ -56,10 +57,10 @@ def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
     if (there.cluster_id, there.host_id, there.volume_id) == (marker.cluster_id, marker.host_id, marker.volume_id):
         return there
     raise WrongCluster(
-        f"{uri} cannot become volume {marker.volume!r} (number {marker.volume_id}) of node {marker.node!r} in cluster "
-        f"{marker.cluster!r} ({marker.cluster_id}): it is volume {there.volume!r} (number {there.volume_id}) of node "
-        f"{there.node!r} in cluster {there.cluster!r} ({there.cluster_id}). Give another place, or remove "
-        f"{MARKER_FILE} there when nothing on it is needed any more"
+        f"{uri} cannot become volume {marker.volume!r} (number {marker.volume_id}) of node {marker.node!r} in "
+        f"cluster {marker.cluster!r} ({marker.cluster_id}): it is volume {there.volume!r} (number "
+        f"{there.volume_id}) of node {there.node!r} in cluster {there.cluster!r} ({there.cluster_id})",
+        hint=f"Give another place, or remove {MARKER_FILE} there when nothing on it is needed any more",
     )
 
 
@@ -69,8 +70,9 @@ def require_volume(uri: str, cluster_id: str, volume_id: VolumeId) -> VolumeMark
     if (there.cluster_id, there.volume_id) == (cluster_id, volume_id):
         return there
     raise WrongCluster(
-        f"{uri} should be volume {volume_id} of cluster {cluster_id}, but its marker says volume {there.volume_id} of "
-        f"cluster {there.cluster_id} ({there.cluster}): check which disk is mounted there"
+        f"{uri} should be volume {volume_id} of cluster {cluster_id}, but its marker says volume "
+        f"{there.volume_id} of cluster {there.cluster_id} ({there.cluster})",
+        hint="Check which disk is mounted there",
     )
 
 
@@ -81,17 +83,19 @@ def read_marker(uri: str) -> VolumeMarker:
         data = storage.read_bytes(marker_uri(uri))
     except storage.MissingFile as error:
         raise StorageUnavailable(
-            f"the volume at {uri} is unreachable: its marker {MARKER_FILE} is missing, as on a disk that is not "
-            f"mounted. Mount it and retry; its replicas count as missing until then"
+            f"the volume at {uri} is unreachable: its marker {MARKER_FILE} is missing, as on a disk that is "
+            "not mounted. Its replicas count as missing",
+            hint="Mount it and retry",
         ) from error
     try:
         marker = msgspec.json.decode(data, type=decodable(VolumeMarker))
     except msgspec.MsgspecError as error:
         raise storage.StorageDamaged(
-            f"the marker {marker_uri(uri)} cannot be read: {error}. Restore the file"
+            f"the marker {marker_uri(uri)} cannot be read: {error}", hint="Restore the file"
         ) from error
     if marker.format != MARKER_FORMAT:
         raise StorageUnavailable(
-            f"the marker {marker_uri(uri)} has format {marker.format}, and this version knows {MARKER_FORMAT}: upgrade"
+            f"the marker {marker_uri(uri)} has format {marker.format}, and this version knows {MARKER_FORMAT}",
+            hint="Upgrade",
         )
     return marker

@@ -148,10 +148,12 @@ def compact(
     table, InvalidRequest, StorageUnavailable when the ledger cannot be read or written.
     """
     if tombstone_grace_seconds < 0:
-        raise InvalidRequest(f"the grace of tombstones cannot be {tombstone_grace_seconds:g} seconds: give 0 or more")
+        raise InvalidRequest(
+            f"the grace of tombstones cannot be {tombstone_grace_seconds:g} seconds", hint="Give 0 or more"
+        )
     if merger is None and not dry_run:
         if spark is None:
-            raise InvalidRequest("compaction needs a Spark session: give one, or ask for a dry run")
+            raise InvalidRequest("compaction needs a Spark session", hint="Give one, or ask for a dry run")
         merger = merge_with_spark(spark)
     policy = policy or CompactionPolicy()
     policy = msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))

@@ -187,7 +187,7 @@ def _hole(uri: str) -> Unfillable | Lost | None:
     except NotInitialised:
         return None  # who opens it says what is missing
     if mendings:
-        raise Rejected(Code.CAN_BE_HEALED, "nothing has to be lost: run `epochlake log heal`")
+        raise Rejected(Code.CAN_BE_HEALED, "nothing has to be lost", hint="Run `epochlake log heal`")
     return None
 
 

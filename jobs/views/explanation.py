@@ -102,7 +102,9 @@ def explain(
     """
     table = metadata.table(full_name)
     if sum(given is not None for given in (key, token, tablet)) != 1:
-        raise InvalidRequest("say which row: give its key, or its token, or its tablet, and only one of them")
+        raise InvalidRequest(
+            "it is not clear which row is meant", hint="Give its key, or its token, or its tablet, and only one of them"
+        )
     if key is not None:
         token = token_of(_typed(table, key))
     if token is not None and not MIN_TOKEN <= token <= MAX_TOKEN:

@@ -68,8 +68,7 @@ def plan_on_ring(
             planned.append(_described(metadata, operation, state, sizes))
     except (PlanRejected, InvalidRequest) as error:
         code = error.code if isinstance(error, PlanRejected) else None
-        reason = error.reason if isinstance(error, PlanRejected) else str(error)
-        return RingPlan(tuple(planned), with_names(metadata, reason), code)
+        return RingPlan(tuple(planned), with_names(metadata, error.text), code)
     return RingPlan(tuple(planned))
 
 

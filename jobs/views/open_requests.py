@@ -179,7 +179,7 @@ def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: Topo
     try:
         StartRequest(request.request_id).check(metadata)
     except Rejected as rejected:
-        return [rejected.reason]
+        return [rejected.text]
     return []
 
 

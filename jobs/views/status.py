@@ -185,8 +185,9 @@ def require_health(document: Status) -> None:
     if found is None or found.available:
         return
     raise InvariantViolated(
-        f"{', '.join(found.unavailable)} cannot be read and written at {found.consistency} now: bring back the "
-        "replicas that do not answer, or remove or replace their nodes (`epochlake node remove`, `node replace`)"
+        f"{', '.join(found.unavailable)} cannot be read and written at {found.consistency} now",
+        hint="Bring back the replicas that do not answer, or remove or replace their nodes (`epochlake node "
+        "remove`, `node replace`)",
     )
 
 

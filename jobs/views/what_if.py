@@ -36,8 +36,8 @@ def parse_keyspace(text: str) -> tuple[str, Document]:
     name, colon, settings = text.partition(":")
     if not name.strip() or not colon or not settings.strip():
         raise InvalidRequest(
-            f"the keyspace {text!r} cannot be read: write NAME:DATACENTER=REPLICAS,… as in ks:dc1=3,dc2=2, or NAME:3 "
-            f"for {SIMPLE}"
+            f"the keyspace {text!r} cannot be read",
+            hint=f"Write NAME:DATACENTER=REPLICAS,… as in ks:dc1=3,dc2=2, or NAME:3 for {SIMPLE}",
         )
     return name.strip(), parse_strategy(settings)
 
@@ -48,7 +48,7 @@ def parse_keyspaces(texts: Iterable[str]) -> dict[str, Document]:
     for name, settings in map(parse_keyspace, texts):
         if name in keyspaces:
             raise InvalidRequest(
-                f"the replication of keyspace {name!r} is given twice: write it once, as in ks:dc1=3,dc2=2"
+                f"the replication of keyspace {name!r} is given twice", hint="Write it once, as in ks:dc1=3,dc2=2"
             )
         keyspaces[name] = settings
     return keyspaces
@@ -62,7 +62,9 @@ def parse_strategy(text: str) -> Document:
     for part in (part.strip() for part in text.split(",")):
         datacenter, _, count = (word.strip() for word in part.partition("="))
         if not datacenter or not count.isdecimal():
-            raise InvalidRequest(f"the replication {part!r} cannot be read: write DATACENTER=REPLICAS, as in dc1=3")
+            raise InvalidRequest(
+                f"the replication {part!r} cannot be read", hint="Write DATACENTER=REPLICAS, as in dc1=3"
+            )
         if datacenter in replication:
             raise InvalidRequest(f"the replication names datacenter {datacenter!r} twice")
         replication[datacenter] = int(count)
@@ -74,7 +76,7 @@ def parse_tokens(texts: Iterable[str]) -> tuple[int, ...]:
     tokens: list[int] = []
     for text in (part.strip() for given in texts for part in given.split(",")):
         if re.fullmatch(r"[+-]?\d+", text) is None:
-            raise InvalidRequest(f"{text!r} is no token: write a whole number from {MIN_TOKEN} to {MAX_TOKEN}")
+            raise InvalidRequest(f"{text!r} is no token", hint=f"Write a whole number from {MIN_TOKEN} to {MAX_TOKEN}")
         token = int(text)
         if not MIN_TOKEN <= token <= MAX_TOKEN:
             raise InvalidRequest(f"{token} is no token: tokens are from {MIN_TOKEN} to {MAX_TOKEN}")
@@ -129,7 +131,9 @@ def with_operations(document: Document, asked: Sequence[str]) -> Document:
     if not asked:
         return document
     if "cases" in document or "ops" in document:
-        raise InvalidRequest("operations can be given only for one cluster that has none yet: leave out --op, or 'ops'")
+        raise InvalidRequest(
+            "operations can be given only for one cluster that has none yet", hint="Leave out --op, or 'ops'"
+        )
     story = _Story(document, read_case(document, "document"))
     for words in asked:
         story.add(words)
@@ -181,7 +185,9 @@ class _Story:
         (name,), options = _split(words, 1, {"tokens"}, said)
         node = self._node(name)
         if "tokens" not in options:
-            raise InvalidRequest(f"the operation {said!r} cannot be read: say where to, with tokens=N or tokens=T,T,…")
+            raise InvalidRequest(
+                f"the operation {said!r} cannot be read", hint="Say where to, with tokens=N or tokens=T,T,…"
+            )
         tokens = self._tokens(node, options["tokens"])
         self.ops.append({"op": "move", "node": node.node_id, "tokens": list(tokens)})
         self._own(node, tokens)
@@ -233,7 +239,7 @@ class _Story:
 
     def _new(self, name: str, datacenter: str, rack: str) -> RingNode:
         if any(name in (node.get("address"), node.get("name"), str(node["id"])) for node in self.nodes):
-            raise InvalidRequest(f"there is a node {name!r} already: give the new one another name")
+            raise InvalidRequest(f"there is a node {name!r} already", hint="Give the new one another name")
         node_id = max(self._members, default=0) + 1
         self.nodes.append({"id": node_id, "address": name, "dc": datacenter, "rack": rack, "state": "REGISTERED"})
         self._members[node_id] = RingNode(node_id, datacenter, rack)

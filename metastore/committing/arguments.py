@@ -23,8 +23,8 @@ def require_request_id(request_id: str | None) -> None:
     """Raise InvalidRequest for an empty request id: who gives one wants the second try to be known by it."""
     if request_id is not None and (not isinstance(request_id, str) or not request_id.strip()):
         raise InvalidRequest(
-            f"the request id {request_id!r} cannot be used: give a text that is not empty, the same for each try, or "
-            "none at all"
+            f"the request id {request_id!r} cannot be used",
+            hint="Give a text that is not empty, the same for each try, or none at all",
         )
 
 
@@ -33,7 +33,7 @@ def require_seconds(timeout: float | None) -> None:
     if timeout is None:
         return
     if not _is_number(timeout, numbers.Real) or not math.isfinite(timeout) or timeout < 0:
-        raise InvalidRequest(f"a commit cannot wait for {timeout!r} seconds: give a number from 0 on")
+        raise InvalidRequest(f"a commit cannot wait for {timeout!r} seconds", hint="Give a number from 0 on")
 
 
 def require_fitting(what: msgspec.Struct, said: str) -> None:
@@ -43,7 +43,7 @@ def require_fitting(what: msgspec.Struct, said: str) -> None:
         if not fits(value, hint):
             shown = repr(value)
             shown = shown if len(shown) <= 100 else f"{shown[:100]}…"
-            raise InvalidRequest(f"{said}: {name} cannot be {shown}: give {described(hint)}")
+            raise InvalidRequest(f"{said}: {name} cannot be {shown}", hint=f"Give {described(hint)}")
 
 
 def fits(value: object, hint: Any) -> bool:

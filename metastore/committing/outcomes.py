@@ -119,16 +119,18 @@ def used_for_another_change(submission: Submission, entry: Entry) -> Rejected:
     return Rejected(
         Code.REQUEST_ID_USED,
         f"request id {submission.request_id} was used at epoch {entry.epoch} for: {then}. Now it comes with: "
-        f"{submission.description()}. Use another request id for another change",
+        f"{submission.description()}",
+        hint="Use another request id for another change",
     )
 
 
 def timed_out(submission: Submission, obstacle: str = "") -> CommitTimeout:
     """The lock was not had; `obstacle` is what ZooKeeper, or who starts it, said last."""
-    said = f": {obstacle.rstrip('. ')}." if obstacle else ". Is ZooKeeper up?"
+    said = f": {obstacle.rstrip('. ')}" if obstacle else ". Is ZooKeeper up?"
     return CommitTimeout(
-        f"the commit lock was not had in the time given; nothing was proposed for request {submission.request_id}"
-        f"{said} Try again, or give more time"
+        "the commit lock was not had in the time given; nothing was proposed for request "
+        f"{submission.request_id}{said}",
+        hint="Try again, or give more time",
     )
 
 
@@ -154,6 +156,8 @@ def always(error: Exception) -> Callable[[Submission], Exception]:
 
 def nothing_committed(cause: EpochlakeError) -> Callable[[Submission], CommitTimeout]:
     def failure(submission: Submission) -> CommitTimeout:
-        return CommitTimeout(f"request {submission.request_id} was not committed in the time given: {cause}")
+        return CommitTimeout(
+            f"request {submission.request_id} was not committed in the time given: {cause.statement}", hint=cause.hint
+        )
 
     return failure

@@ -160,7 +160,8 @@ def require_epoch(metadata: ClusterMetadata, expected: int | None) -> None:
     if expected is not None and metadata.epoch != expected:
         raise Rejected(
             Code.EPOCH_MOVED,
-            f"epoch {expected} was expected, the cluster is at epoch {metadata.epoch}: look again",
+            f"epoch {expected} was expected, the cluster is at epoch {metadata.epoch}",
+            hint="Look again",
         )
 
 

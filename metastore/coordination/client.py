@@ -111,8 +111,8 @@ class Coordination:
             )
         except ValueError as error:
             raise ConfigurationError(
-                f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error}). "
-                f"Write host:port, several of them with commas in between."
+                f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
+                hint="Write host:port, several of them with commas in between",
             ) from error
         self._threads.refused_everywhere = self._forget_what_was_seen
         self.interruptions = 0
@@ -359,8 +359,9 @@ class Coordination:
 
     def _unavailable(self, asked: str, reason: str) -> CoordinationUnavailable:
         return CoordinationUnavailable(
-            f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. "
-            f"Nothing that was committed depends on it; try again when the server is up."
+            f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. Nothing that was committed "
+            "depends on it",
+            hint="Try again when the server is up",
         )
 
 

@@ -91,12 +91,12 @@ class Contention:
             coordination.forget(directory)
             if time.monotonic() < deadline:
                 return self.acquire(deadline - time.monotonic(), unless, meanwhile)
-            raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper. Try again.") from error
+            raise CoordinationUnavailable(f"{directory} was deleted in ZooKeeper", hint="Try again") from error
         except KazooException as error:
             coordination.remove_later(directory, lock.prefix)
             raise CoordinationUnavailable(
-                f"could not queue up at {directory} in ZooKeeper at {coordination.connect_string}: "
-                f"{words_of(error)}. Try again when the server is up."
+                f"could not queue up at {directory} in ZooKeeper at {coordination.connect_string}: {words_of(error)}",
+                hint="Try again when the server is up",
             ) from error
         except BaseException:
             # Somebody has interrupted the wait, in a notebook for instance, and the process lives on.
@@ -111,7 +111,8 @@ class Contention:
         if not requests.last_answered:
             raise CoordinationUnavailable(
                 f"could not queue up at {directory} within {timeout:.3g} s: ZooKeeper at "
-                f"{coordination.connect_string} does not answer. Try again when the server is up."
+                f"{coordination.connect_string} does not answer",
+                hint="Try again when the server is up",
             )
         return False
 

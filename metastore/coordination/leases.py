@@ -87,7 +87,8 @@ class Announcement:
         if not self._writing.acquire(timeout=max(0.0, left())):
             raise CoordinationUnavailable(
                 f"could not announce pipeline {self._lease.name!r}: ZooKeeper at {coordination.connect_string} "
-                f"does not answer. Try again when the server is up."
+                "does not answer",
+                hint="Try again when the server is up",
             )
         try:
             while not self._released:
@@ -159,8 +160,9 @@ def decode(path: str, data: bytes) -> Lease:
         return msgspec.json.decode(data, type=decodable(Lease))
     except msgspec.MsgspecError as error:
         raise UnknownFormat(
-            f"could not list the live pipelines: the lease {path} cannot be read ({error}). "
-            f"It was written by another version of Epochlake: use that version, or wait until its pipeline has ended."
+            f"could not list the live pipelines: the lease {path} cannot be read ({error}). It was written by "
+            "another version of Epochlake",
+            hint="Use that version, or wait until its pipeline has ended",
         ) from error
 
 

@@ -106,5 +106,5 @@ def _tail(log: EpochLog) -> int:
 
 def _no_such_epoch(epoch: int, last: int) -> InvalidRequest | NotInitialised:
     if last == 0:
-        return NotInitialised("the log holds no epoch yet: run `epochlake init` first")
-    return InvalidRequest(f"epoch {epoch} is not in the log: ask for one from 1 to {last}")
+        return NotInitialised("the log holds no epoch yet", hint="Run `epochlake init` first")
+    return InvalidRequest(f"epoch {epoch} is not in the log", hint=f"Ask for one from 1 to {last}")

@@ -104,8 +104,8 @@ def _require_sound(entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry_hash(entry) != entry.hash:
             error = HashMismatch(
-                f"epoch {entry.epoch} is not what its hash says, so its file was not rewritten: the entry was altered. "
-                "Restore the log from a copy"
+                f"epoch {entry.epoch} is not what its hash says, so its file was not rewritten: the entry was altered",
+                hint="Restore the log from a copy",
             )
             error.epochs = (entry.epoch, entry.epoch)
             raise error

@@ -109,7 +109,9 @@ def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogTorn:
         before = DeltaTable(uri, version=torn.version - 1) if torn.version else None
         last = max((file.last or 0 for file in files_of(before)), default=0) if before is not None else 0
     where = "" if last is None else f" after epoch {last}, where epoch {last + 1} would be"
-    error = LogTorn(f"the log at {uri} is torn{where}: {torn}. Run `epochlake log heal`, which says what it does")
+    error = LogTorn(
+        f"the log at {uri} is torn{where}: {torn}", hint="Run `epochlake log heal`, which says what it does"
+    )
     if last is not None:
         error.epochs = (last + 1, last + 1)
         error.read_whole = partial(read_before, uri, torn.version)
@@ -315,8 +317,8 @@ class DeltaLog:
             if not rewriting.groups or self._rewrite(table, rewriting):
                 return rewriting
         raise StorageUnavailable(
-            f"the log at {self.uri} was not {done}: others appended to it during each of {COMPACTION_TRIES} tries. "
-            "Try again"
+            f"the log at {self.uri} was not {done}: others appended to it during each of {COMPACTION_TRIES} tries",
+            hint="Try again",
         )
 
     def _rewrite(self, table: DeltaTable, rewriting: Rewriting) -> bool:
@@ -378,14 +380,14 @@ class DeltaLog:
         except TableNotFoundError as error:
             if self._was_there:
                 raise StorageUnavailable(
-                    f"the log at {self.uri} has gone: check that the disk is mounted and the root was not moved"
+                    f"the log at {self.uri} has gone", hint="Check that the disk is mounted and the root was not moved"
                 ) from error
             if self._has_lost_its_versions():
                 raise LogUnreadable(
-                    f"the log at {self.uri} has lost its _delta_log, and its data files are still there: restore it "
-                    f"from a backup, and do not begin another cluster here"
+                    f"the log at {self.uri} has lost its _delta_log, and its data files are still there",
+                    hint="Restore it from a backup, and do not begin another cluster here",
                 ) from error
-            raise NotInitialised(f"there is no cluster at {self.uri}: run `epochlake init` first") from error
+            raise NotInitialised(f"there is no cluster at {self.uri}", hint="Run `epochlake init` first") from error
         except (OSError, DeltaError) as error:
             self._require_whole()
             raise storage.unavailable("read the log at", self.uri, error) from error
@@ -409,8 +411,9 @@ class DeltaLog:
             return
         if damaged := delta_commits.damaged_checkpoints(self.uri):
             raise LogUnreadable(
-                f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, or of a "
-                f"checkpoint that is not there. Its commits are whole: run `epochlake log heal`"
+                f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, "
+                "or of a checkpoint that is not there. Its commits are whole",
+                hint="Run `epochlake log heal`",
             )
         if checkpoints := damaged_checkpoints(self.uri):
             raise LogUnreadable(f"the log at {self.uri} cannot be opened: {'; '.join(map(str, checkpoints))}")

@@ -86,7 +86,9 @@ def encode_event(event: Event, asked: str = "") -> EncodedEvent:
 def decode_event(kind: str, payload: str, attachment: bytes | None, *, epoch: int) -> Event:
     """The event that `encode_event` was given; `epoch` is only for the error's message."""
     if kind not in KINDS:
-        raise UnknownFormat(f"epoch {epoch} holds an event {kind!r} that this version does not know: use a newer one")
+        raise UnknownFormat(
+            f"epoch {epoch} holds an event {kind!r} that this version does not know", hint="Use a newer one"
+        )
     try:
         if ASKED in payload:
             own = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
@@ -181,7 +183,8 @@ def verify_next(position: Position, entry: Entry) -> Position:
         )
     if entry.format != FORMAT:
         raise UnknownFormat(
-            f"epoch {entry.epoch} is written in format {entry.format}, this version knows {FORMAT}: use a newer version"
+            f"epoch {entry.epoch} is written in format {entry.format}, this version knows {FORMAT}",
+            hint="Use a newer version",
         )
     if entry.previous_hash != position.hash or entry.previous_state_id != position.state_id:
         raise HashMismatch(

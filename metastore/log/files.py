@@ -100,8 +100,9 @@ def distinct(entries: Iterable[Entry]) -> list[Entry]:
             found.append(entry)
         elif found[-1] != entry:
             error = HashMismatch(
-                f"epoch {entry.epoch} is in the log twice, with the hashes {found[-1].hash} and {entry.hash}: two logs "
-                "were mixed, or the log was altered. Restore the log from a copy"
+                f"epoch {entry.epoch} is in the log twice, with the hashes {found[-1].hash} and {entry.hash}: "
+                "two logs were mixed, or the log was altered",
+                hint="Restore the log from a copy",
             )
             error.epochs = (entry.epoch, entry.epoch)
             raise error
@@ -149,7 +150,9 @@ def write_anew(uri: str, entries: list[Entry]) -> LogFile:
     """`write_entries` for entries that lie there already: read back, as the other files go. Raises LogUnreadable."""
     new = write_entries(uri, entries)
     if read_entries(uri, [new]) != entries:
-        raise LogUnreadable(f"{uri}/{new.path} is not what was written to it: check the disk. The log was not changed")
+        raise LogUnreadable(
+            f"{uri}/{new.path} is not what was written to it, so the log was not changed", hint="Check the disk"
+        )
     return new
 
 
@@ -180,8 +183,9 @@ def from_arrow(rows: pa.Table) -> list[Entry]:
 
 def _unreadable(uri: str, file: LogFile, cause: Exception) -> LogUnreadable:
     error = LogUnreadable(
-        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {words_of(cause)}. "
-        "Run `epochlake log heal`, which looks for them in other files, or restore the file from a copy of the log"
+        f"epochs {file.first} to {file.last} of the log cannot be read from {uri}/{file.path}: {words_of(cause)}",
+        hint="Run `epochlake log heal`, which looks for them in other files, or restore the file from a copy "
+        "of the log",
     )
     if file.first is not None and file.last is not None:
         error.epochs = (file.first, file.last)

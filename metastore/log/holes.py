@@ -37,9 +37,9 @@ class Unfillable(LogUnreadable):
             else f"what came after epoch {after} is"
         )
         super().__init__(
-            f"{torn}. There are whole commits after it, and what it held is not known: {why}. Restore "
-            f"{delta_commits.commit_uri(uri, torn.version)} from a copy of the log; if {lost} lost for good, run "
-            f"`epochlake log accept-loss`"
+            f"{torn}. There are whole commits after it, and what it held is not known: {why}",
+            hint=f"Restore {delta_commits.commit_uri(uri, torn.version)} from a copy of the log; if {lost} lost for "
+            "good, run `epochlake log accept-loss`",
         )
         self.version = torn.version
         self.how = torn.how
@@ -79,7 +79,7 @@ def read_before(uri: str, version: int, after: int = 0, up_to: int | None = None
 
 def _files_before(uri: str, version: int) -> list[LogFile]:
     if version == 0:
-        raise LogUnreadable(f"the first commit of the log at {uri} is torn: restore it from a copy of the log")
+        raise LogUnreadable(f"the first commit of the log at {uri} is torn", hint="Restore it from a copy of the log")
     try:
         return files_of(DeltaTable(uri, version=version - 1))
     except (*storage.STORAGE_ERRORS, KeyError) as error:

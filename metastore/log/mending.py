@@ -118,8 +118,8 @@ def _plan(uri: str) -> list[tuple[Mending, list[LogFile]]]:
     if len(found) > 1:
         names = ", ".join(sorted(stored.file.path for stored in found))
         raise LogUnreadable(
-            f"{end[0]}. Several files could be what it named: {names}. Restore the commit from a copy of the log, or "
-            "move away those that were never committed"
+            f"{end[0]}. Several files could be what it named: {names}",
+            hint="Restore the commit from a copy of the log, or move away those that were never committed",
         )
     for number, one in enumerate(end):
         if number == 0 and found:

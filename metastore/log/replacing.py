@@ -33,7 +33,8 @@ def alone(uri: str) -> Iterator[None]:
         except OSError as error:
             raise StorageUnavailable(
                 f"the log at {uri} was not changed: another process mends it, or its disk knows no locks "
-                f"({os.strerror(error.errno or 0)}). Try again"
+                f"({os.strerror(error.errno or 0)})",
+                hint="Try again",
             ) from error
         yield
 
@@ -72,4 +73,6 @@ def put_bytes(uri: str, version: int, data: bytes) -> None:
         return True
 
     if not storage.within_deadline("mend", uri, put):
-        raise StorageUnavailable(f"commit {version} of the log at {uri} was put by somebody else meanwhile: try again")
+        raise StorageUnavailable(
+            f"commit {version} of the log at {uri} was put by somebody else meanwhile", hint="Try again"
+        )

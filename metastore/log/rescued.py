@@ -77,7 +77,7 @@ class RescuedLog:
         """The error of an append that has not landed; what was stored for it goes."""
         self._discard(stored)
         failed = AppendFailed(
-            f"epoch {epoch} was not written: {words_of(error)}. Run `epochlake log accept-loss` again"
+            f"epoch {epoch} was not written: {words_of(error)}", hint="Run `epochlake log accept-loss` again"
         )
         failed.exit_code = error.exit_code
         return failed

@@ -62,8 +62,9 @@ class Lost(LogUnreadable):
         names = ", ".join(one.file.path for one in damaged)
         lost = f"epoch {last} is" if last == after + 1 else f"epochs {after + 1} to {last} are"
         super().__init__(
-            f"epoch {after + 1} of the log cannot be read: {damaged[0].how}, and {why}. Restore {names} in {uri} from "
-            f"a copy of the log; if {lost} lost for good, run `epochlake log accept-loss`"
+            f"epoch {after + 1} of the log cannot be read: {damaged[0].how}, and {why}",
+            hint=f"Restore {names} in {uri} from a copy of the log; if {lost} lost for good, run "
+            "`epochlake log accept-loss`",
         )
         self.after = after
         self.last = last
@@ -113,7 +114,7 @@ def restore(uri: str) -> list[Restoring]:
         if replace_files(table, [OldFile(one.file.path, one.file.size) for one in whole.damaged], _stored(uri, whole)):
             return [_restoring(whole)]
     raise StorageUnavailable(
-        f"the log at {uri} was not healed: others appended to it during each of {TRIES} tries. Try again"
+        f"the log at {uri} was not healed: others appended to it during each of {TRIES} tries", hint="Try again"
     )
 
 
@@ -178,8 +179,8 @@ def _cut(
     after = entries[-1].epoch if entries else 0
     if not after:
         raise LogUnreadable(
-            f"the first epoch of the log at {uri} cannot be read: {damaged[0].how}. Restore {damaged[0].file.path} "
-            "from a copy of the log"
+            f"the first epoch of the log at {uri} cannot be read: {damaged[0].how}",
+            hint=f"Restore {damaged[0].file.path} from a copy of the log",
         )
     return Whole(damaged, files, entries, restored, Lost(uri, damaged, after, max(last, after + 1), why))
 
@@ -206,8 +207,8 @@ def _at_the_end(before: Sequence[Entry], last: int, named: Iterable[Stored]) -> 
             other = following.setdefault(end_of_previous(entry), entry)
             if other.hash != entry.hash:
                 raise HashMismatch(
-                    f"two commits of the log have named different entries as epoch {entry.epoch}: restore the log from "
-                    "a copy"
+                    f"two commits of the log have named different entries as epoch {entry.epoch}",
+                    hint="Restore the log from a copy",
                 )
     found: list[Entry] = []
     end = end_of(before[-1] if before else None)
@@ -284,8 +285,8 @@ def _last(damaged: Sequence[Damaged]) -> int:
     for one in damaged:
         if one.file.last is None:
             raise LogUnreadable(
-                f"{one.file.path} of the log is damaged, and its statistics do not say which epochs it had: restore it "
-                "from a copy of the log"
+                f"{one.file.path} of the log is damaged, and its statistics do not say which epochs it had",
+                hint="Restore it from a copy of the log",
             )
     return max((one.file.last or 0 for one in damaged), default=0)
 

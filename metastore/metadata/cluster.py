@@ -81,12 +81,12 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     def check(self, event: Event) -> None:
         """Raise `Rejected` when the event is not valid on top of this metadata."""
         if self.epoch == 0 and not event.may_be_first:
-            raise Rejected(Code.NOT_INITIALISED, "there is no cluster yet: run `epochlake init` first")
+            raise Rejected(Code.NOT_INITIALISED, "there is no cluster yet", hint="Run `epochlake init` first")
         if not self.switches.changes and not event.allowed_while_paused:
             raise Rejected(
                 Code.CHANGES_PAUSED,
-                f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'}): "
-                "run `epochlake changes resume` first",
+                f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'})",
+                hint="Run `epochlake changes resume` first",
             )
         event.check(self)
 
@@ -139,8 +139,8 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         table = self.schema.by_name.get(full_name)
         if table is None:
             known = ", ".join(sorted(self.schema.by_name)) or "none"
-            hint = "" if "." in full_name else "; a table is named keyspace.table"
-            raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known}{hint})")
+            hint = "" if "." in full_name else "Name it keyspace.table"
+            raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known})", hint=hint)
         return table
 
     def request(self, request_id: str) -> TopologyRequest:

@@ -30,8 +30,9 @@ def require_rows_elsewhere(metadata: ClusterMetadata, node: Node) -> None:
     if at_risk:
         raise Rejected(
             Code.ROWS_LOST,
-            f"without the storage of node {node.name!r} no quorum is left of {_said(at_risk)}: rows that it has "
-            "acknowledged may be nowhere else. Bring it back, or give them up with --force",
+            f"without the storage of node {node.name!r} no quorum is left of {_said(at_risk)}: rows that it "
+            "has acknowledged may be nowhere else",
+            hint="Bring it back, or give them up with --force",
         )
 
 

@@ -140,7 +140,7 @@ def _obstacle(metadata: ClusterMetadata, table_id: TableId, move: Colocation, lo
     try:
         metadata.check(StartTransitions((_transition(metadata, table_id, move),)))
     except Rejected as rejected:
-        return rejected.reason
+        return rejected.text
     return ""
 
 

@@ -103,4 +103,4 @@ def main_replication(metadata: ClusterMetadata) -> Replication:
 
 
 def _rejected(metadata: ClusterMetadata, refused: PlanRejected) -> Rejected:
-    return Rejected(refused.code, with_names(metadata, refused.reason))
+    return Rejected(refused.code, with_names(metadata, refused.reason), hint=with_names(metadata, refused.hint))

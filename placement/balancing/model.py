@@ -196,4 +196,6 @@ def _check(load: ClusterLoad) -> None:
         if load.table_nodes.shape[0] < needed[0] or load.table_nodes.shape[1:] != needed[1:]:
             raise InvalidRequest(f"table_nodes has the shape {load.table_nodes.shape}, {needed} is needed")
     if (load.volume_capacity <= 0).any() or (load.node_weight <= 0).any():
-        raise InvalidRequest("capacities and weights have to be above zero; exclude a node instead of weighing it 0")
+        raise InvalidRequest(
+            "capacities and weights have to be above zero", hint="Exclude a node instead of weighing it 0"
+        )

@@ -109,8 +109,8 @@ def _require_once(replicas: pa.Table, part: str) -> None:
     tablets = replicas.group_by(["table_id", "tablet"]).aggregate([]).num_rows
     if tablets != replicas.num_rows:
         raise InvalidRequest(
-            f"rack {part!r} has {replicas.num_rows} replicas of {tablets} tablets, so it cannot be planned by itself: "
-            "plan this cluster with `balance`, which looks at all racks together"
+            f"rack {part!r} has {replicas.num_rows} replicas of {tablets} tablets, so it cannot be planned by itself",
+            hint="Plan this cluster with `balance`, which looks at all racks together",
         )
 
 

@@ -101,7 +101,7 @@ def _ring(nodes: DataFrame, tokens: DataFrame) -> Ring:
     owned = {node: values[begin:end].tolist() for node, begin, end in spans}
     strangers = sorted(owned.keys() - places.keys())
     if strangers:
-        raise InvalidRequest(f"nodes {strangers} own tokens but are not among the nodes: give their places too.")
+        raise InvalidRequest(f"nodes {strangers} own tokens but are not among the nodes", hint="Give their places too")
     return ring_of(owned, places)
 
 

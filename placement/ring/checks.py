@@ -24,7 +24,9 @@ _GOING = (OperationKind.LEAVE, OperationKind.REMOVE)
 
 def node_in_state(state: RingState, node_id: int, wanted: NodeState, what: str) -> None:
     if node_id not in state.nodes:
-        raise PlanRejected(Code.UNKNOWN_NODE, f"node {node_id} is to {what}, but is not known. Register it first.")
+        raise PlanRejected(
+            Code.UNKNOWN_NODE, f"node {node_id} is to {what}, but is not known", hint="Register it first"
+        )
     current = state.nodes[node_id].state
     if current is not wanted:
         busy = next((operation for operation in state.operations.values() if node_id in operation.nodes), None)
@@ -38,7 +40,9 @@ def node_in_state(state: RingState, node_id: int, wanted: NodeState, what: str) 
 def operation_new(state: RingState, asked: Operation) -> None:
     other = state.operations.get(asked.operation_id)
     if other is not None:
-        raise PlanRejected(Code.OPERATION_EXISTS, f"{other} has this name already. Choose another.", other.operation_id)
+        raise PlanRejected(
+            Code.OPERATION_EXISTS, f"{other} has this name already", other.operation_id, hint="Choose another"
+        )
 
 
 def nodes_free(state: RingState, asked: Operation) -> None:
@@ -57,7 +61,7 @@ def tokens_free(state: RingState, tokens: Collection[int], exempt: Collection[in
         taken = wanted.intersection(node.tokens)
         if taken and node.node_id not in exempt:
             raise PlanRejected(
-                Code.TOKENS_TAKEN, f"tokens {sorted(taken)} belong to node {node.node_id}. Choose others."
+                Code.TOKENS_TAKEN, f"tokens {sorted(taken)} belong to node {node.node_id}", hint="Choose others"
             )
     for operation in state.operations.values():
         taken = wanted.intersection(operation.tokens)
@@ -86,9 +90,10 @@ def replication_kept(state: RingState, node_id: int) -> None:
         if len(fellows) <= factor:
             raise PlanRejected(
                 Code.BELOW_REPLICATION,
-                f"node {node_id} cannot go: {where} has {len(fellows)} nodes that stay, it among them, and keyspace "
-                f"{keyspace} keeps {factor} replicas there. Add a node first, lower the replication, or force it.",
+                f"node {node_id} cannot go: {where} has {len(fellows)} nodes that stay, it among them, and "
+                f"keyspace {keyspace} keeps {factor} replicas there",
                 _first(going, state),
+                hint="Add a node first, lower the replication, or force it",
             )
         if not everywhere:
             _rack_kept(leaver, fellows, factor, keyspace)
@@ -100,8 +105,9 @@ def _rack_kept(leaver: RingNode, fellows: list[RingNode], factor: int, keyspace:
     if alone and 1 < len(racks) <= factor:
         raise PlanRejected(
             Code.RACK_NEEDED,
-            f"node {leaver.node_id} cannot go: it is the last of rack {leaver.datacenter}/{leaver.rack}, and keyspace "
-            f"{keyspace} keeps {factor} replicas in {len(racks)} racks. Add a node to the rack first, or force it.",
+            f"node {leaver.node_id} cannot go: it is the last of rack {leaver.datacenter}/{leaver.rack}, and "
+            f"keyspace {keyspace} keeps {factor} replicas in {len(racks)} racks",
+            hint="Add a node to the rack first, or force it",
         )
 
 
@@ -113,8 +119,9 @@ def others_hold(state: RingState, node_id: int) -> None:
             start, end = reads.starts[alone[0]], reads.ends[alone[0]]
             raise PlanRejected(
                 Code.ONLY_REPLICA,
-                f"node {node_id} cannot be removed: it holds the only replica of {len(alone)} ranges of keyspace "
-                f"{keyspace}, ({start}, {end}] first. Their rows would be lost: bring it back, or force it.",
+                f"node {node_id} cannot be removed: it holds the only replica of {len(alone)} ranges of "
+                f"keyspace {keyspace}, ({start}, {end}] first. Their rows would be lost",
+                hint="Bring it back, or force it",
             )
 
 
@@ -141,9 +148,9 @@ def settings_free(state: RingState, asked: Operation) -> None:
         if changing.previous is not None and planned.deltas.keys() & {changing.previous, *changing.deltas}:
             raise PlanRejected(
                 Code.RANGES_LOCKED,
-                f"{asked} needs the ring of keyspace {changing.keyspace}, which is locked by {operation}. Wait for it "
-                "or cancel it.",
+                f"{asked} needs the ring of keyspace {changing.keyspace}, which is locked by {operation}",
                 operation.operation_id,
+                hint="Wait for it or cancel it",
             )
 
 
@@ -159,9 +166,10 @@ def hands_nothing_to_departing(state: RingState, asked: Operation) -> None:
                 how = "replaced" if going.kind is OperationKind.REPLACE else "taken out"
                 raise PlanRejected(
                     Code.HANDS_TO_DEPARTING,
-                    f"{asked} cannot go on beside {operation}: {giver} hands ranges to node {node_id}, which is itself "
-                    f"being {how} by {going}. Wait for {operation} or cancel it.",
+                    f"{asked} cannot go on beside {operation}: {giver} hands ranges to node {node_id}, which "
+                    f"is itself being {how} by {going}",
                     operation.operation_id,
+                    hint=f"Wait for {operation} or cancel it",
                 )
 
 
@@ -181,9 +189,10 @@ def settles(state: RingState, asked: Operation) -> None:
             names = ", ".join(map(str, subset))
             raise PlanRejected(
                 Code.WOULD_NOT_SETTLE,
-                f"{asked} together with {names} would not reach the placement that the strategy gives to the ring "
-                "after all of them: one shifts racks or nodes that another counts on. Wait or cancel.",
+                f"{asked} together with {names} would not reach the placement that the strategy gives to the "
+                "ring after all of them: one shifts racks or nodes that another counts on",
                 subset[-1].operation_id,
+                hint="Wait or cancel",
             )
 
 

@@ -15,8 +15,11 @@ class PlanRejected(EpochlakeError):
 
     exit_code = 3
 
-    def __init__(self, code: Code, reason: str, operation_id: str | None = None) -> None:
-        super().__init__(f"rejected ({code}): {reason}")
+    def __init__(self, code: Code, reason: str, operation_id: str | None = None, *, hint: str = "") -> None:
+        super().__init__(reason, hint=hint)
         self.code = code
-        self.reason = reason
         self.operation_id = operation_id
+
+    @property
+    def statement(self) -> str:
+        return f"rejected ({self.code}): {self.reason}"

@@ -62,7 +62,9 @@ def plan_move(state: RingState, operation_id: str, node_id: int, tokens: Iterabl
     checks.node_in_state(state, node_id, NodeState.NORMAL, "move")
     wanted = _tokens(tokens)
     if wanted == state.nodes[node_id].tokens:
-        raise PlanRejected(Code.TOKENS_UNCHANGED, f"node {node_id} owns just these tokens already. Choose others.")
+        raise PlanRejected(
+            Code.TOKENS_UNCHANGED, f"node {node_id} owns just these tokens already", hint="Choose others"
+        )
     checks.tokens_free(state, wanted, exempt=(node_id,))
     return _planned(state, Operation(operation_id, OperationKind.MOVE, node_id, wanted, {}, {}))
 
@@ -122,5 +124,8 @@ def _movements(
 def _tokens(tokens: Iterable[int]) -> tuple[int, ...]:
     wanted = tuple(sorted(tokens))
     if not wanted or len(set(wanted)) != len(wanted):
-        raise InvalidRequest(f"tokens {list(wanted)} were asked for: give at least one, and each of them once.")
+        raise InvalidRequest(
+            f"tokens {list(wanted)} were asked for: none, or some of them twice",
+            hint="Give at least one, and each of them once",
+        )
     return wanted

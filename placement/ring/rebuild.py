@@ -37,6 +37,7 @@ def _sources_for_all(state: RingState, keyspace: str, reads: Assignment, node_id
         where = f"in datacenter {datacenter} " if datacenter else ""
         raise PlanRejected(
             Code.NO_SOURCE,
-            f"node {node_id} cannot be rebuilt: no other replica {where}holds {len(orphans)} of its ranges of keyspace "
-            f"{keyspace}, ({start}, {end}] first. Choose another datacenter.",
+            f"node {node_id} cannot be rebuilt: no other replica {where}holds {len(orphans)} of its ranges of "
+            f"keyspace {keyspace}, ({start}, {end}] first",
+            hint="Choose another datacenter",
         )

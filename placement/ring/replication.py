@@ -41,13 +41,15 @@ def plan_replication_change(
     previous = state.keyspaces[keyspace]
     if previous.changing:
         busy = next(operation for operation in state.operations.values() if operation.keyspace == keyspace)
-        reason = f"the replication of keyspace {keyspace} is changing: {busy}. Wait for it or cancel it."
-        raise PlanRejected(Code.KEYSPACE_BUSY, reason, busy.operation_id)
+        reason = f"the replication of keyspace {keyspace} is changing: {busy}"
+        raise PlanRejected(Code.KEYSPACE_BUSY, reason, busy.operation_id, hint="Wait for it or cancel it")
     path = replication_path(previous, replication)
     if len(path) != 1:
-        detail = f"ask for {dict(path[0].factors)} first" if path else "it has this replication already"
         raise PlanRejected(
-            Code.REPLICATION_STEP, f"keyspace {keyspace} changes its replication a step at a time: {detail}."
+            Code.REPLICATION_STEP,
+            f"keyspace {keyspace} changes its replication a step at a time"
+            + ("" if path else ": it has this replication already"),
+            hint=f"Ask for {dict(path[0].factors)} first" if path else "",
         )
     if not force:
         _enough_nodes(state, keyspace, replication)
@@ -77,7 +79,9 @@ def replication_path(current: Replication, target: Replication) -> list[Replicat
     keeps no replica at all.
     """
     if target.total == 0:
-        raise InvalidRequest("a keyspace with no replicas loses its rows: keep one somewhere, or drop the keyspace.")
+        raise InvalidRequest(
+            "a keyspace with no replicas loses its rows", hint="Keep one somewhere, or drop the keyspace"
+        )
     path = []
     now = current
     while now != target:
@@ -109,5 +113,5 @@ def _enough_nodes(state: RingState, keyspace: str, replication: Replication) -> 
         fellows = [node for node in owners if replication.strategy == SIMPLE or node.datacenter == name]
         if factor > len(fellows):
             where = "the cluster" if replication.strategy == SIMPLE else f"datacenter {name}"
-            reason = f"keyspace {keyspace} is to keep {factor} replicas, but {where} has {len(fellows)} nodes."
-            raise PlanRejected(Code.BELOW_REPLICATION, f"{reason} Add nodes first, or force it.")
+            reason = f"keyspace {keyspace} is to keep {factor} replicas, but {where} has {len(fellows)} nodes"
+            raise PlanRejected(Code.BELOW_REPLICATION, reason, hint="Add nodes first, or force it")

@@ -53,12 +53,12 @@ class Replication(msgspec.Struct, frozen=True, order=True):
 def replication_of(strategy: str, options: dict[str, int]) -> Replication:
     """A checked replication setting; raises `InvalidRequest` on an unknown strategy, option or factor."""
     if strategy not in (SIMPLE, NETWORK_TOPOLOGY):
-        raise InvalidRequest(f"strategy {strategy!r} is not known: use {SIMPLE} or {NETWORK_TOPOLOGY}.")
+        raise InvalidRequest(f"strategy {strategy!r} is not known", hint=f"Use {SIMPLE} or {NETWORK_TOPOLOGY}")
     if strategy == SIMPLE and set(options) != {SIMPLE_OPTION}:
         raise InvalidRequest(f"{SIMPLE} takes {SIMPLE_OPTION!r} and nothing else, not {sorted(options)}.")
     for name, factor in options.items():
         if factor < 0:
-            raise InvalidRequest(f"{strategy}: {name!r} asks for {factor} replicas. Give 0 or more.")
+            raise InvalidRequest(f"{strategy}: {name!r} asks for {factor} replicas", hint="Give 0 or more")
     return Replication(strategy, tuple(sorted(options.items())))
 
 

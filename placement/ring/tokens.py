@@ -65,8 +65,8 @@ def ring_of(tokens_by_node: Mapping[int, Iterable[int]], places: Mapping[int, Lo
     if len(twice):
         first, second = node_ids[owners[twice[0]]], node_ids[owners[twice[0] + 1]]
         raise InvalidRequest(
-            f"token {tokens[twice[0]]} is given to node {first} and to node {second}. "
-            "A token has one owner: change one of them."
+            f"token {tokens[twice[0]]} is given to node {first} and to node {second}. A token has one owner",
+            hint="Change one of them",
         )
     stand = [places[node] for node, _ in owned]
     rack_names = sorted(set(stand))
@@ -124,5 +124,5 @@ def _checked(owned: list[tuple[int, list[int]]]) -> Tokens:
             (node, token) for node, values in owned for token in values if not MIN_TOKEN <= token <= MAX_TOKEN
         )
         raise InvalidRequest(
-            f"token {wrong} of node {node} is no signed 64-bit number: choose one from -2^63 to 2^63-1."
+            f"token {wrong} of node {node} is no signed 64-bit number", hint="Choose one from -2^63 to 2^63-1"
         ) from error

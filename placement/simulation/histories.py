@@ -49,7 +49,7 @@ class QuorumsDisjoint(InvariantViolated):
     """Two quorums that must meet did not, at one step of one run."""
 
     def __init__(self, seed: int, step: int, what: str) -> None:
-        super().__init__(f"seed {seed}, step {step}: {what}. Run it again with seed {seed}.")
+        super().__init__(f"seed {seed}, step {step}: {what}", hint=f"Run it again with seed {seed}")
         self.seed = seed
         self.step = step
 

@@ -61,7 +61,7 @@ class SimulationFailure(InvariantViolated):
     """Something that must always hold did not, at one step of one run."""
 
     def __init__(self, configuration: SimulationSettings, seed: int, step: int, what: str) -> None:
-        super().__init__(f"seed {seed}, step {step}: {what}. Run it again with seed {seed} and {configuration}.")
+        super().__init__(f"seed {seed}, step {step}: {what}", hint=f"Run it again with seed {seed} and {configuration}")
         self.configuration = configuration
         self.seed = seed
         self.step = step

@@ -92,8 +92,9 @@ def _require_enough_nodes(replication: Mapping[str, int], volumes: VolumeTable) 
         if nodes < factor:
             known = ", ".join(sorted(set(volumes.datacenter.tolist()))) or "none"
             raise PlacementImpossible(
-                f"replication asks for {factor} replicas in datacenter {datacenter!r}, which has {nodes} nodes that "
-                f"can take replicas (datacenters with such nodes: {known}). Add nodes there or lower the replication."
+                f"replication asks for {factor} replicas in datacenter {datacenter!r}, which has {nodes} nodes "
+                f"that can take replicas (datacenters with such nodes: {known})",
+                hint="Add nodes there or lower the replication",
             )
 
 

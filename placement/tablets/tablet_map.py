@@ -40,7 +40,7 @@ class TabletMap(msgspec.Struct, frozen=True, eq=False):
         """Take an int array of shape (count, width)."""
         count, width = replicas.shape
         if count < 1 or count & (count - 1):
-            raise InvalidRequest(f"a table has 2^k tablets, not {count}: ask for 1, 2, 4, 8, …")
+            raise InvalidRequest(f"a table has 2^k tablets, not {count}", hint="Ask for 1, 2, 4, 8, …")
         whole = np.ascontiguousarray(replicas, dtype=np.int32)
         chunks = []
         for start in range(0, count, CHUNK):
@@ -106,11 +106,10 @@ class TabletMap(msgspec.Struct, frozen=True, eq=False):
         """
         apart = self.siblings_apart()
         if self.count == 1 or len(apart):
-            raise InvalidRequest(
-                "a single tablet cannot be merged"
-                if self.count == 1
-                else f"tablets {2 * apart[0]} and {2 * apart[0] + 1} are not on the same volumes: co-locate them first"
-            )
+            if self.count == 1:
+                raise InvalidRequest("a single tablet cannot be merged")
+            pair = f"tablets {2 * apart[0]} and {2 * apart[0] + 1}"
+            raise InvalidRequest(f"{pair} are not on the same volumes", hint="Co-locate them first")
         return self._resized(self.to_array()[0::2], epoch)
 
     def siblings_apart(self) -> np.ndarray:

@@ -45,16 +45,17 @@ def from_ring(text: str, keyspaces: Mapping[str, Mapping[str, Any]]) -> dict[str
         if heading:
             datacenter = heading["name"]
         elif row and not datacenter:
-            raise InvalidRequest(f"line {number}: a node before any 'Datacenter:' line. Give the whole output.")
+            raise InvalidRequest(f"line {number}: a node before any 'Datacenter:' line", hint="Give the whole output")
         elif row and row["state"] != "Normal":
             raise InvalidRequest(
-                f"line {number}: node {row['address']} is {row['state']}: wait until it is Normal, then run it again."
+                f"line {number}: node {row['address']} is {row['state']}",
+                hint="Wait until it is Normal, then run it again",
             )
         elif row:
             member = _Member(row["address"], datacenter, row["rack"])
             owned.setdefault(member, []).append(int(row["token"]))
         elif _looks_like_a_node(line):
-            raise InvalidRequest(f"line {number}: not understood: {line.strip()!r}. Give the unchanged output.")
+            raise InvalidRequest(f"line {number}: not understood: {line.strip()!r}", hint="Give the unchanged output")
     if not owned:
         raise InvalidRequest("no node was found: this is not the output of nodetool ring.")
     return _document(owned, keyspaces)
@@ -86,8 +87,9 @@ def from_describering(text: str, keyspaces: Mapping[str, Mapping[str, Any]]) -> 
     silent = [member.address for member, tokens in owned.items() if not tokens]
     if silent:
         raise InvalidRequest(
-            f"nodes {', '.join(silent)} hold replicas but are first for no range, so their tokens are not in this "
-            "output. Use nodetool ring instead."
+            f"nodes {', '.join(silent)} hold replicas but are first for no range, so their tokens are not in "
+            "this output",
+            hint="Use nodetool ring instead",
         )
     return _document(owned, keyspaces)
 

@@ -46,7 +46,7 @@ def _simulated(document: Document, path: str) -> Document:
     try:
         state = ring_state(case.nodes, case.keyspaces)
     except InvalidRequest as error:
-        raise InvalidRequest(f"{path}.nodes: {error}") from error
+        raise InvalidRequest(f"{path}.nodes: {error.reason}", hint=error.hint) from error
     if "ops" not in document:
         filled = [
             {**keyspace, "ranges": _as_lists(state.placements[case.keyspaces[keyspace["name"]]].reads)}
@@ -92,7 +92,7 @@ class _Run:
         except PlanRejected as rejection:
             if step.step is Step.PREPARE:
                 self.rejected.add(step.op)
-            return {"result": "rejected", "reason": rejection.reason}
+            return {"result": "rejected", "reason": rejection.text}
         self.state = state
         self.epoch += 1
         answer: Document = {"result": "success", "epoch": self.epoch, "node_states": _node_states(state)}
@@ -193,8 +193,8 @@ class _Run:
                 (low, high): set(nodes) for low, high, nodes in answer["reads"]
             }:
                 raise InvalidRequest(
-                    f"{self.path}.start.placements.{keyspace}: not what its strategy calculates for these nodes. "
-                    "Leave it out, or correct nodes, tokens or replication."
+                    f"{self.path}.start.placements.{keyspace}: not what its strategy calculates for these nodes",
+                    hint="Leave it out, or correct nodes, tokens or replication",
                 )
 
 

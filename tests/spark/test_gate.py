@@ -147,7 +147,7 @@ BAD: dict[str, tuple[Callable[[Pipeline, SparkSession], object], type[EpochlakeE
     "a local quorum from nowhere": (
         lambda p, s: p.write(rows(s, range(1), ""), "air.flights", consistency="LOCAL_QUORUM"),
         InvalidRequest,
-        "open it with datacenter",
+        "Open it with datacenter",
     ),
     "null in a key to delete": (
         lambda p, s: p.delete(s.sql("select cast(null as bigint) id"), "air.flights"),

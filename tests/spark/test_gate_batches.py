@@ -205,7 +205,7 @@ def test_a_batch_without_rows_is_a_batch(cluster: SmallCluster, pipeline: Pipeli
     ("content", "error", "message"),
     [
         ("{", LogUnreadable, "cannot be read"),
-        ('{"batch":"","table":"","files":[],"format":9}', UnknownFormat, "upgrade"),
+        ('{"batch":"","table":"","files":[],"format":9}', UnknownFormat, "Upgrade"),
     ],
 )
 def test_what_a_batch_is_made_of_is_not_guessed(

@@ -35,7 +35,7 @@ def test_a_run_that_breaks_an_invariant_is_an_outcome_among_the_others(spark: Sp
 def test_a_failed_run_is_named_and_ends_with_exit_code_4(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: object
 ) -> None:
-    failed = Outcome(7, 0, 0, "seed 7, step 3: reads differ. Run it again with seed 7.")
+    failed = Outcome(7, 0, 0, "seed 7, step 3: reads differ. Run it again with seed 7")
     monkeypatch.setattr(job, "simulate", lambda *_: iter([failed]))
     assert job.main(["--runs", "1", "--seed", "7"]) == 4
     printed = capsys.readouterr().out

@@ -45,13 +45,19 @@ class Result(msgspec.Struct, frozen=True):
         return error
 
     @property
-    def error_line(self) -> str:
-        """The one line that a failed run has printed."""
+    def error_text(self) -> str:
+        """What a failed run has printed: one line, and one more where it has a hint."""
         assert not self.out, f"data and an error: {self.out}"
-        lines = self.err.splitlines()
-        assert len(lines) == 1, f"not one line: {self.err}"
-        assert lines[0].startswith("epochlake: ")
-        return lines[0]
+        first, *more = self.err.splitlines()
+        assert first.startswith("epochlake: ")
+        assert len(more) < 2, f"more than a hint: {self.err}"
+        assert all(line.startswith("hint: ") for line in more), self.err
+        return " ".join((first, *more))
+
+    @property
+    def hint(self) -> str:
+        """The hint that a failed run has printed; empty when it has none."""
+        return self.error_text.partition(" hint: ")[2]
 
 
 class CommandLine:

@@ -47,8 +47,8 @@ def init(
     configuration = session.configuration
     if name and configuration.cluster.name not in ("", name):
         raise InvalidRequest(
-            f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}: "
-            "leave --name out, or correct [cluster] name"
+            f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}",
+            hint="Leave --name out, or correct [cluster] name",
         )
     require_new(session.places)
     if dry_run:
@@ -87,13 +87,13 @@ def status(
     """Show the cluster: its health, nodes, open requests and what blocks them, tablets on their way, coordinator."""
     session = of(context)
     if check and (at is not None or metadata_only):
-        raise InvalidRequest("--check asks the volumes what can be had now: leave out --at and --metadata-only")
+        raise InvalidRequest("--check asks the volumes what can be had now", hint="Leave out --at and --metadata-only")
     try:
         document = status_of(session.cluster, at=at, ask_volumes=not metadata_only)
     except LogUnreadable as error:
         if not check or isinstance(error, UnknownFormat):
             raise
-        raise InvariantViolated(f"nothing can be had: {error}") from error
+        raise InvariantViolated(f"nothing can be had: {error.statement}", hint=error.hint) from error
     session.show(document, status_text)
     if check:
         require_health(document)

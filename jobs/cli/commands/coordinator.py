@@ -70,8 +70,8 @@ def run(
     if until_idle and not done.idle and not asked.is_set():
         waits = "; ".join(reason.rstrip(".") for reason in done.blocked[:3])
         raise WaitTimeout(
-            f"not everything could be done; {len(done.blocked)} thing(s) are waited for: {waits}. "
-            "See `epochlake status`, and run the coordinator again"
+            f"not everything could be done; {len(done.blocked)} thing(s) are waited for: {waits}",
+            hint="See `epochlake status`, and run the coordinator again",
         )
 
 

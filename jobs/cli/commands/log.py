@@ -152,7 +152,7 @@ def verify_(
     document = _verified(report, replicas, others, look.unasked, checkpoints, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
-        raise InvariantViolated(f"{len(document.findings)} of what must hold does not: see the findings")
+        raise InvariantViolated(f"{len(document.findings)} of what must hold does not", hint="See the findings")
 
 
 @app.command("compact")

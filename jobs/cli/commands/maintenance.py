@@ -54,7 +54,7 @@ def demo(context: typer.Context) -> None:
 
     given = context.parent.params if context.parent is not None else {}
     if given.get("conf") is not None:
-        raise InvalidRequest("the demo writes a configuration of its own: leave out --conf")
+        raise InvalidRequest("the demo writes a configuration of its own", hint="Leave out --conf")
     root = ["--root", given["root"]] if given.get("root") is not None else []
     raise typer.Exit(run([*root, "--output", str(given.get("output", "text")), *context.args]))
 

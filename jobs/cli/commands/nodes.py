@@ -111,7 +111,10 @@ def move(context: typer.Context, name: Name, how: How, token: TokenOption = None
     """Let a node give up its tokens on the ring for others; its tablets stay where they are."""
     session, wanted = of(context), parse_tokens(token or ())
     if not wanted and tokens is None:
-        raise InvalidRequest(f"say where node {name!r} is to move: --token for each of its new tokens, or --tokens N")
+        raise InvalidRequest(
+            f"it is not clear where node {name!r} is to move",
+            hint="Give --token for each of its new tokens, or --tokens N",
+        )
     carry_out(session, how, NodeMove(name, tokens=wanted, count=tokens))
 
 
@@ -133,11 +136,9 @@ def remove(context: typer.Context, name: Name, how: How, force: ForceOption = Fa
     except Rejected as rejected:
         if rejected.code not in NEEDS_ANOTHER_NODE:
             raise
-        raise Rejected(
-            rejected.code,
-            f"{rejected.reason.rstrip('.')}. Or put a new node in its place: "
-            f"`epochlake node replace {name} NEW --volume …`",
-        ) from rejected
+        instead = f"Or put a new node in its place: `epochlake node replace {name} NEW --volume …`"
+        hint = f"{rejected.hint}. {instead}" if rejected.hint else instead
+        raise Rejected(rejected.code, rejected.reason, hint=hint) from rejected
 
 
 @change_command(app, "replace")
@@ -213,7 +214,7 @@ def set_(
     """Change what the balancer and the placement rules of tables make of a node."""
     session, tags = of(context), whole_list(tag, none=no_tags, option="tag")
     if weight is None and tags is None:
-        raise InvalidRequest(f"say what is to be different about node {name!r}: its --weight, or its tags")
+        raise InvalidRequest(f"nothing is to be different about node {name!r}", hint="Give its --weight, or its tags")
     carry_out(session, how, NodeAlteration(name, weight=weight, tags=tags))
 
 

@@ -118,13 +118,16 @@ def simulate_(
     given = [path for path in (file, nodetool_ring, nodetool_describering) if path is not None]
     if len(given) != 1:
         raise InvalidRequest(
-            "say which cluster: FILE.json, --nodetool-ring FILE or --nodetool-describering FILE, and only one of them"
+            "it is not clear which cluster is meant",
+            hint="Give FILE.json, --nodetool-ring FILE or --nodetool-describering FILE, and only one of them",
         )
     keyspaces = parse_keyspaces(replication or ())
     if file is not None:
         document = _document(file)
     elif not keyspaces:
-        raise InvalidRequest("nodetool does not print how keyspaces are replicated: give --replication KEYSPACE:DC=N,…")
+        raise InvalidRequest(
+            "nodetool does not print how keyspaces are replicated", hint="Give --replication KEYSPACE:DC=N,…"
+        )
     else:
         read = from_ring if nodetool_ring is not None else from_describering
         document = _read_by(read, given[0], keyspaces)
@@ -153,9 +156,9 @@ def _read_by(read: Callable[[str, Any], dict[str, Any]], file: Path, keyspaces: 
     try:
         return read(_bytes(file).decode(), keyspaces)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{file} is no text: give the output of nodetool as it was printed") from error
+        raise InvalidRequest(f"{file} is no text", hint="Give the output of nodetool as it was printed") from error
     except InvalidRequest as error:
-        raise InvalidRequest(f"{file}: {error}") from error
+        raise InvalidRequest(f"{file}: {error.reason}", hint=error.hint) from error
 
 
 def _sizes(texts: Iterable[str]) -> dict[str, int]:
@@ -163,7 +166,7 @@ def _sizes(texts: Iterable[str]) -> dict[str, int]:
     for given in texts:
         name, equals, size = given.partition("=")
         if not name or not equals:
-            raise InvalidRequest(f"the size {given!r} cannot be read: write KEYSPACE=SIZE, as in ks=2TiB")
+            raise InvalidRequest(f"the size {given!r} cannot be read", hint="Write KEYSPACE=SIZE, as in ks=2TiB")
         sizes[name] = parse_size(size)
     return sizes
 

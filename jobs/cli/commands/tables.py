@@ -94,8 +94,8 @@ def alter(
     )
     if wanted == OptionChanges():
         raise InvalidRequest(
-            f"say what is to be different about {table}: the size or the number of its tablets, its tags, or the "
-            "tables that it keeps apart from"
+            f"nothing is to be different about {table}",
+            hint="Give the size or the number of its tablets, its tags, or the tables that it keeps apart from",
         )
     carry_out(session, how, TableAlteration(table, wanted))
 

@@ -53,7 +53,8 @@ def repair(
     if not dry_run and not done.complete:
         raise WaitTimeout(
             f"not all of {table} could be repaired: {len(done.skipped)} group(s) of ranges were left alone, "
-            f"{len(done.unreachable)} replica(s) do not answer. Run it again when what stands in the way is gone"
+            f"{len(done.unreachable)} replica(s) do not answer",
+            hint="Run it again when what stands in the way is gone",
         )
 
 
@@ -104,7 +105,8 @@ def compact(
     if not dry_run and not done.complete:
         away = f", {len(done.unreachable)} replica(s) do not answer" if done.unreachable else ""
         raise WaitTimeout(
-            f"not all of {table} could be compacted: {len(done.skipped)} group(s) of ranges were left alone{away}, and "
-            f"{sum(bool(one.missing) for one in done.compacted)} range(s) have replicas without their merged files. "
-            f"Run it again when what stands in the way is gone"
+            f"not all of {table} could be compacted: {len(done.skipped)} group(s) of ranges were left "
+            f"alone{away}, and {sum(bool(one.missing) for one in done.compacted)} range(s) have replicas "
+            "without their merged files",
+            hint="Run it again when what stands in the way is gone",
         )

@@ -40,7 +40,7 @@ def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId)
     try:
         return open_snapshot(replica_address(metadata, table_id, volume))
     except (StorageUnavailable, WrongCluster) as error:
-        raise SideEffectFailed(str(error)) from error
+        raise SideEffectFailed.of(error) from error
 
 
 def make_replica(
@@ -64,7 +64,7 @@ def make_replica(
             receipts.forget(address)
         create_replica(address, metadata.schema.tables[table_id], fence, unfilled=unfilled)
     except (StorageUnavailable, WrongCluster) as error:
-        raise SideEffectFailed(str(error)) from error
+        raise SideEffectFailed.of(error) from error
 
 
 def was_never_made(address: ReplicaAddress) -> bool:
@@ -106,7 +106,7 @@ def copies_for(
     try:
         lineage = ledger.lineage(target.address.table_id, files)
     except StorageUnavailable as error:
-        raise SideEffectFailed(str(error)) from error
+        raise SideEffectFailed.of(error) from error
     return plan_streaming(sources, target, low, high, lineage)
 
 
@@ -158,4 +158,4 @@ def leave_receipt(receipts: Receipts | None, table_id: TableId, receipt: Receipt
     try:
         receipts.add(table_id, receipt)
     except StorageUnavailable as error:
-        raise SideEffectFailed(str(error)) from error
+        raise SideEffectFailed.of(error) from error

@@ -152,7 +152,7 @@ def _settle(receipts: Receipts, rebuilt: ReplicaAddress) -> None:
     try:
         receipts.settle(rebuilt, receipts.of(rebuilt.table_id).get(rebuilt.volume_id, ()))
     except (StorageUnavailable, WrongCluster) as error:
-        raise SideEffectFailed(str(error)) from error
+        raise SideEffectFailed.of(error) from error
 
 
 def sources_of(metadata: ClusterMetadata, operation: Operation, gain: Gain, sources: Sources) -> list[ReplicaSnapshot]:

@@ -83,8 +83,8 @@ class Sources:
             if have < count and not self._is_given_up([volume for volume in usable if volume not in found]):
                 said = "; ".join(f"{self._metadata.describe(v)}: {self._why(v)}" for v in usable if v not in found)
                 raise SideEffectFailed(
-                    f"rebuilding needs {count} of the {len(group)} replicas{which}, {have} can be read ({said}): "
-                    "bring one back, acknowledged rows may be on it alone"
+                    f"rebuilding needs {count} of the {len(group)} replicas{which}, {have} can be read ({said})",
+                    hint="Bring one back, acknowledged rows may be on it alone",
                 )
         return [self.of(volume) for volume in found]
 

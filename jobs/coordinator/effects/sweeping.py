@@ -82,7 +82,7 @@ def sweep_replicas(metadata: ClusterMetadata, request: TopologyRequest, replica_
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise SideEffectFailed(
-            f"cleaning up what is not owned any more: {failures[0]}{more}. Bring it back, or remove its node"
+            f"cleaning up what is not owned any more: {failures[0]}{more}", hint="Bring it back, or remove its node"
         )
 
 

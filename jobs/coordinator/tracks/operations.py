@@ -265,7 +265,7 @@ class OperationTrack:
         try:
             self._cluster.commit(if_unmoved(work.running, event))
         except Rejected as rejected:
-            self._blocked_by(metadata, work, rejected.reason)
+            self._blocked_by(metadata, work, rejected.text)
             return False
         return True
 

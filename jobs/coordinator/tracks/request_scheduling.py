@@ -50,7 +50,7 @@ class RequestTrack:
                 progressed |= self._advance(now, request)
             except Rejected as rejected:
                 logger.info("%s", rejected)
-                self.blocked.append(f"{name_of(now, request)}: {rejected.reason}")
+                self.blocked.append(f"{name_of(now, request)}: {rejected.text}")
             except SideEffectFailed as failure:
                 logger.info("%s", failure)
                 self.blocked.append(f"{name_of(now, request)}: {failure}")

@@ -89,15 +89,15 @@ class EmbeddedZooKeeper:
             use = open_lock(files.users)
         except FileNotFoundError as error:
             raise StorageUnavailable(
-                f"could not start the embedded ZooKeeper in {files.directory}: the root is not there. Check that it is "
-                f"mounted, and retry"
+                f"could not start the embedded ZooKeeper in {files.directory}: the root is not there",
+                hint="Check that it is mounted, and retry",
             ) from error
         except OSError as error:
             if (full := full_disk(files.directory.parent)) is not None:
                 raise self._not_started(full) from error
             raise StorageUnavailable(
-                f"could not start the embedded ZooKeeper in {files.directory}: {error.strerror}. "
-                f"Make the directory writable, or name an ensemble in `zookeeper.connect`"
+                f"could not start the embedded ZooKeeper in {files.directory}: {error.strerror}",
+                hint="Make the directory writable, or name an ensemble in `zookeeper.connect`",
             ) from error
         try:
             # The lock is not to be had while a supervisor without users stops its server.
@@ -232,8 +232,8 @@ def _local_directory(root: Path | str) -> Path:
     if uri[1] == "file":
         return Path("/" + str(root)[len("file:") :].lstrip("/"))
     raise ConfigurationError(
-        f"the embedded ZooKeeper keeps its files under the root, and {root} is not a local directory. "
-        f"Name an ensemble in `zookeeper.connect` (host:port,host:port), or use a local root."
+        f"the embedded ZooKeeper keeps its files under the root, and {root} is not a local directory",
+        hint="Name an ensemble in `zookeeper.connect` (host:port,host:port), or use a local root",
     )
 
 
@@ -278,8 +278,8 @@ def _not_started(files: EmbeddedFiles, reason: str) -> CoordinationUnavailable:
     """The error, which names a full disk whatever the `reason` was: nobody can write down that there is no room."""
     reason = full_disk(files.directory.parent) or reason.rstrip(". \n")
     return CoordinationUnavailable(
-        f"could not start the embedded ZooKeeper in {files.directory}: {reason}. Its log is {files.log}; an ensemble "
-        f"can be named in `zookeeper.connect` instead"
+        f"could not start the embedded ZooKeeper in {files.directory}: {reason}. Its log is {files.log}",
+        hint="Look into its log, or name an ensemble in `zookeeper.connect` instead",
     )
 
 

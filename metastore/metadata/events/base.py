@@ -70,10 +70,11 @@ def require_name(what: str, name: str) -> None:
     if not NAME.match(name):
         raise Rejected(
             Code.INVALID_NAME,
-            f"{what} name {name!r}: use a letter, then letters, digits, '_' or '-', 63 at most",
+            f"{what} name {name!r} could not be a directory and a SQL identifier alike",
+            hint="Use a letter, then letters, digits, '_' or '-', 63 at most",
         )
 
 
-def require(condition: bool, code: Code, reason: str) -> None:
+def require(condition: bool, code: Code, reason: str, *, hint: str = "") -> None:
     if not condition:
-        raise Rejected(code, reason)
+        raise Rejected(code, reason, hint=hint)

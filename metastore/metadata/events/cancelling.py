@@ -33,12 +33,14 @@ def require_cancellable(metadata: ClusterMetadata, request: TopologyRequest) -> 
     require(
         request.kind is not RequestKind.REPLACE or request.state is RequestState.PENDING,
         Code.CANNOT_CANCEL,
-        f"replace {request.request_id} has started, the replaced node has left: let it finish",
+        f"replace {request.request_id} has started, the replaced node has left",
+        hint="Let it finish",
     )
     require(
         request.state is RequestState.PENDING or not handed_over(metadata, request),
         Code.CANNOT_CANCEL,
-        f"the ranges of request {request.request_id} ({request.kind}) have all been handed over: let it finish",
+        f"the ranges of request {request.request_id} ({request.kind}) have all been handed over",
+        hint="Let it finish",
     )
 
 

@@ -68,7 +68,8 @@ def check_loss(metadata: ClusterMetadata, node: Node, kind: RequestKind, planned
     require(
         planned.takes_over == now.takes_over and own <= {*planned.takes_back} <= {*now.takes_back},
         Code.STALE_PLAN,
-        f"what becomes of the requests of node {node.name!r} was planned on old metadata: plan it again",
+        f"what becomes of the requests of node {node.name!r} was planned on old metadata",
+        hint="Plan it again",
     )
     for name in planned.takes_back:
         require_cancellable(metadata, metadata.request(name))
@@ -105,16 +106,17 @@ def _goes_on_as_removal(metadata: ClusterMetadata, request: TopologyRequest, nod
     if request.kind is RequestKind.REMOVE and kind is RequestKind.REMOVE:
         raise Rejected(
             Code.REQUEST_IN_THE_WAY,
-            f"node {node.name!r} is being removed already (request {request.request_id}, {request.state}): run the "
-            "coordinator, and see `epochlake status` for what it waits for",
+            f"node {node.name!r} is being removed already (request {request.request_id}, {request.state})",
+            hint="Run the coordinator, and see `epochlake status` for what it waits for",
         )
     if request.kind not in (RequestKind.LEAVE, RequestKind.REMOVE) or request.state is RequestState.PENDING:
         return False
     if kind is RequestKind.REPLACE and handed_over(metadata, request):
         raise Rejected(
             Code.REQUEST_IN_THE_WAY,
-            f"node {node.name!r} has handed its ranges over already (request {request.request_id}, {request.kind}): "
-            f"there is no place to take. Run `epochlake node remove {node.name}`, and add another node",
+            f"node {node.name!r} has handed its ranges over already (request {request.request_id}, "
+            f"{request.kind}): there is no place to take",
+            hint=f"Run `epochlake node remove {node.name}`, and add another node",
         )
     return request.kind is RequestKind.LEAVE and kind is RequestKind.REMOVE
 

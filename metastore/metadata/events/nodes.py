@@ -52,7 +52,8 @@ class RegisterNode(Event, frozen=True):
         require(
             known is None or known.state is NodeState.LEFT,
             Code.NODE_EXISTS,
-            f"there is already a node {self.name!r} (state {known.state if known else ''}): choose another name",
+            f"there is already a node {self.name!r} (state {known.state if known else ''})",
+            hint="Choose another name",
         )
         require(
             all(node.host_id != self.host_id for node in directory.nodes.values()),
@@ -60,7 +61,9 @@ class RegisterNode(Event, frozen=True):
             f"host id {self.host_id} is that of a node which is or was in this cluster",
         )
         require(self.node_id == next_node_id(metadata), Code.STALE_PLAN, "the node number was planned on old metadata")
-        require(bool(self.volumes), Code.NO_VOLUMES, f"node {self.name!r} has no volume: give at least one --volume")
+        require(
+            bool(self.volumes), Code.NO_VOLUMES, f"node {self.name!r} has no volume", hint="Give at least one --volume"
+        )
         first = next_volume_id(metadata)
         require(
             [volume.volume_id for volume in self.volumes] == list(range(first, first + len(self.volumes))),
@@ -92,7 +95,8 @@ class RegisterNode(Event, frozen=True):
             require(
                 0 < volume.capacity < 2**63,
                 Code.INVALID_CAPACITY,
-                f"volume {volume.uri} has a capacity of {volume.capacity} B: give one above 0 and below 9.22 EB",
+                f"volume {volume.uri} has a capacity of {volume.capacity} B",
+                hint="Give one above 0 and below 9.22 EB",
             )
         require(
             self.request_id not in metadata.requests, Code.REQUEST_EXISTS, f"request {self.request_id} exists already"
@@ -116,8 +120,8 @@ class RegisterNode(Event, frozen=True):
         require(
             not holds_nothing(after, replaced.node_id),
             Code.WRONG_STATE,
-            f"node {replaced.name!r} has not joined yet, and has no place to take: run `epochlake node remove "
-            f"{replaced.name}`, and add another one",
+            f"node {replaced.name!r} has not joined yet, and has no place to take",
+            hint=f"Run `epochlake node remove {replaced.name}`, and add another one",
         )
         require(
             (replaced.datacenter, replaced.rack) == (self.datacenter, self.rack),
@@ -207,14 +211,19 @@ def require_no_open_request(metadata: ClusterMetadata, node: Node) -> None:
         if involved is not None and node.node_id in (involved.node_id, involved.replaces):
             raise Rejected(
                 Code.REQUEST_IN_THE_WAY,
-                f"node {node.name!r} takes part in request {request.request_id} ({request.kind}, {request.state}): "
-                "wait for it, or cancel it",
+                f"node {node.name!r} takes part in request {request.request_id} ({request.kind}, {request.state})",
+                hint="Wait for it, or cancel it",
             )
 
 
 def require_tokens_free(metadata: ClusterMetadata, tokens: tuple[int, ...], exempt: int | None) -> None:
     """That no node owns any of the tokens, or has asked for it; `exempt` is a node that gives its own up."""
-    require(len(set(tokens)) == len(tokens), Code.TOKENS_TAKEN, f"tokens {sorted(tokens)}: give each of them once")
+    require(
+        len(set(tokens)) == len(tokens),
+        Code.TOKENS_TAKEN,
+        f"tokens {sorted(tokens)} are not all different",
+        hint="Give each of them once",
+    )
     for request in metadata.open_requests():
         taken = sorted(set(tokens).intersection(request.tokens))
         require(not taken, Code.TOKENS_TAKEN, f"tokens {taken} are asked for by request {request.request_id}")

@@ -62,7 +62,8 @@ class RequestReplication(Event, frozen=True):
                 request.keyspace != self.keyspace,
                 Code.REQUEST_IN_THE_WAY,
                 f"request {request.request_id} changes the replication of keyspace {self.keyspace!r} already "
-                f"({request.state}): wait for it, or cancel it",
+                f"({request.state})",
+                hint="Wait for it, or cancel it",
             )
         wanted = require_replication(self.keyspace, self.strategy, self.replication)
         require(
@@ -129,7 +130,8 @@ class PrepareOperation(Event, frozen=True):
         require(
             [plan.replication] == path[:1],
             Code.STALE_PLAN,
-            f"{plan} is not the next step to what request {self.request_id} asks for: plan it again",
+            f"{plan} is not the next step to what request {self.request_id} asks for",
+            hint="Plan it again",
         )
         check_plan(metadata, plan)
 
@@ -266,7 +268,8 @@ def require_not_paused(request: TopologyRequest) -> None:
     require(
         not request.paused,
         Code.REQUEST_PAUSED,
-        f"request {request.request_id} is paused ({request.detail or 'no reason given'}): resume it first",
+        f"request {request.request_id} is paused ({request.detail or 'no reason given'})",
+        hint="Resume it first",
     )
 
 

@@ -52,8 +52,8 @@ class AlterNode(Event, frozen=True):
         require(
             self.weight is None or (math.isfinite(self.weight) and 0 < self.weight <= MOST_WEIGHT),
             Code.INVALID_WEIGHT,
-            f"node {node.name!r} cannot have the weight {self.weight}: give one above 0 and up to {MOST_WEIGHT:g}; "
-            "a node that should get nothing is put into maintenance",
+            f"node {node.name!r} cannot have the weight {self.weight}",
+            hint=f"Give one above 0 and up to {MOST_WEIGHT:g}; a node that should get nothing is put into maintenance",
         )
         for tag in self.tags or ():
             require_name("tag", tag)
@@ -109,7 +109,8 @@ class AlterTable(Event, frozen=True):
             require(
                 other != self.table_id and other in metadata.tablets.maps,
                 Code.UNKNOWN_TABLE,
-                f"table {self.name} cannot be kept apart from {other!r}: name another table with tablets, by its id",
+                f"table {self.name} cannot be kept apart from {other!r}",
+                hint="Name another table with tablets, by its id",
             )
         require_enough_tagged(metadata, msgspec.structs.replace(table, options=self.options))
         if self.options.apart_from:
@@ -142,7 +143,8 @@ def require_enough_tagged(metadata: ClusterMetadata, table: Table, changed: Node
             tagged[datacenter] >= wanted,
             Code.RULE_IMPOSSIBLE,
             f"table {table.full_name} keeps {wanted} replicas in {datacenter}, where {tagged[datacenter]} normal "
-            f"node(s) would have the tags {', '.join(table.options.tags)}: tag more nodes first, or ask for fewer tags",
+            f"node(s) would have the tags {', '.join(table.options.tags)}",
+            hint="Tag more nodes first, or ask for fewer tags",
         )
 
 
@@ -155,8 +157,9 @@ def _require_partable(metadata: ClusterMetadata, table: Table) -> None:
         require(
             not alone,
             Code.RULE_IMPOSSIBLE,
-            f"table {table.full_name} cannot be kept apart: rack {', '.join(alone)} of {datacenter} has one node only, "
-            "and its replicas stay in their racks. Add a node there first",
+            f"table {table.full_name} cannot be kept apart: rack {', '.join(alone)} of {datacenter} has one "
+            "node only, and its replicas stay in their racks",
+            hint="Add a node there first",
         )
 
 

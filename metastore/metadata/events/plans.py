@@ -52,7 +52,9 @@ def allowed(metadata: ClusterMetadata, check: Callable[[RingState], object], sta
     try:
         check(ring_state(metadata) if state is None else state)
     except PlanRejected as refused:
-        raise Rejected(refused.code, with_names(metadata, refused.reason)) from refused
+        raise Rejected(
+            refused.code, with_names(metadata, refused.reason), hint=with_names(metadata, refused.hint)
+        ) from refused
 
 
 def with_names(metadata: ClusterMetadata, reason: str) -> str:
@@ -73,21 +75,22 @@ def check_plan(metadata: ClusterMetadata, operation: Operation) -> None:
     require(
         set(operation.deltas) == (own or set(state.placements)),
         Code.STALE_PLAN,
-        f"{with_names(metadata, str(operation))} was planned for other replication settings than there are now: "
-        "plan it again",
+        f"{with_names(metadata, str(operation))} was planned for other replication settings than there are now",
+        hint="Plan it again",
     )
     _require_no_lost(metadata, operation)
     try:
         allowed(metadata, lambda now: _go_on_beside_others(now, operation), state)
         fits = settles(accepted(state, operation))
     except InvariantViolated as error:
-        reason = f"{with_names(metadata, str(operation))} was planned on old metadata: {error} Plan it again"
-        raise Rejected(Code.STALE_PLAN, reason) from error
+        reason = f"{with_names(metadata, str(operation))} was planned on old metadata: {error}"
+        raise Rejected(Code.STALE_PLAN, reason, hint="Plan it again") from error
     require(
         fits,
         Code.STALE_PLAN,
-        f"{with_names(metadata, str(operation))} was planned on old metadata, and would not lead to the placement that "
-        "the strategy gives to the ring after it: plan it again",
+        f"{with_names(metadata, str(operation))} was planned on old metadata, and would not lead to the "
+        "placement that the strategy gives to the ring after it",
+        hint="Plan it again",
     )
 
 

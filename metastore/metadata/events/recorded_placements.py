@@ -46,7 +46,8 @@ def check_recorded(state: RingState, setting: Replication, attachment: bytes) ->
     require(
         len(replicas) == len(state.ring().starts) and bool(np.isin(replicas, [NO_REPLICA, *owners]).all()),
         Code.STALE_PLAN,
-        "the placement that the event records is not one of the ring of now: let the committer record it",
+        "the placement that the event records is not one of the ring of now",
+        hint="Let the committer record it",
     )
     ordered = np.sort(replicas, axis=1)
     doubled = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_REPLICA)

@@ -37,11 +37,12 @@ def require_replication(keyspace: str, strategy: str, replication: dict[str, int
     try:
         setting = replication_of(strategy, replication)
     except InvalidRequest as error:
-        raise Rejected(Code.INVALID_REPLICATION, f"keyspace {keyspace!r}: {error}") from error
+        raise Rejected(Code.INVALID_REPLICATION, f"keyspace {keyspace!r}: {error.reason}", hint=error.hint) from error
     require(
         setting.total > 0,
         Code.NO_REPLICAS,
-        f"keyspace {keyspace!r} asks for no replica anywhere: give a replication such as dc1=3",
+        f"keyspace {keyspace!r} asks for no replica anywhere",
+        hint="Give a replication such as dc1=3",
     )
     return setting
 
@@ -58,8 +59,8 @@ def require_enough_nodes(metadata: ClusterMetadata, keyspace: str, setting: Repl
             wanted <= normal,
             Code.REPLICATION_TOO_HIGH,
             f"keyspace {keyspace!r} asks for {wanted} replicas in {where}, which has {normal} normal node(s)"
-            + (f" and {joining} still joining: run `epochlake coordinator run --until-idle`" if joining else "")
-            + ("" if joining else ": add nodes, or ask for less"),
+            + (f" and {joining} still joining" if joining else ""),
+            hint="Run `epochlake coordinator run --until-idle`" if joining else "Add nodes, or ask for less",
         )
 
 
@@ -96,16 +97,17 @@ def _tablets_kept(metadata: ClusterMetadata, leaving: Node, others: set[int], ke
         raise Rejected(
             Code.TOO_FEW_NODES,
             f"without node {leaving.name!r} datacenter {leaving.datacenter} would have {len(staying)} normal "
-            f"node(s), but keyspace {keyspace!r} keeps {wanted} replicas there: add a node first",
+            f"node(s), but keyspace {keyspace!r} keeps {wanted} replicas there",
+            hint="Add a node first",
         )
     racks = {node.rack for node in staying}
     if len(racks) < min(wanted, len(racks | {leaving.rack})):
         raise Rejected(
             Code.RACK_NEEDED,
             f"node {leaving.name!r} is the last normal one of rack {leaving.rack}, and keyspace {keyspace!r} "
-            f"keeps {wanted} replicas in {leaving.datacenter}, which would have {len(racks)} rack(s) without it: "
-            "its tablets could only go where a rack holds one of their replicas already. Add a node to the rack, "
-            "or replace this one",
+            f"keeps {wanted} replicas in {leaving.datacenter}, which would have {len(racks)} rack(s) without "
+            "it: its tablets could only go where a rack holds one of their replicas already",
+            hint="Add a node to the rack, or replace this one",
         )
 
 

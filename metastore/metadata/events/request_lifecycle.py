@@ -87,7 +87,8 @@ class RequestTopology(Event, frozen=True):
         require(
             node.state is NodeState.NORMAL or (kind is RequestKind.REMOVE and node.state is not NodeState.LEFT),
             Code.WRONG_STATE,
-            f"node {node.name!r} is {node.state}: only a normal node can {kind}{_instead(node)}",
+            f"node {node.name!r} is {node.state}: only a normal node can {kind}",
+            hint=_instead(node),
         )
         require(
             self.request_id not in metadata.requests, Code.REQUEST_EXISTS, f"request {self.request_id} exists already"
@@ -145,7 +146,8 @@ class RequestTopology(Event, frozen=True):
         require(
             tuple(sorted(self.tokens)) != node.tokens or not node.tokens,
             Code.TOKENS_UNCHANGED,
-            f"node {node.name!r} owns just these tokens already: choose others",
+            f"node {node.name!r} owns just these tokens already",
+            hint="Choose others",
         )
 
     def _check_rebuild(self, metadata: ClusterMetadata) -> None:
@@ -406,7 +408,7 @@ def _require_at_rest(metadata: ClusterMetadata, asking: TopologyRequest, node: N
 
 def _instead(node: Node) -> str:
     return (
-        f". Where its storage is lost, run `epochlake node remove {node.name}`"
+        f"Where its storage is lost, run `epochlake node remove {node.name}`"
         if node.state is not NodeState.LEFT
         else ""
     )

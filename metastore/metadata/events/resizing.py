@@ -49,7 +49,8 @@ class DecideResize(Event, frozen=True):
         require(
             Resize.NONE in (self.resize_type, tablet_map.resize_type),
             Code.RESIZE_IN_THE_WAY,
-            f"a {tablet_map.resize_type} of {name} is going on: revoke it before a {self.resize_type} is decided",
+            f"a {tablet_map.resize_type} of {name} is going on",
+            hint=f"Revoke it before a {self.resize_type} is decided",
         )
         require(
             self.resize_type is not Resize.SPLIT or tablet_map.count < 1 << MAX_TABLET_BITS,

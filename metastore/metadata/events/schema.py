@@ -48,8 +48,8 @@ class CreateKeyspace(Event, frozen=True):
         require(
             new.placement is PlacementKind.RING or new.strategy == NETWORK_TOPOLOGY,
             Code.UNSUPPORTED_PLACEMENT,
-            f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported; "
-            f"use tablets with {NETWORK_TOPOLOGY}, or the ring",
+            f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported",
+            hint=f"Use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
         setting = require_replication(new.name, new.strategy, new.replication)
         require_enough_nodes(metadata, new.name, setting)
@@ -98,14 +98,17 @@ class DropKeyspace(Event, frozen=True):
         metadata.keyspace(self.name)
         tables = [t.full_name for t in metadata.schema.tables.values() if t.keyspace == self.name]
         require(
-            not tables, Code.KEYSPACE_NOT_EMPTY, f"keyspace {self.name!r} has tables ({', '.join(tables)}): drop them"
+            not tables,
+            Code.KEYSPACE_NOT_EMPTY,
+            f"keyspace {self.name!r} has tables ({', '.join(tables)})",
+            hint="Drop them",
         )
         for request in metadata.open_requests():
             require(
                 request.keyspace != self.name,
                 Code.REQUEST_IN_THE_WAY,
-                f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state}): "
-                "wait for it, or cancel it",
+                f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state})",
+                hint="Wait for it, or cancel it",
             )
         _require_no_operation_with(metadata, self.name)
 
@@ -192,7 +195,8 @@ class DropTable(Event, frozen=True):
         require(
             not moving,
             Code.TRANSITION_IN_THE_WAY,
-            f"{moving} tablets of {self.name} are in transition: wait, or run the coordinator until it is idle",
+            f"{moving} tablets of {self.name} are in transition",
+            hint="Wait, or run the coordinator until it is idle",
         )
         if metadata.is_on_ring(self.table_id):
             _require_no_operation_on(metadata, table.keyspace)
@@ -219,24 +223,26 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
     require(
         operation is None,
         Code.OPERATION_IN_THE_WAY,
-        f"keyspace {name!r} cannot be made while ranges change hands: {with_names(metadata, str(operation))} is in "
-        "flight. Wait for it",
+        f"keyspace {name!r} cannot be made while ranges change hands: {with_names(metadata, str(operation))} "
+        "is in flight",
+        hint="Wait for it",
     )
     for request in metadata.open_requests():
         node = metadata.directory.nodes.get(request.node_id)
         require(
             request.kind not in GOING or request.started_epoch is None or node is None or not node.tokens,
             Code.REQUEST_IN_THE_WAY,
-            f"keyspace {name!r} cannot be made while node {node.name if node else ''!r} is on its way out without a "
-            f"plan of its ranges ({request.kind} {request.request_id}): wait for it, or cancel it",
+            f"keyspace {name!r} cannot be made while node {node.name if node else ''!r} is on its way out "
+            f"without a plan of its ranges ({request.kind} {request.request_id})",
+            hint="Wait for it, or cancel it",
         )
     staying = [node for node in metadata.directory.members() if node.state not in _GOING]
     without = sorted(node.name for node in staying if not node.tokens)
     require(
         not without,
         Code.NO_TOKENS,
-        f"keyspace {name!r} cannot be on the ring: {', '.join(without)} own(s) no tokens. Give them some with "
-        "`epochlake node move`, or let them leave",
+        f"keyspace {name!r} cannot be on the ring: {', '.join(without)} own(s) no tokens",
+        hint="Give them some with `epochlake node move`, or let them leave",
     )
 
 
@@ -249,8 +255,8 @@ def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None
         require(
             setting not in operation.deltas,
             Code.OPERATION_IN_THE_WAY,
-            f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}: wait "
-            "for it, or cancel it",
+            f"{with_names(metadata, str(operation))} is in flight, and was planned with keyspace {keyspace!r}",
+            hint="Wait for it, or cancel it",
         )
 
 
@@ -264,8 +270,9 @@ def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
         require(
             not changes,
             Code.OPERATION_IN_THE_WAY,
-            f"{with_names(metadata, str(operation))} is in flight, and changes where the rows of keyspace {keyspace!r} "
-            "are: wait for it, or cancel it",
+            f"{with_names(metadata, str(operation))} is in flight, and changes where the rows of keyspace "
+            f"{keyspace!r} are",
+            hint="Wait for it, or cancel it",
         )
 
 

@@ -169,7 +169,7 @@ def test_a_marker_that_another_try_may_rely_on_or_whose_outcome_is_unknown_stays
     with pytest.raises(CommitUnknown):
         register("n2", "c")
     left = read_marker(str(tmp_path / "c"))
-    overtaken(monkeypatch, lambda: None, Rejected("epoch-moved", "look again"))
+    overtaken(monkeypatch, lambda: None, Rejected("epoch-moved", "Look again"))
     with pytest.raises(Rejected):
         register("n3", "d")
     assert (left.node, read_marker(str(tmp_path / "d")).node) == ("n2", "n3")

@@ -91,11 +91,11 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(
     before = unchanged.log()
     text = unchanged.text(*words)
     assert text.code == code, text.err
-    assert [word for word in said if word not in text.error_line] == []
+    assert [word for word in said if word not in text.error_text] == []
     if words[-1] != "xml":
         structured = unchanged.json(*words)
         assert (structured.code, structured.error["exit_code"]) == (code, code)
-        assert set(structured.error) <= {"type", "message", "exit_code", "code", "request_id"}
+        assert set(structured.error) <= {"type", "message", "exit_code", "code", "request_id", "hint"}
     assert unchanged.log() == before
 
 
@@ -116,21 +116,21 @@ def test_a_row_that_cannot_be_looked_up_is_one_clear_error(
 ) -> None:
     result = unchanged.text("placement", "explain", "air.flights", *words)
     assert result.code == code
-    assert said in result.error_line
+    assert said in result.error_text
 
 
 def test_a_root_without_a_cluster_says_to_run_init(empty: CommandLine) -> None:
     for words in (["status"], ["log", "list"], ["log", "verify"], ["node", "list"]):
         result = empty.text(*words)
         assert result.code == 1
-        assert "init" in result.error_line
+        assert "init" in result.error_text
     assert not empty.root.exists()
 
 
 def test_a_log_without_an_epoch_is_begun_by_running_init_again(empty: CommandLine) -> None:
     create_log_table(str(empty.root / "log"))
     result = empty.text("status")
-    assert (result.code, "init" in result.error_line) == (1, True)
+    assert (result.code, "init" in result.error_text) == (1, True)
     assert empty.done("init")["epoch"] == 1
 
 
@@ -140,7 +140,7 @@ def test_a_half_written_root_is_one_clear_error(grown: CommandLine) -> None:
     for words in (["status"], ["balance", "pause"], ["log", "list"]):
         result = grown.text(*words)
         assert result.code in (1, 75)
-        assert str(grown.root / "log") in result.error_line
+        assert str(grown.root / "log") in result.error_text
 
 
 def test_a_lost_data_file_is_one_clear_error(grown: CommandLine) -> None:
@@ -148,7 +148,7 @@ def test_a_lost_data_file_is_one_clear_error(grown: CommandLine) -> None:
     max((grown.root / "log").glob("*.parquet"), key=lambda path: path.stat().st_mtime).unlink()
     result = grown.text("balance", "pause")
     assert result.code in (1, 75)
-    assert str(grown.root / "log") in result.error_line
+    assert str(grown.root / "log") in result.error_text
     assert len(list((grown.root / "log" / "_delta_log").iterdir())) == before
 
 
@@ -159,7 +159,7 @@ def test_an_altered_entry_stops_every_command_but_the_looking_ones(grown: Comman
     altered = rows.set_column(position, rows.schema.field(position), pa.array(["forged"] * len(rows)))
     pq.write_table(altered, file)
     stopped = grown.text("balance", "pause")
-    assert (stopped.code, "epoch 1" in stopped.error_line) == (4, True)
+    assert (stopped.code, "epoch 1" in stopped.error_text) == (4, True)
     verified = grown.json("log", "verify")
     assert verified.code == 4
     assert verified.json["findings"][0]["where"] == "epoch 1"
@@ -174,7 +174,7 @@ def test_a_root_that_is_a_file_is_one_clear_error(empty: CommandLine) -> None:
     for words in (["init"], ["status"]):
         result = empty.text(*words)
         assert result.code in (1, 75)
-        assert str(empty.root) in result.error_line
+        assert str(empty.root) in result.error_text
 
 
 def test_a_root_where_no_directory_can_ever_be_made_is_not_worth_retrying(empty: CommandLine, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_root_where_no_directory_can_ever_be_made_is_not_worth_retrying(empty:
     }
     for root, words in said.items():
         result = empty.text("--root", root, "init")
-        assert (result.code, words in result.error_line) == (1, True), result.err
+        assert (result.code, words in result.error_text) == (1, True), result.err
         assert empty.text("--root", root, "status").code == 1
     (tmp_path / "nowhere").mkdir()
     assert empty.text("--root", str(link), "init").code == 0
@@ -219,7 +219,7 @@ def test_a_log_that_has_gone_is_no_more_worth_retrying_for_healing_than_for_othe
         gone.rename(tmp_path / f"away{number}")
         results = [grown.text(*words) for words in looked]
         assert {result.code for result in results} == {1}, results
-        assert len({result.error_line for result in results}) == 1
+        assert len({result.error_text for result in results}) == 1
 
 
 def test_a_root_of_another_cluster_is_refused(grown: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_root_of_another_cluster_is_refused(grown: CommandLine, monkeypatch: p
     before = grown.log()
     for words in (["status"], ["balance", "pause"]):
         result = grown.text(*words)
-        assert (result.code, "'mine'" in result.error_line) == (1, True)
+        assert (result.code, "'mine'" in result.error_text) == (1, True)
     assert grown.log() == before
 
 
@@ -236,7 +236,7 @@ def test_a_cluster_is_not_begun_under_another_name_than_the_configured_one(
 ) -> None:
     monkeypatch.setenv("EPOCHLAKE__CLUSTER__NAME", "mine")
     result = empty.text("init", "--name", "other")
-    assert (result.code, "'mine'" in result.error_line) == (2, True)
+    assert (result.code, "'mine'" in result.error_text) == (2, True)
     assert not empty.root.exists()
 
 
@@ -244,7 +244,7 @@ def test_a_volume_of_another_cluster_is_refused(grown: CommandLine, tmp_path: Pa
     add_node(begin(tmp_path / "other"), "n1", "dc1", "r1", [("d1", str(tmp_path / "disk"), 1)])
     before = grown.log()
     result = grown.text(*ADD, tmp_path / "disk")
-    assert (result.code, "cannot become volume" in result.error_line) == (1, True)
+    assert (result.code, "cannot become volume" in result.error_text) == (1, True)
     assert grown.log() == before
 
 
@@ -264,7 +264,7 @@ def test_a_configuration_that_cannot_be_meant_is_one_clear_error(
     before = unchanged.log()
     result = unchanged.text("--conf", tmp_path / "my.toml", "balance", "pause")
     assert result.code == 2
-    assert [word for word in said if word not in result.error_line] == []
+    assert [word for word in said if word not in result.error_text] == []
     assert unchanged.log() == before
 
 
@@ -299,7 +299,7 @@ def test_a_full_disk_is_one_clear_error(grown: CommandLine, words: list[str]) ->
     with no_room_to_write():
         result = grown.text(*words)
     assert result.code in (1, 75)
-    assert result.error_line
+    assert result.error_text
     assert grown.log() == before
     assert grown.text(*words).code == 0
 
@@ -308,7 +308,7 @@ def test_a_full_disk_lets_no_cluster_begin_and_does_not_stand_in_its_way_later(e
     with no_room_to_write():
         result = empty.text("init")
     assert result.code in (1, 75)
-    assert str(empty.root) in result.error_line
+    assert str(empty.root) in result.error_text
     assert empty.done("init")["epoch"] == 1
 
 
@@ -320,5 +320,5 @@ def test_an_unexpected_error_is_one_line_and_a_stack_trace_only_when_asked_for(
 
     monkeypatch.setattr(cluster, "status_of", broken)
     result = unchanged.text("status")
-    assert (result.code, "a defect" in result.error_line) == (1, True)
+    assert (result.code, "a defect" in result.error_text) == (1, True)
     assert "Traceback" in unchanged.text("status", "--verbose").err

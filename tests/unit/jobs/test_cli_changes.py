@@ -244,7 +244,7 @@ OPERATORS: dict[str, tuple[list[str], int, list[str]]] = {
     "three tablets": (["table", "alter", "air.flights", "--min-tablets", "3"], 3, ["power of two"]),
     "more than most": (["table", "alter", "air.flights", "--min-tablets", "8", "--max-tablets", "4"], 3, ["8", "4"]),
     "no size": (["table", "alter", "air.flights", "--target-size", "big"], 2, ["'big'"]),
-    "tags of nobody": (["table", "alter", "air.flights", "--tag", "gpu"], 3, ["gpu", "tag more nodes"]),
+    "tags of nobody": (["table", "alter", "air.flights", "--tag", "gpu"], 3, ["gpu", "Tag more nodes"]),
     "apart from nothing": (["table", "alter", "air.flights", "--apart-from", "air.no"], 3, ["air.no"]),
     "apart from itself": (["table", "alter", "air.flights", "--apart-from", "air.flights"], 3, ["air.flights"]),
 }
@@ -257,7 +257,7 @@ def test_what_operators_cannot_mean_is_one_clear_error(
     before = unchanged.log()
     result = unchanged.text(*words)
     assert result.code == code, result.err
-    assert [word for word in said if word not in result.error_line] == [], result.err
+    assert [word for word in said if word not in result.error_text] == [], result.err
     assert unchanged.log() == before
 
 

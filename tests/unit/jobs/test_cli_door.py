@@ -45,7 +45,7 @@ def test_a_path_that_cannot_be_meant_is_refused(
     empty: CommandLine, words: list[str], said: str, tmp_path: Path
 ) -> None:
     result = empty.text(*words)
-    assert (result.code, said in result.error_line) == (2, True), result.err
+    assert (result.code, said in result.error_text) == (2, True), result.err
     assert not list(tmp_path.iterdir())
 
 
@@ -76,7 +76,7 @@ def test_a_variable_that_lacks_an_underscore_is_not_ignored(
     monkeypatch.setenv(variable, "7")
     if variable != "EPOCHLAKE_ROOT":
         result = unchanged.text("status")
-        assert (result.code, f"{variable} is not read" in result.error_line, meant in result.error_line) == (2, 1, 1)
+        assert (result.code, f"{variable} is not read" in result.error_text, meant in result.error_text) == (2, 1, 1)
     monkeypatch.setenv(meant, "7")
     assert unchanged.text("config", "show").code == 0
 
@@ -130,9 +130,9 @@ def test_a_root_that_has_lost_its_log_is_never_told_to_begin_another_one(grown: 
     shutil.rmtree(grown.root / lost)
     for words in (["status"], ["node", "list"], ["init"], ["init", "--dry-run"], ["balance", "pause"]):
         result = grown.text(*words)
-        assert (result.code, "backup" in result.error_line) == (1, True), result.err
-        assert "do not begin another" in result.error_line
-        assert "init` first" not in result.error_line
+        assert (result.code, "backup" in result.error_text) == (1, True), result.err
+        assert "do not begin another" in result.error_text
+        assert "init` first" not in result.error_text
     assert not (grown.root / "log" / "_delta_log").exists()
 
 
@@ -143,7 +143,7 @@ def test_no_cluster_begins_on_what_another_one_has_left(empty: CommandLine, left
     (place / "something").write_bytes(b"")
     for words in (["init"], ["init", "--dry-run"]):
         result = empty.text(*words)
-        assert (result.code, left in result.error_line) == (1, True), result.err
+        assert (result.code, left in result.error_text) == (1, True), result.err
     assert not (empty.root / "log").exists()
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_pass_by_itself_is_not_worth_retrying(grown: CommandLine, 
 def test_removing_a_node_that_is_needed_points_to_replacing_it(unchanged: CommandLine) -> None:
     for words in (["node", "remove", "n1"], ["node", "remove", "n1", "--dry-run"]):
         result = unchanged.text(*words)
-        assert (result.code, "`epochlake node replace n1 NEW --volume …`" in result.error_line) == (3, True), result.err
+        assert (result.code, "`epochlake node replace n1 NEW --volume …`" in result.error_text) == (3, True), result.err
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_ctrl_c_during_a_commit_says_whether_the_log_has_it(
             "epochlake: interrupted; the change is not in the log. To be sure run the command again with "
             "--request-id mine: it is committed at most once"
         )
-    assert result.error_line == said
+    assert result.error_text == said
     structured = grown.json("balance", "pause", "--request-id", "mine")
     assert structured.code == 130
     assert (structured.error["type"], structured.error["request_id"]) == ("Interrupted", "mine")
@@ -225,7 +225,7 @@ def test_a_ctrl_c_before_anything_is_committed_says_so(unchanged: CommandLine, m
 
     monkeypatch.setattr(Cluster, "__init__", interrupted)
     result = unchanged.text("status")
-    assert (result.code, result.error_line) == (130, "epochlake: interrupted; nothing was committed")
+    assert (result.code, result.error_text) == (130, "epochlake: interrupted; nothing was committed")
 
 
 INTERRUPTED_WHILE_IMPORTING = """

@@ -296,7 +296,10 @@ def test_help_is_shown_where_a_command_is_missing(
     assert main(words) == 2
     printed = capsys.readouterr()
     assert "Usage: epochlake" in printed.out
-    assert len(printed.err.splitlines()) == 1
+    assert printed.err.splitlines() == [
+        "epochlake: A command is missing.",
+        f"hint: See `{' '.join(('epochlake', *words))} --help`",
+    ]
     assert main([*words, "--help"]) == 0
 
 

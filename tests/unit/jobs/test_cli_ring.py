@@ -234,7 +234,7 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(
     before = kept.log()
     result = kept.text(*words)
     assert result.code == code, result.err
-    assert [word for word in said if word not in result.error_line] == [], result.err
+    assert [word for word in said if word not in result.error_text] == [], result.err
     assert kept.json(*words).error["exit_code"] == code
     assert kept.log() == before
 
@@ -447,7 +447,7 @@ def test_a_table_is_created_on_all_volumes_of_the_ring_or_not_at_all(line: Comma
     for more in ([], ["--dry-run"]):
         refused = line.text("table", "create", "air.u", "--column", COLUMNS, "--primary-key", "id", *more)
         assert refused.code == 75
-        assert "C" in refused.error_line
+        assert "C" in refused.error_text
     assert line.log() == before
 
 

@@ -174,4 +174,4 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
 def test_what_cannot_be_simulated_is_one_clear_error(files: CommandLine, words: list[str], said: list[str]) -> None:
     result = files.text("placement", "simulate", *words)
     assert result.code == 2, result.err
-    assert [word for word in said if word not in result.error_line] == []
+    assert [word for word in said if word not in result.error_text] == []

@@ -346,7 +346,7 @@ def test_a_log_that_has_gone_is_no_place_for_another_cluster(
     for command in (["log", "verify"], ["log", "list"], ["log", "show", "1"], ["log", "diff", "1"], ["status"]):
         refused = grown.text(*command)
         assert refused.code == 1, command
-        assert "do not begin another cluster here" in refused.error_line
+        assert "do not begin another cluster here" in refused.error_text
         assert "epochlake init" not in refused.err
 
 

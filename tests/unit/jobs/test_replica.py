@@ -133,7 +133,7 @@ def test_a_replica_of_another_table_or_volume_is_refused(tmp_path: Path) -> None
 
 def test_a_volume_of_another_cluster_takes_no_replica(tmp_path: Path) -> None:
     address = msgspec.structs.replace(make_replica(tmp_path, 1), cluster_id="another")
-    with pytest.raises(WrongCluster, match="check which disk is mounted"):
+    with pytest.raises(WrongCluster, match="Check which disk is mounted"):
         create_replica(address, TABLE, 1)
 
 

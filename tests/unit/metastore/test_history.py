@@ -86,7 +86,7 @@ def test_a_torn_snapshot_or_one_of_another_log_is_passed_over(snapshots: Snapsho
 def test_an_epoch_that_is_not_there_is_refused_with_the_range_that_is(epoch: int, snapshots: Snapshots) -> None:
     history = random_history(1, 60)
     write(snapshots, history, 60)
-    with pytest.raises(InvalidRequest, match=f"epoch {epoch} is not in the log: ask for one from 1 to 60"):
+    with pytest.raises(InvalidRequest, match=f"epoch {epoch} is not in the log. Ask for one from 1 to 60"):
         metadata_at(history.log(), snapshots, epoch)
 
 
@@ -129,7 +129,7 @@ def test_ranges_of_the_delta_log_are_those_of_the_log_in_memory(tmp_path: Path) 
     for first, last in [(1, None), (1, 40), (9, 12), (10, 10), (11, None), (35, 99)]:
         assert entries(log, first, last) == entries(history.log(), first, last)
     for beyond in (41, 42, 99):
-        with pytest.raises(InvalidRequest, match=f"epoch {beyond} is not in the log: ask for one from 1 to 40"):
+        with pytest.raises(InvalidRequest, match=f"epoch {beyond} is not in the log. Ask for one from 1 to 40"):
             entries(log, beyond)
 
 
