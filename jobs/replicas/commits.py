@@ -35,13 +35,13 @@ from epochlake.jobs.replicas.receipts import Receipt, went_back
 from epochlake.jobs.replicas.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
-    LOG_RETENTION_SECONDS,
     ReplicaAddress,
     ReplicaSnapshot,
     attempts,
     open_snapshot,
     require_place,
 )
+from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS
 from epochlake.jobs.replicas.stored import require_stored
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster

@@ -19,7 +19,7 @@ import numpy as np
 from deltalake import DeltaTable
 from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
-from epochlake.jobs.replicas.states import ReplicaState, open_state
+from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import deadlines, delta_commits, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -35,7 +35,6 @@ TABLE = "epochlake.table"
 CLUSTER = "epochlake.cluster"
 VOLUME = "epochlake.volume"
 
-LOG_RETENTION_SECONDS = 86_400
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
 
 CHECKPOINT_INTERVAL = 10

@@ -24,9 +24,12 @@ from epochlake.metastore import delta_commits, storage
 from epochlake.metastore.delta_commits import Action
 from epochlake.placement.errors import InvalidRequest
 
-KEPT_SECONDS = 3600.0
-"""What was not carried on for so long is read anew. Clean-up deletes commits that are older than a day: so none that
-lies between what is kept and what is there is missed for being deleted already."""
+LOG_RETENTION_SECONDS = 86_400
+"""Clean-up of a replica table deletes commits that are older."""
+
+KEPT_SECONDS = LOG_RETENTION_SECONDS / 24
+"""What was not carried on for so long is read anew. Far less than the age at which clean-up deletes commits: no commit
+between what is kept and what is there has been deleted by then."""
 
 KEPT_FILES = 1_000_000
 """So many live files of all replica tables together are kept in memory, a few hundred bytes each."""

@@ -56,10 +56,13 @@ from epochlake.placement.errors import words_of
 
 APP_ID = "epoch-log"
 
+LOG_RETENTION_SECONDS = 20
+"""Clean-up of the log's table deletes commit files that are older."""
+
 PROPERTIES = {
     "delta.appendOnly": "true",
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 20 seconds",
+    "delta.logRetentionDuration": f"interval {LOG_RETENTION_SECONDS} seconds",
     "delta.enableExpiredLogCleanup": "true",
     # The payloads may be large; only the epoch is ever used to skip files.
     "delta.dataSkippingStatsColumns": "epoch",
@@ -71,8 +74,8 @@ COMPACTION_TRIES = 5
 FENCE_TRIES = 100
 """How often a fence is tried while others append."""
 
-REOPEN_SECONDS = 10.0
-"""A handle that was not refreshed for so long is opened anew: half of `delta.logRetentionDuration`."""
+REOPEN_SECONDS = LOG_RETENTION_SECONDS / 2
+"""A handle that was not refreshed for so long is opened anew: clean-up has deleted no commit that it has not read."""
 
 
 def create_log_table(uri: str) -> None:

@@ -167,6 +167,12 @@ def test_what_was_kept_for_long_is_not_carried_on(
     assert len(reads) == before + 1
 
 
+def test_clean_up_deletes_no_commit_that_a_kept_table_may_lack(address: ReplicaAddress) -> None:
+    deleted_after = DeltaTable(address.uri).metadata().configuration["delta.logRetentionDuration"]
+    assert deleted_after == f"interval {states.LOG_RETENTION_SECONDS} seconds"
+    assert states.KEPT_SECONDS <= states.LOG_RETENTION_SECONDS / 2
+
+
 def test_no_more_files_are_kept_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "KEPT_FILES", 3)
     states._kept.clear()

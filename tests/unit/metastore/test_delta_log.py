@@ -57,6 +57,12 @@ def age(uri: str) -> None:
         os.utime(path, (time.time() - HOUR,) * 2)
 
 
+def test_a_handle_is_opened_anew_before_clean_up_deletes_what_it_has_not_read(uri: str) -> None:
+    deleted_after = DeltaTable(uri).metadata().configuration["delta.logRetentionDuration"]
+    assert deleted_after == f"interval {delta.LOG_RETENTION_SECONDS} seconds" == "interval 20 seconds"
+    assert delta.REOPEN_SECONDS <= delta.LOG_RETENTION_SECONDS / 2
+
+
 def test_there_is_no_cluster_where_there_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(NotInitialised, match="epochlake init"):
         DeltaLog(str(tmp_path / "nothing")).read(0)
