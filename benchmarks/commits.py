@@ -16,7 +16,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, open_cluster
-from epochlake.metastore import syncing
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -28,7 +27,7 @@ from epochlake.metastore.metadata.model import Volume
 from epochlake.metastore.metastore import init_cluster
 
 from benchmarks.far_server import far
-from benchmarks.harness import Result, Target, at_least, interleaved, ratio_at_most, seconds
+from benchmarks.harness import STORAGE, Result, Target, at_least, interleaved, ratio_at_most, seconds
 
 ROUNDS = 200
 EARLY, LATE = 100, 10_000
@@ -206,9 +205,9 @@ class _Parts:
         self._call("create", lambda client: client.create_async(self._path, b"", makepath=True))
         self._position = Position()
         followed, self._directory = f"{directory}/followed", f"{directory}/appended"
-        create_log_table(followed)
+        create_log_table(STORAGE, followed)
         os.mkdir(self._directory)
-        self._followed = DeltaLog(followed, compact_every=COMPACT_EVERY)
+        self._followed = DeltaLog(STORAGE, followed, compact_every=COMPACT_EVERY)
         for _ in range(EARLY):
             self.follow()
             self.append()
@@ -228,7 +227,7 @@ class _Parts:
         pq.write_table(self._row, f"{name}.parquet", compression="zstd")
         with open(f"{name}.json", "w", encoding="utf-8") as file:
             file.write(f'{{"add":{{"path":"{name}","size":{os.path.getsize(f"{name}.parquet")}}}}}')
-        syncing.sync([f"{name}.parquet", f"{name}.json"], [self._directory])
+        STORAGE.syncing.sync([f"{name}.parquet", f"{name}.json"], [self._directory])
 
     def set_znode(self) -> None:
         self._call("set", lambda client: client.set_async(self._path, b"x" * 200))

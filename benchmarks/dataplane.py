@@ -28,7 +28,6 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, cre
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.jobs.replicas.streaming import Copier, plan_streaming
 from epochlake.jobs.spark_session import session
-from epochlake.metastore import syncing
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import tokens_of_label, with_tablet, with_token
@@ -36,7 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.clusters import three_nodes
-from benchmarks.harness import Result, at_most, interleaved, medians, ratio_at_least, ratio_at_most, seconds
+from benchmarks.harness import STORAGE, Result, at_most, interleaved, medians, ratio_at_least, ratio_at_most, seconds
 
 TABLETS = 16
 KEY = flights.PRIMARY_KEY
@@ -181,13 +180,15 @@ def streaming() -> list[Result]:
             pipeline.write(wide, name)
         metadata = bench.cluster.catch_up()
         table = metadata.table(name)
-        source = open_snapshot(address_of(metadata, table, 1))
+        source = open_snapshot(address_of(STORAGE, metadata, table, 1))
         held = list(source.all_files.values())
         volume = metadata.directory.volumes[2]
         taken: dict[str, list[float]] = {"stream": [], "copy": [], "cut": []}
         half = 0.0
         for turn in range(2 * ROUNDS + 1):
-            target = ReplicaAddress(metadata.identity.cluster_id, 2, volume.uri, "streams", f"{table.table_id}-{turn}")
+            target = ReplicaAddress(
+                STORAGE, metadata.identity.cluster_id, 2, volume.uri, "streams", f"{table.table_id}-{turn}"
+            )
             create_replica(target, table, 0)
             folder = bench.directory / f"copy-{turn}"
             folder.mkdir()
@@ -239,7 +240,7 @@ def _sync(directory: Path) -> None:
     """One group: all files, then all directories."""
     paths = list(directory.rglob("*"))
     files, directories = [p for p in paths if p.is_file()], [p for p in paths if p.is_dir()]
-    syncing.sync(map(str, files), map(str, [*directories, directory]))
+    STORAGE.syncing.sync(map(str, files), map(str, [*directories, directory]))
 
 
 def _copy(replica: str, files: Iterable[DataFile], folder: Path) -> None:

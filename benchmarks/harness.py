@@ -16,6 +16,11 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 import msgspec
+from epochlake.metastore.configuration import StorageSettings
+from epochlake.metastore.storage.storage import Storage
+
+STORAGE = Storage(StorageSettings())
+"""Local disks as the defaults have them, where no cluster brings its own storage."""
 
 
 class Target(msgspec.Struct, frozen=True):

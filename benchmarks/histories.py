@@ -29,6 +29,8 @@ from epochlake.metastore.metadata.events import (
 from epochlake.metastore.metadata.model import Column, Keyspace, PlacementKind, Table, TabletKey, Volume
 from epochlake.placement.tablets.transitions import FORWARD, SESSION_STAGES, Kind, Stage
 
+from benchmarks.harness import STORAGE
+
 REPLICAS = 3
 RACKS = 5
 
@@ -89,8 +91,8 @@ class Recorder:
     """Makes events into sealed entries of a log at `uri`, and keeps the metadata that they make."""
 
     def __init__(self, uri: str, *, batch: int = 1_000) -> None:
-        create_log_table(uri)
-        self.log = DeltaLog(uri)
+        create_log_table(STORAGE, uri)
+        self.log = DeltaLog(STORAGE, uri)
         self.metadata = ClusterMetadata.empty()
         self.position = Position()
         self._batch = batch

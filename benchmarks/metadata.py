@@ -20,7 +20,7 @@ from epochlake.metastore.metadata.events import TakeSnapshot
 from epochlake.metastore.metadata.model import TabletKey
 from epochlake.metastore.tables import metadata as tables
 
-from benchmarks.harness import Result, at_most, medians, seconds
+from benchmarks.harness import STORAGE, Result, at_most, medians, seconds
 from benchmarks.histories import Recorder, large_cluster, migration, record_small_events
 
 SMALL_EVENTS = 100_000
@@ -42,11 +42,11 @@ def catching_up() -> list[Result]:
         taken = medians(
             ROUNDS,
             {
-                "replay": lambda: Follower(DeltaLog(uri)).catch_up(),
+                "replay": lambda: Follower(DeltaLog(STORAGE, uri)).catch_up(),
                 "floor": floor,
             },
         )
-        verified = seconds(lambda: verify(DeltaLog(uri)))
+        verified = seconds(lambda: verify(DeltaLog(STORAGE, uri)))
     return [
         Result(
             f"replay of {SMALL_EVENTS:,} small events",
@@ -64,7 +64,7 @@ def large_metadata() -> list[Result]:
     """1,000 nodes and 1,048,576 tablets at RF 3: catching up from a snapshot, events on ten tablets, tables, a diff."""
     with tempfile.TemporaryDirectory() as directory:
         uri = f"{directory}/log"
-        snapshots = Snapshots(f"{directory}/snapshots")
+        snapshots = Snapshots(STORAGE, f"{directory}/snapshots")
         recorder = Recorder(uri)
         for event in large_cluster():
             recorder.record(event)
@@ -77,7 +77,7 @@ def large_metadata() -> list[Result]:
         taken = medians(
             ROUNDS,
             {
-                "catch up": lambda: Follower(DeltaLog(uri), snapshots).catch_up(),
+                "catch up": lambda: Follower(DeltaLog(STORAGE, uri), snapshots).catch_up(),
                 "floor": lambda: hashlib.sha256(path.read_bytes()).digest(),
             },
         )

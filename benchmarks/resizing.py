@@ -33,7 +33,7 @@ from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 from benchmarks.clusters import three_nodes
-from benchmarks.harness import Result, ratio_at_most, seconds
+from benchmarks.harness import STORAGE, Result, ratio_at_most, seconds
 
 GIB = 1 << 30
 SIZES = (GIB // 10, GIB, 10 * GIB)
@@ -60,7 +60,7 @@ class _Bench:
     @property
     def addresses(self) -> list[ReplicaAddress]:
         metadata = self.cluster.catch_up()
-        return [address_of(metadata, self.table, volume) for volume in sorted(metadata.directory.volumes)]
+        return [address_of(STORAGE, metadata, self.table, volume) for volume in sorted(metadata.directory.volumes)]
 
     def fill(self, size: int, count: int) -> int:
         """Files of `size` bytes altogether, each of one of `count` equal ranges, on every replica; how many."""

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.metastore import storage
 from epochlake.metastore.coordination import leases
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Presence:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        self._file = storage.join(cluster.root.leases, f"{uuid.uuid4().hex}.json")
+        self._file = places.join(cluster.root.leases, f"{uuid.uuid4().hex}.json")
         self._keeping = threading.Lock()
         self._ended = threading.Event()
         self._announcement: Announcement | None = None
@@ -162,8 +163,8 @@ class Presence:
 
     def _store(self) -> None:
         if not self._stored:
-            storage.create_directory(self._cluster.root.leases)
-        storage.replace_bytes(self._file, msgspec.json.encode(self._lease))
+            self._cluster.storage.create_directory(self._cluster.root.leases)
+        self._cluster.storage.replace_bytes(self._file, msgspec.json.encode(self._lease))
         self._stored = True
         self._renew_at = time.monotonic() + RENEW_SECONDS
 
@@ -171,7 +172,7 @@ class Presence:
         if not self._stored:
             return
         try:
-            storage.delete_file(self._file)
+            self._cluster.storage.delete_file(self._file)
             self._stored = False
         except StorageUnavailable as error:
             logger.debug("the lease %s is left behind, it expires: %s", self._file, error)
@@ -194,42 +195,42 @@ def live_leases(cluster: Metastore) -> list[Lease]:
     Raises CoordinationUnavailable without ZooKeeper, StorageUnavailable without the root, UnknownFormat for a lease
     that cannot be read.
     """
-    before = stored_leases(cluster.root.leases)
+    before = stored_leases(cluster.storage, cluster.root.leases)
     announced = leases.live_leases(cluster.coordination())
-    found = [*before, *stored_leases(cluster.root.leases), *announced]
+    found = [*before, *stored_leases(cluster.storage, cluster.root.leases), *announced]
     newest = {lease.pipeline_id: lease for lease in found}
     return _oldest_first(newest.values())
 
 
-def stored_leases(directory: str) -> list[Lease]:
+def stored_leases(storage: Storage, directory: str) -> list[Lease]:
     """The leases below a directory that are renewed, the oldest first. Raises StorageUnavailable, UnknownFormat."""
     oldest = time.time() - EXPIRE_SECONDS
     found = []
-    for entry in _listed(directory):
+    for entry in _listed(storage, directory):
         if entry.modified_ms / 1000 < oldest:
             continue
         try:
-            data = storage.read_bytes(storage.join(directory, entry.name))
-        except storage.MissingFile:
+            data = storage.read_bytes(places.join(directory, entry.name))
+        except failures.MissingFile:
             continue  # it has just ended, or moved to ZooKeeper
-        found.append(leases.decode(storage.join(directory, entry.name), data))
+        found.append(leases.decode(places.join(directory, entry.name), data))
     return _oldest_first(found)
 
 
-def forget_expired(directory: str) -> None:
+def forget_expired(storage: Storage, directory: str) -> None:
     """Delete the leases of processes that ended without doing so, a week after. Raises StorageUnavailable."""
     oldest = time.time() - FORGET_SECONDS
-    for entry in _listed(directory):
+    for entry in _listed(storage, directory):
         if entry.modified_ms / 1000 < oldest:
-            storage.delete_file(storage.join(directory, entry.name))
+            storage.delete_file(places.join(directory, entry.name))
 
 
 def _oldest_first(found: Iterable[Lease]) -> list[Lease]:
     return sorted(found, key=lambda lease: (lease.started_at, lease.pipeline_id))
 
 
-def _listed(directory: str) -> list[storage.FileEntry]:
+def _listed(storage: Storage, directory: str) -> list[FileEntry]:
     try:
         return [entry for entry in storage.list_files(directory) if entry.name.endswith(".json")]
-    except storage.MissingFile:
+    except failures.MissingFile:
         return []

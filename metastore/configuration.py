@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-from epochlake.metastore.deadlines import DEADLINE_SECONDS
 from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.storage.deadlines import DEADLINE_SECONDS
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, spelt_alike
 from epochlake.placement.decoding import decodable
 from msgspec import Meta

@@ -20,7 +20,6 @@ import logging
 import os
 import re
 import time
-import uuid
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,8 +27,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from epochlake.metastore import deadlines, storage, syncing
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.deadlines import progress
+from epochlake.metastore.storage.disk import Disk, is_same_file
+from epochlake.metastore.storage.failures import MissingFile, StorageDamaged
+from epochlake.metastore.storage.places import join, local_path, require_local, temporary_beside
+from epochlake.metastore.storage.storage import Storage
+from epochlake.metastore.storage.syncing import Sync
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +60,17 @@ _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\.?parquet\Z")
 _LAST_CHECKPOINT = "_last_checkpoint"
 
-_synced: dict[str, tuple[int, int, int]] = {}
-"""By log directory: the newest commit that this process has synced, with what tells its file from another one."""
+
+class SyncedCommits:
+    """Kept by a storage. `newest`, by log directory: the newest commit that was synced through it, with what tells its
+    file from another one.
+    """
+
+    def __init__(self) -> None:
+        self.newest: dict[str, tuple[int, int, int]] = {}
 
 
-class TornCommit(storage.StorageDamaged):
+class TornCommit(StorageDamaged):
     """A commit file is empty, ends early or is missing between others, as after a power cut. Retrying does not help.
 
     `version`: of the commit; `table`: the URI of its table; `how`: what is wrong.
@@ -77,10 +87,11 @@ class TornCommit(storage.StorageDamaged):
 
 
 def commit_uri(table: str, version: int) -> str:
-    return storage.join(table, LOG, f"{version:020}.json")
+    return join(table, LOG, f"{version:020}.json")
 
 
 def put_commit(
+    storage: Storage,
     table: str,
     version: int,
     operation: str,
@@ -95,57 +106,60 @@ def put_commit(
     TornCommit where there are later versions, as what lay there was committed, and is lost: no hole is filled.
     """
     if version:
-        sync_commits(table, version - 1)
-    return _put(table, version, operation, actions, syncing.sync, files)
+        sync_commits(storage, table, version - 1)
+    put = _put(storage, table, version, operation, actions, storage.syncing.sync, files)
+    if put:
+        _remember(storage, _log_directory(table), version)
+    return put
 
 
-def put_replicated_commit(table: str, version: int, operation: str, actions: Sequence[Action]) -> bool:
+def put_replicated_commit(
+    storage: Storage, table: str, version: int, operation: str, actions: Sequence[Action]
+) -> bool:
     """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
-    return _put(table, version, operation, actions, syncing.sync_replicated, ())
+    put = _put(storage, table, version, operation, actions, storage.syncing.sync_replicated, ())
+    if put and not storage.syncing.relies_on_replicas:
+        _remember(storage, _log_directory(table), version)
+    return put
 
 
 def _put(
+    storage: Storage,
     table: str,
     version: int,
     operation: str,
     actions: Sequence[Action],
-    sync: syncing.Sync,
+    sync: Sync,
     files: Sequence[str],
 ) -> bool:
     uri = commit_uri(table, version)
-    path = storage.local_path(uri)
-    assert path is not None, f"{table} is on no file system"
+    path, disk = require_local(uri), storage.disk
     data = encoded(operation, actions)
     directory = os.path.dirname(path)
-    named = [local for file in files if (local := storage.local_path(file)) is not None]
+    named = [local for file in files if (local := local_path(file)) is not None]
 
     def put() -> bool:
-        temporary = f"{directory}/.{version}{storage.TEMPORARY}{uuid.uuid4().hex}"
+        temporary = temporary_beside(path)
         try:
-            with open(temporary, "xb") as file:
-                file.write(data)
+            disk.write(temporary, data, new=True)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
             # In this order: others who commit this version and the next one meanwhile leave no hole.
-            if _is_hole(directory, version) and not os.path.exists(path):
+            if _is_hole(disk, directory, version) and disk.status(path) is None:
                 raise TornCommit(table, version, "is missing, and later ones are there")
-            deadlines.progress()  # nobody is told of a commit that nobody waits for any more: better none
+            progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:
-                os.link(temporary, path)
+                disk.link(temporary, path)
             except FileExistsError:
                 # A network file system may answer so to its own retry.
-                if not os.path.samefile(temporary, path):
+                if not is_same_file(disk, temporary, path):
                     return False
         finally:
             with suppress(OSError):
-                os.unlink(temporary)
+                disk.delete(temporary)
         sync(directories=[directory])
         return True
 
-    if not storage.within_deadline("commit to", uri, put):
-        return False
-    if sync is syncing.sync or syncing.durability() == syncing.FSYNC:
-        _remember(directory, version)
-    return True
+    return storage.within_deadline("commit to", uri, put)
 
 
 def encoded(operation: str, actions: Sequence[Action]) -> bytes:
@@ -155,19 +169,18 @@ def encoded(operation: str, actions: Sequence[Action]) -> bytes:
     return b"\n".join([json.dumps(information, separators=(",", ":")).encode(), *lines]) + b"\n"
 
 
-def torn_commits(table: str) -> list[TornCommit]:
+def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
     """The commits after the newest checkpoint, at a local URI, that are not whole, by version. Raises
     StorageUnavailable.
     """
-    directory = storage.local_path(storage.join(table, LOG))
-    assert directory is not None, f"{table} is on no file system"
+    directory = _log_directory(table)
 
     def look() -> list[TornCommit]:
-        versions, checkpoint = _listed(directory)
+        versions, checkpoint = _listed(storage.disk, directory)
         torn = []
         for version in range(checkpoint + 1, max(versions, default=-1) + 1):
             try:
-                _look_at(table, directory, version)
+                _look_at(storage.disk, table, directory, version)
             except TornCommit as found:
                 torn.append(found)
         return torn
@@ -175,79 +188,77 @@ def torn_commits(table: str) -> list[TornCommit]:
     return storage.within_deadline("look at the log of", table, look)
 
 
-def damaged_checkpoints(table: str, known: Container[str] = ()) -> list[str]:
+def damaged_checkpoints(storage: Storage, table: str, known: Container[str] = ()) -> list[str]:
     """The names, in the log's directory at a local URI, of the checkpoints that cannot be read, or are `known` to be
     damaged, and of the pointer to a checkpoint that is not there: without them the table can be read, from its commits
     or an older checkpoint. Empty when nothing is damaged, and when commits are missing that only a damaged checkpoint
     stood for.
     """
-    directory = storage.local_path(storage.join(table, LOG))
-    assert directory is not None, f"{table} is on no file system"
+    directory = _log_directory(table)
 
     def look() -> list[str]:
-        names = [name for name in os.listdir(directory) if _CHECKPOINT.match(name)]
-        damaged = [name for name in names if name in known or not _is_parquet(f"{directory}/{name}")]
+        names = [name for name in storage.disk.names(directory) if _CHECKPOINT.match(name)]
+        damaged = [name for name in names if name in known or not _is_parquet(storage.disk, f"{directory}/{name}")]
         whole = max((int(name[:20]) for name in names if name not in damaged), default=-1)
-        commits = {int(match[1]) for name in os.listdir(directory) if (match := _COMMIT.match(name))}
+        commits = {int(match[1]) for name in storage.disk.names(directory) if (match := _COMMIT.match(name))}
         if not commits or not commits.issuperset(range(whole + 1, max(commits) + 1)):
             return []
-        pointed = pointed_at(directory)
+        pointed = pointed_at(storage.disk, directory)
         astray = pointed is not None and not any(int(name[:20]) == pointed for name in names if name not in damaged)
         return sorted([*damaged, *([_LAST_CHECKPOINT] if astray else [])])
 
     return storage.within_deadline("look at the log of", table, look)
 
 
-def put_aside(table: str, names: Sequence[str]) -> None:
+def put_aside(storage: Storage, table: str, names: Sequence[str]) -> None:
     """Give files of the log's directory names that nobody reads. Raises StorageUnavailable."""
-    directory = storage.local_path(storage.join(table, LOG))
-    assert directory is not None, f"{table} is on no file system"
+    directory = _log_directory(table)
 
     def rename() -> None:
         for name in names:
             with suppress(FileNotFoundError):
-                os.rename(f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}")
-        syncing.sync_directory(directory)
+                storage.disk.rename(f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}")
+        storage.syncing.sync(directories=[directory])
 
     storage.within_deadline("put aside checkpoints of", table, rename)
 
 
-def _is_parquet(path: str) -> bool:
+def _is_parquet(disk: Disk, path: str) -> bool:
     try:
-        pq.ParquetFile(path).close()
+        pq.ParquetFile(path, filesystem=disk.arrow).close()
     except (OSError, pa.ArrowException):
         return False
     return True
 
 
-def pointed_at(directory: str) -> int | None:
+def pointed_at(disk: Disk, directory: str) -> int | None:
     """The version of the newest checkpoint, as the pointer says; -1 for one that cannot be read, None without one."""
     try:
-        with open(f"{directory}/{_LAST_CHECKPOINT}", "rb") as file:
-            return int(json.loads(file.read())["version"])
+        return int(json.loads(disk.read(f"{directory}/{_LAST_CHECKPOINT}"))["version"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         return -1
 
 
-def newest_version(table: str) -> int:
+def newest_version(storage: Storage, table: str) -> int:
     """The newest commit at a local URI, torn or not; -1 when there is none."""
-    directory = storage.local_path(storage.join(table, LOG))
-    assert directory is not None, f"{table} is on no file system"
-    return storage.within_deadline("look at the log of", table, lambda: max(_listed(directory)[0], default=-1))
+    directory = _log_directory(table)
+    return storage.within_deadline(
+        "look at the log of", table, lambda: max(_listed(storage.disk, directory)[0], default=-1)
+    )
 
 
-def between(table: str, after: int) -> tuple[int, list[Action]] | None:
+def between(storage: Storage, table: str, after: int) -> tuple[int, list[Action]] | None:
     """The newest version, and what the commits after a version have done, in order. Synced, to be built upon.
 
     None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
     """
-    commits = commits_after(table, after)
+    commits = commits_after(storage, table, after)
     return None if commits is None else (after + len(commits), [action for commit in commits for action in commit])
 
 
-def commits_after(table: str, after: int) -> list[list[Action]] | None:
+def commits_after(storage: Storage, table: str, after: int) -> list[list[Action]] | None:
     """What each commit after a version has done, in order. Synced, to be built upon.
 
     None when one of them cannot be read any more, or is missing between others: read the table from its beginning,
@@ -256,127 +267,124 @@ def commits_after(table: str, after: int) -> list[list[Action]] | None:
     commits: list[list[Action]] = []
     while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
         try:
-            commits.append(read_commit(table, version))
-        except storage.MissingFile:
+            commits.append(read_commit(storage, table, version))
+        except MissingFile:
             return None
-    if _are_there_later(table, after + len(commits) + 1):
+    if _are_there_later(storage, table, after + len(commits) + 1):
         return None
-    sync_replicated_commits(table, after + len(commits))
+    sync_replicated_commits(storage, table, after + len(commits))
     return commits
 
 
-def read_commit(table: str, version: int) -> list[Action]:
+def read_commit(storage: Storage, table: str, version: int) -> list[Action]:
     """What a commit has done. Raises MissingFile, StorageUnavailable, TornCommit."""
     data = storage.read_bytes(commit_uri(table, version))
     _require_whole(table, version, data)
     return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
-def _are_there_later(table: str, missing: int) -> bool:
+def _are_there_later(storage: Storage, table: str, missing: int) -> bool:
     """Whether a version that has no commit is a hole: there are commits, or a checkpoint, of later ones."""
-    directory = storage.local_path(storage.join(table, LOG))
+    directory = local_path(join(table, LOG))
     if directory is None:
         return False
-    return storage.within_deadline("look at the log of", table, lambda: _is_hole(directory, missing))
+    return storage.within_deadline("look at the log of", table, lambda: _is_hole(storage.disk, directory, missing))
 
 
-def _is_hole(directory: str, missing: int) -> bool:
+def _is_hole(disk: Disk, directory: str, missing: int) -> bool:
     """Looks a few commits ahead, and where the newest checkpoint says that it is: one is written every few commits."""
-    if any(os.path.exists(_commit_path(directory, missing + step)) for step in range(1, LOOK_AHEAD + 1)):
+    paths = (_commit_path(directory, missing + step) for step in range(1, LOOK_AHEAD + 1))
+    if any(disk.status(path) is not None for path in paths):
         return True
     # A hint: it may be missing, and who opens the table from its beginning judges it.
-    return (pointed_at(directory) or -1) >= missing
+    return (pointed_at(disk, directory) or -1) >= missing
 
 
-def identity(table: str, version: int) -> tuple[int, ...] | None:
+def identity(storage: Storage, table: str, version: int) -> tuple[int, ...] | None:
     """What tells the file of a commit from any other that comes to lie in its place; None when it is not there.
 
     Only on file systems. Raises StorageUnavailable.
     """
-    path = storage.local_path(commit_uri(table, version))
-    assert path is not None, f"{table} is on no file system"
-
-    def look() -> tuple[int, ...] | None:
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-    return storage.within_deadline("look at the log of", table, look)
+    path = require_local(commit_uri(table, version))
+    status = storage.within_deadline("look at the log of", table, lambda: storage.disk.status(path))
+    return None if status is None else status[2:]
 
 
-def sync_commits(table: str, up_to: int) -> None:
+def sync_commits(storage: Storage, table: str, up_to: int) -> None:
     """Return when the disk has the commits that this process has not synced yet, up to a version that it has read.
 
     Of a table that is met for the first time that is the newest one: whoever put that has synced those before. All of
     them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole.
     """
-    directory = storage.local_path(storage.join(table, LOG))
+    directory = local_path(join(table, LOG))
     if directory is None:
         return
-    storage.within_deadline("sync the commits of", table, partial(_sync_commits, table, directory, up_to))
+    storage.within_deadline("sync the commits of", table, partial(_sync_commits, storage, table, directory, up_to))
 
 
-def _sync_commits(table: str, directory: str, up_to: int) -> None:
-    known = _synced.get(directory)
-    if known is not None and known[0] <= up_to and _identity(_commit_path(directory, known[0])) == known[1:]:
+def _sync_commits(storage: Storage, table: str, directory: str, up_to: int) -> None:
+    disk, known = storage.disk, storage.kept(SyncedCommits).newest.get(directory)
+    if known is not None and known[0] <= up_to and _identity(disk, _commit_path(directory, known[0])) == known[1:]:
         if known[0] == up_to:
             return
         first = known[0] + 1
         for version in range(first, up_to + 1):
-            _look_at(table, directory, version)
+            _look_at(disk, table, directory, version)
     else:
-        oldest = _require_all_whole(table, directory)
+        oldest = _require_all_whole(disk, table, directory)
         # Those who rely on the replicas have not synced what was before.
-        first = up_to if syncing.durability() == syncing.FSYNC else min(oldest, up_to)
-    present = [path for path in (_commit_path(directory, v) for v in range(first, up_to + 1)) if os.path.exists(path)]
-    syncing.sync(present, [directory])
-    _remember(directory, up_to)
+        first = min(oldest, up_to) if storage.syncing.relies_on_replicas else up_to
+    paths = (_commit_path(directory, version) for version in range(first, up_to + 1))
+    storage.syncing.sync([path for path in paths if disk.status(path) is not None], [directory])
+    _remember(storage, directory, up_to)
 
 
-def sync_replicated_commits(table: str, up_to: int) -> None:
+def sync_replicated_commits(storage: Storage, table: str, up_to: int) -> None:
     """`sync_commits` for what other replicas have as well: commits are only looked at where `durability` relies on
     them.
     """
-    if syncing.durability() == syncing.FSYNC:
-        sync_commits(table, up_to)
+    if storage.syncing.relies_on_replicas:
+        require_whole(storage, table)
     else:
-        require_whole(table)
+        sync_commits(storage, table, up_to)
 
 
-def require_whole(table: str) -> int:
+def require_whole(storage: Storage, table: str) -> int:
     """That every commit after the newest checkpoint is there and whole; the first of them.
 
     Raises TornCommit, StorageUnavailable.
 
     delta-rs takes an empty commit file for one without content, and would count over it.
     """
-    directory = storage.local_path(storage.join(table, LOG))
+    directory = local_path(join(table, LOG))
     if directory is None:
         return 0
-    return storage.within_deadline("look at the log of", table, partial(_require_all_whole, table, directory))
+    return storage.within_deadline(
+        "look at the log of", table, partial(_require_all_whole, storage.disk, table, directory)
+    )
 
 
-def _listed(directory: str) -> tuple[list[int], int]:
+def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
     """The versions that there are commit files of, ascending, and that of the newest checkpoint or -1."""
-    names = os.listdir(directory)
+    names = disk.names(directory)
     versions = sorted(int(match[1]) for name in names if (match := _COMMIT.match(name)))
     return versions, max((int(match[1]) for name in names if (match := _CHECKPOINT.match(name))), default=-1)
 
 
-def _require_all_whole(table: str, directory: str) -> int:
-    versions, checkpoint = _listed(directory)
+def _require_all_whole(disk: Disk, table: str, directory: str) -> int:
+    versions, checkpoint = _listed(disk, directory)
     newer = [version for version in versions if version > checkpoint]
     for version in newer:
-        _look_at(table, directory, version)
+        _look_at(disk, table, directory, version)
     for expected, version in enumerate(newer, start=checkpoint + 1):
         if version != expected:
             raise TornCommit(table, expected, "is missing, and later ones are there")
     return checkpoint + 1
 
 
-def checkpoint_if_due(open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int) -> None:
+def checkpoint_if_due(
+    storage: Storage, open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int
+) -> None:
     """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
     not fail. The handle is one of its own, and moved on.
     """
@@ -387,7 +395,7 @@ def checkpoint_if_due(open_table: Callable[[], DeltaTable], uri: str, version: i
         table = open_table()
         table.update_incremental()
         table.create_checkpoint()
-        sync_checkpoints(uri)
+        sync_checkpoints(storage, uri)
 
     try:
         storage.within_deadline("write a checkpoint of", uri, write)
@@ -395,17 +403,17 @@ def checkpoint_if_due(open_table: Callable[[], DeltaTable], uri: str, version: i
         logger.info("no checkpoint of %s was written: %s", uri, error)
 
 
-def sync_checkpoints(table: str) -> None:
+def sync_checkpoints(storage: Storage, table: str) -> None:
     """Sync the newest checkpoint: before the commits that it stands for are deleted. Raises StorageUnavailable."""
-    directory = storage.local_path(storage.join(table, LOG))
+    directory = local_path(join(table, LOG))
     if directory is None:
         return
 
     def sync() -> None:
-        names = sorted(name for name in os.listdir(directory) if _CHECKPOINT.match(name))
+        names = sorted(name for name in storage.disk.names(directory) if _CHECKPOINT.match(name))
         newest = [name for name in names if name[:20] == names[-1][:20]]
-        pointer = [_LAST_CHECKPOINT] if os.path.exists(f"{directory}/{_LAST_CHECKPOINT}") else []
-        syncing.sync([f"{directory}/{name}" for name in (*newest, *pointer)], [directory])
+        pointer = [_LAST_CHECKPOINT] if storage.disk.status(f"{directory}/{_LAST_CHECKPOINT}") is not None else []
+        storage.syncing.sync([f"{directory}/{name}" for name in (*newest, *pointer)], [directory])
 
     storage.within_deadline("sync the checkpoint of", table, sync)
 
@@ -424,14 +432,12 @@ def _digest(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\n".join(lines)).hexdigest()[:32]
 
 
-def _look_at(table: str, directory: str, version: int) -> None:
-    path = _commit_path(directory, version)
+def _look_at(disk: Disk, table: str, directory: str, version: int) -> None:
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = disk.read(_commit_path(directory, version))
     except FileNotFoundError:
         # Deleted by clean-up, which needs a checkpoint that stands for it.
-        checkpoints = (_CHECKPOINT.match(name) for name in os.listdir(directory))
+        checkpoints = (_CHECKPOINT.match(name) for name in disk.names(directory))
         if any(match and int(match[1]) >= version for match in checkpoints):
             return
         raise TornCommit(table, version, "is missing") from None
@@ -471,15 +477,19 @@ def _commit_path(directory: str, version: int) -> str:
     return f"{directory}/{version:020}.json"
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _log_directory(table: str) -> str:
+    return require_local(join(table, LOG))
+
+
+def _identity(disk: Disk, path: str) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)
+        status = disk.status(path)
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns
+    return None if status is None else (status.number, status.modified_ns)
 
 
-def _remember(directory: str, version: int) -> None:
-    identity = _identity(_commit_path(directory, version))
+def _remember(storage: Storage, directory: str, version: int) -> None:
+    identity = _identity(storage.disk, _commit_path(directory, version))
     if identity is not None:
-        _synced[directory] = (version, *identity)
+        storage.kept(SyncedCommits).newest[directory] = (version, *identity)

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore import storage
 from epochlake.metastore.committing.arguments import require_fitting, require_request_id, require_seconds
 from epochlake.metastore.committing.changes import Call, Change, Preview, commit_change
 from epochlake.metastore.committing.committer import Committed, Committer, Planner
@@ -41,6 +40,8 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
 from epochlake.metastore.root import Root, require_new
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
 
@@ -74,12 +75,12 @@ def init_cluster(
     """
     require_request_id(request_id)
     configuration = configurations.given(conf)
-    storage.use_settings(configuration.storage)
+    storage = Storage(configuration.storage)
     root = Root(configuration.root)
-    require_new(root)
+    require_new(storage, root)
     storage.create_directory(root.uri, parents=True)
-    create_log_table(root.log)
-    follower = Follower(DeltaLog(root.log))
+    create_log_table(storage, root.log)
+    follower = Follower(DeltaLog(storage, root.log))
     there = follower.catch_up()
     event = Initialise(
         # Who does not say a name, and tries again, means the cluster that is there.
@@ -107,14 +108,23 @@ class Metastore:
     """
 
     def __init__(
-        self, configuration: Configuration, *, log: EpochLog | None = None, queue: CommitQueue | None = None
+        self,
+        configuration: Configuration,
+        *,
+        storage: Storage | None = None,
+        log: EpochLog | None = None,
+        queue: CommitQueue | None = None,
     ) -> None:
-        """`log` and `queue`: in place of the Delta table below the root, and of ZooKeeper's line in front of it."""
-        storage.use_settings(configuration.storage)
+        """`storage`: in place of a new one with the settings of the configuration. `log` and `queue`: in place of the
+        Delta table below the root, and of ZooKeeper's line in front of it.
+        """
+        self.storage = Storage(configuration.storage) if storage is None else storage
         self.configuration = configuration
         self.root = Root(configuration.root)
-        self.snapshots = Snapshots(self.root.snapshots)
-        self.follower = self._follow(log or DeltaLog(self.root.log, compact_every=configuration.log.compact_every))
+        self.snapshots = Snapshots(self.storage, self.root.snapshots)
+        self.follower = self._follow(
+            log or DeltaLog(self.storage, self.root.log, compact_every=configuration.log.compact_every)
+        )
         self._closed = False
         self._connecting = threading.RLock()
         self._watching = threading.Lock()
@@ -130,7 +140,7 @@ class Metastore:
         try:
             metadata = self.follower.catch_up()
         except NotInitialised:
-            require_new(self.root)
+            require_new(self.storage, self.root)
             raise
         if metadata.epoch == 0:
             raise NotInitialised(
@@ -233,7 +243,7 @@ class Metastore:
 
     def log(self) -> DeltaLog:
         """A handle of its own on the log, for reading history."""
-        return DeltaLog(self.root.log)
+        return DeltaLog(self.storage, self.root.log)
 
     def wait_for_news(self, after: int, timeout: float) -> bool:
         """Wait until an epoch greater than `after` is known here; False after `timeout` seconds.
@@ -271,7 +281,7 @@ class Metastore:
 
     def _call(self, request_id: str | None, reason: str, *, preview: bool) -> Call:
         """A call for a change on this metastore; the request id is made up where none was given."""
-        return Call(request_id or next_state_id(""), reason, preview, self.configuration, self.root.uri)
+        return Call(request_id or next_state_id(""), self.storage, reason, preview, self.configuration, self.root.uri)
 
     def _follow(self, log: EpochLog) -> Follower:
         return Follower(log, self.snapshots)
@@ -316,7 +326,7 @@ class Metastore:
         settings = self.configuration.zookeeper
         if settings.connect != EMBEDDED:
             return settings.connect
-        local = storage.local_path(self.root.uri)
+        local = places.local_path(self.root.uri)
         if local is None:
             raise ConfigurationError(
                 f"the embedded ZooKeeper needs a local root, {self.root.uri} is not", hint="Set [zookeeper] connect"
@@ -340,7 +350,7 @@ class Metastore:
         """
         mine = self.root.uri
         known = known or register_root(coordination, mine)
-        if storage.is_same_place(known, mine):
+        if self.storage.is_same_place(known, mine):
             return
         name = self.metadata.identity.name
         if self.configuration.zookeeper.connect == EMBEDDED:
@@ -357,7 +367,7 @@ class Metastore:
     def _is_root_of_this_cluster(self, uri: str) -> bool:
         """Whether the log below another URI is one of this cluster."""
         try:
-            first = DeltaLog(Root(uri).log).read(0, 1)
+            first = DeltaLog(self.storage, Root(uri).log).read(0, 1)
             event = first[0].decode() if first else None
         except (NotInitialised, LogUnreadable):
             return False

@@ -16,8 +16,9 @@ from urllib.parse import quote
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
-from epochlake.metastore import storage
 from epochlake.metastore.delta_commits import Action, checkpoint_if_due, put_commit
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 
 
 class OldFile(NamedTuple):
@@ -45,6 +46,7 @@ class Mark(NamedTuple):
 
 
 def append_files(
+    storage: Storage,
     table: DeltaTable,
     version: int,
     adds: Sequence[NewFile],
@@ -57,10 +59,11 @@ def append_files(
     The files and the commit are on the disk when this returns. Raises StorageUnavailable, and what
     delta-rs raises.
     """
-    return _commit(table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
+    return _commit(storage, table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
 
 
 def replace_files(
+    storage: Storage,
     table: DeltaTable,
     removes: Sequence[OldFile],
     adds: Sequence[NewFile],
@@ -78,10 +81,11 @@ def replace_files(
         RemoveAction(path=file.path, data_change=False, deletion_timestamp=now, size=file.size, partition_values=values)
         for file in removes
     ]
-    return _commit(table, table.version() + 1, _adds(adds, values, data_change=False), actions, mark, values)
+    return _commit(storage, table, table.version() + 1, _adds(adds, values, data_change=False), actions, mark, values)
 
 
 def _commit(
+    storage: Storage,
     table: DeltaTable,
     version: int,
     adds: Sequence[AddAction],
@@ -90,14 +94,14 @@ def _commit(
     partition: Mapping[str, str | None],
 ) -> bool:
     uri = table.table_uri
-    if storage.local_path(uri) is not None:
+    if places.local_path(uri) is not None:
         lines = [*map(_add_line, adds), *map(_remove_line, removes)]
         lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
-        files = [storage.join(uri, action.path) for action in adds]
-        if not put_commit(uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
+        files = [places.join(uri, action.path) for action in adds]
+        if not put_commit(storage, uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
             return False
         interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
-        checkpoint_if_due(lambda: table, uri, version, interval)
+        checkpoint_if_due(storage, lambda: table, uri, version, interval)
         return True
     if version != table.version() + 1:
         table.update_incremental()

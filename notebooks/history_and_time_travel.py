@@ -218,7 +218,7 @@ paused = frames.now()
 # %%
 def plan_of(at: epochlake.MetadataFrames) -> DataFrame:
     normal = F.col("state") == "normal"
-    sizes = tablet_sizes(spark, at.metadata)
+    sizes = tablet_sizes(spark, cluster.storage, at.metadata)
     return balance(at.nodes.where(normal), at.volumes.where(normal), at.tablets, sizes)
 
 
@@ -264,7 +264,7 @@ assert repaired.complete
 # This is known from the names and statistics of the files; no row is read.
 
 # %%
-replicas = verify_replicas(cluster.catch_up(), cluster.ledger)
+replicas = verify_replicas(cluster.storage, cluster.catch_up(), cluster.ledger)
 for stored in replicas.replicas:
     print(f"{stored.place:6} {stored.tablets} tablets, {stored.files} files, {stored.rows} rows")
 assert replicas.holds, replicas.violations

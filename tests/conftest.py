@@ -58,9 +58,10 @@ def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Those put their recorder in the same place. Other processes sync as always.
     """
-    from epochlake.metastore import syncing
 
-    monkeypatch.setattr(syncing, "fsync", lambda descriptor: None)
+    from epochlake.metastore.storage import local_disk
+
+    monkeypatch.setattr(local_disk, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

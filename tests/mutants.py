@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "every storage error is a failed append",
         "metastore/log/delta.py",
-        "            if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):\n",
+        "            if places.local_path(self.uri) is None or self._version_exists(read_at + 1):\n",
         "            if False:\n",
         ("tests/unit/metastore/test_delta_log.py",),
     ),
@@ -163,7 +163,8 @@ MUTANTS = (
     Mutant(
         "a file is cut without a look at its digest",
         "jobs/replicas/cutting.py",
-        "    if require_sealed(file, source_uri) is not None:\n        require_intact(file, source_uri)\n",
+        "    if require_sealed(storage, file, source_uri) is not None:\n"
+        "        require_intact(storage, file, source_uri)\n",
         "",
         ("tests/unit/jobs/test_cutting.py", "tests/unit/jobs/test_late_workers.py", "tests/unit/jobs/test_repair.py"),
     ),

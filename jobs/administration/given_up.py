@@ -23,6 +23,7 @@ from epochlake.metastore.metadata.model import (
     Volume,
     VolumeId,
 )
+from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
     from epochlake.metastore.metastore import Metastore
@@ -81,9 +82,10 @@ def names(metadata: ClusterMetadata, node: Node) -> bool:
     )
 
 
-def address_at(metadata: ClusterMetadata, table: Table, volume: Volume) -> ReplicaAddress:
+def address_at(storage: Storage, metadata: ClusterMetadata, table: Table, volume: Volume) -> ReplicaAddress:
     """Where a replica table is, or was, on a volume that may have been given up."""
     return ReplicaAddress(
+        storage,
         cluster_id=metadata.identity.cluster_id,
         volume_id=volume.volume_id,
         volume_uri=volume.uri,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.jobs.administration.reusing import asides, clear_left_volume, left_volume
 from epochlake.jobs.replicas.volumes import MARKER_FILE, VolumeMarker, marker_uri, prepare_volume, read_marker
-from epochlake.metastore import storage
 from epochlake.metastore.committing.changes import Preparation
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.model import NodeState, Volume
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ class Markers(Preparation[RegisterNode]):
         """The host id in each marker that was not there before, by the URI of its volume."""
 
     def prepare(self, event: RegisterNode, metadata: ClusterMetadata) -> None:
+        storage = self._metastore.storage
         # All are looked at before one of them is written: a refused node leaves no place marked.
         for volume in event.volumes:
-            require_claimable(volume, event, metadata, reuse=self._reuse)
+            require_claimable(storage, volume, event, metadata, reuse=self._reuse)
         for volume in event.volumes:
-            if self._reuse and not _is_of(volume, event, metadata):
+            if self._reuse and not _is_of(storage, volume, event, metadata):
                 clear_left_volume(self._metastore, metadata, volume.uri)
-            if _claim(volume, event, metadata):
+            if _claim(storage, volume, event, metadata):
                 self._written[volume.uri] = event.host_id
 
     def __exit__(
@@ -70,12 +71,13 @@ class Markers(Preparation[RegisterNode]):
         the same markers, can land any more. Best effort: a marker that stays is taken over by the next try of this
         name.
         """
+        storage = self._metastore.storage
         try:
             directory = self._metastore.catch_up().directory
             node = directory.by_name.get(self._name)
             registered = {one.host_id for one in directory.nodes.values()}
             for uri, host_id in self._written.items():
-                there = _marker_at(uri)
+                there = _marker_at(storage, uri)
                 if node is not None and host_id not in registered and there is not None and there.host_id == host_id:
                     storage.delete_file(marker_uri(uri))
         except EpochlakeError as error:
@@ -88,23 +90,24 @@ class Markers(Preparation[RegisterNode]):
         commit. Whoever ends last sees the registration and puts it right. Best effort: a wrong number is found out by
         whoever opens the volume, never believed.
         """
+        storage = self._metastore.storage
         try:
             node = self._metastore.catch_up().directory.by_name.get(self._name)
             for volume in node.volumes if node is not None else ():
-                there = _marker_at(volume.uri)
+                there = _marker_at(storage, volume.uri)
                 if node is not None and there is not None and there.host_id == node.host_id:
                     right = msgspec.structs.replace(there, volume_id=volume.volume_id, volume=volume.name)
                     if there != right:
-                        _replace_marker(volume.uri, right)
+                        _replace_marker(storage, volume.uri, right)
         except EpochlakeError:
             return
 
 
-def host_id_of_earlier_try(metadata: ClusterMetadata, name: str, places: Sequence[str]) -> str | None:
+def host_id_of_earlier_try(storage: Storage, metadata: ClusterMetadata, name: str, places: Sequence[str]) -> str | None:
     """The host id in a marker that was written for this node by a try whose registration did not land."""
     registered = {node.host_id for node in metadata.directory.nodes.values()}
     for uri in places:
-        there = _marker_at(uri)
+        there = _marker_at(storage, uri)
         if (
             there is not None
             and (there.cluster_id, there.node) == (metadata.identity.cluster_id, name)
@@ -114,22 +117,24 @@ def host_id_of_earlier_try(metadata: ClusterMetadata, name: str, places: Sequenc
     return None
 
 
-def _marker_at(uri: str) -> VolumeMarker | None:
+def _marker_at(storage: Storage, uri: str) -> VolumeMarker | None:
     try:
-        return read_marker(uri)
+        return read_marker(storage, uri)
     except StorageUnavailable:
         return None
 
 
-def _is_of(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
+def _is_of(storage: Storage, volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
     """Whether the volume has the marker of an earlier try of this registration."""
-    there = _marker_at(volume.uri)
+    there = _marker_at(storage, volume.uri)
     return there is not None and (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id)
 
 
-def require_claimable(volume: Volume, event: RegisterNode, metadata: ClusterMetadata, *, reuse: bool) -> None:
+def require_claimable(
+    storage: Storage, volume: Volume, event: RegisterNode, metadata: ClusterMetadata, *, reuse: bool
+) -> None:
     """Raise WrongCluster where a place has the marker of another volume; what does not answer is found out later."""
-    there = _marker_at(volume.uri)
+    there = _marker_at(storage, volume.uri)
     if there is None or (there.cluster_id, there.host_id) == (metadata.identity.cluster_id, event.host_id):
         return
     if reuse:
@@ -154,7 +159,7 @@ def require_claimable(volume: Volume, event: RegisterNode, metadata: ClusterMeta
     )
 
 
-def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
+def _claim(storage: Storage, volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bool:
     """Make `volume` carry the marker of this registration; whether there was none before.
 
     Raises WrongCluster when it is somebody else's.
@@ -168,22 +173,22 @@ def _claim(volume: Volume, event: RegisterNode, metadata: ClusterMetadata) -> bo
         volume=volume.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    if asides(volume.uri):
+    if asides(storage, volume.uri):
         raise WrongCluster(
             f"{volume.uri} cannot become a volume of node {event.name!r} as it is: somebody began to clear it "
             "and has not finished",
             hint="Add it with --reuse",
         )
     try:
-        there = prepare_volume(volume.uri, marker)
+        there = prepare_volume(storage, volume.uri, marker)
     except WrongCluster:
-        there = read_marker(volume.uri)
+        there = read_marker(storage, volume.uri)
         if (there.cluster_id, there.host_id) != (marker.cluster_id, marker.host_id):
             raise
     if (there.volume_id, there.volume) != (marker.volume_id, marker.volume):
-        _replace_marker(volume.uri, marker)
+        _replace_marker(storage, volume.uri, marker)
     return there is marker
 
 
-def _replace_marker(uri: str, marker: VolumeMarker) -> None:
+def _replace_marker(storage: Storage, uri: str, marker: VolumeMarker) -> None:
     storage.replace_bytes(marker_uri(uri), msgspec.json.format(msgspec.json.encode(marker), indent=2))

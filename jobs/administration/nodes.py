@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
 from epochlake.jobs.administration.markers import Markers, host_id_of_earlier_try, require_claimable
 from epochlake.jobs.administration.places import require_known_scheme, require_places_apart
 from epochlake.jobs.administration.tokens import allocated
-from epochlake.metastore import storage
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import at_home
@@ -26,6 +23,8 @@ from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import RequestKind, Volume
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from msgspec.structs import replace
 
@@ -119,19 +118,22 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
     force: bool = False
     reuse: bool = False
 
-    @cached_property
-    def specs(self) -> list[VolumeSpec]:
+    def specs(self, storage: Storage) -> list[VolumeSpec]:
         """Its volumes as `measured`, once for all tries."""
-        return measured(self.volumes)
+        known: list[VolumeSpec] | None = self.__dict__.get("_specs")
+        if known is None:
+            known = self.__dict__["_specs"] = measured(storage, self.volumes)
+        return known
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> RegisterNode:
-        places = [spec.uri for spec in self.specs]
+        specs = self.specs(call.storage)
+        uris = [spec.uri for spec in specs]
         # An earlier try may have registered the node itself: then these places are its own.
         besides = (self.replaces,) if call.preview else (self.name, self.replaces)
-        require_places_apart(call.root, metadata, places, besides=besides)
+        require_places_apart(call.storage, call.root, metadata, uris, besides=besides)
         host_id = UNNAMED_HOST
         if not call.preview:
-            host_id = host_id_of_earlier_try(metadata, self.name, places) or str(uuid.uuid4())
+            host_id = host_id_of_earlier_try(call.storage, metadata, self.name, uris) or str(uuid.uuid4())
         if self.tokens and self.count is not None:
             raise InvalidRequest(
                 f"node {self.name!r} cannot get given tokens and a number of them", hint="Give one of the two"
@@ -151,7 +153,7 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
             datacenter=self.datacenter,
             rack=self.rack,
             volumes=tuple(
-                Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(self.specs)
+                Volume(first + index, spec.name, spec.uri, spec.capacity or 0) for index, spec in enumerate(specs)
             ),
             replaces=None if lost is None else lost.node_id,
             tokens=tuple(sorted(tokens)),
@@ -161,9 +163,9 @@ class NodeAddition(Change[RegisterNode], frozen=True, dict=True):
         )
         if call.preview:
             # What preparing would refuse; the places of an earlier try of this node are its own.
-            earlier = host_id_of_earlier_try(metadata, self.name, places) or UNNAMED_HOST
+            earlier = host_id_of_earlier_try(call.storage, metadata, self.name, uris) or UNNAMED_HOST
             for volume in event.volumes:
-                require_claimable(volume, replace(event, host_id=earlier), metadata, reuse=self.reuse)
+                require_claimable(call.storage, volume, replace(event, host_id=earlier), metadata, reuse=self.reuse)
         return event
 
     def preparation(self, metastore: Metastore) -> Preparation[RegisterNode]:
@@ -199,7 +201,7 @@ class NodeReplacement(Change[RegisterNode], frozen=True):
         return Markers(metastore, self.name)
 
 
-def measured(volumes: Volumes) -> list[VolumeSpec]:
+def measured(storage: Storage, volumes: Volumes) -> list[VolumeSpec]:
     """The volumes with absolute places and with capacities; nothing is created.
 
     Raises InvalidRequest for a place that is given twice, or whose capacity can only be told by who asks.
@@ -208,23 +210,23 @@ def measured(volumes: Volumes) -> list[VolumeSpec]:
     for name, uri, capacity in (VolumeSpec(*volume) for volume in volumes):
         require_known_scheme(uri)
         uri = uri if "://" in uri else at_home(uri)
-        local = storage.local_path(uri)
+        local = places.local_path(uri)
         place = uri.rstrip("/") if local is None else os.path.abspath(local)
         if any(place == other.uri for other in specs):
             raise InvalidRequest(f"two volumes cannot be at one place: {place} is given twice")
         if capacity is None:
-            capacity = _file_system_size(place)
+            capacity = _file_system_size(storage, place)
         specs.append(VolumeSpec(name, place, capacity))
     return specs
 
 
-def _file_system_size(place: str) -> int:
-    local = storage.local_path(place)
+def _file_system_size(storage: Storage, place: str) -> int:
+    local = places.local_path(place)
     if local is None:
         raise InvalidRequest(f"the capacity of {place} cannot be measured", hint="Give it, in bytes")
-    path = Path(local)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    space = storage.space(str(path))
+    path = local
+    while not storage.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    space = storage.space(path)
     assert space is not None
     return space.total

@@ -15,10 +15,12 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from epochlake.jobs.replicas.volumes import MARKER_FILE
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.dead_ends import is_directory
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 
 REMOTE = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")
@@ -55,7 +57,7 @@ def require_known_scheme(uri: str) -> None:
 
 
 def require_places_apart(
-    root: str, metadata: ClusterMetadata, uris: Sequence[str], *, besides: Collection[str | None] = ()
+    storage: Storage, root: str, metadata: ClusterMetadata, uris: Sequence[str], *, besides: Collection[str | None] = ()
 ) -> None:
     """Raise InvalidRequest where a new volume is inside or around the root, another new volume, or one that is in use,
     and where it cannot be a directory.
@@ -64,15 +66,15 @@ def require_places_apart(
     of the one that it replaces, as a new disk may be mounted where the lost one was.
     """
     for uri in uris:
-        storage.require_fit_for_tables(uri)
-        _require_room_for_a_directory(uri)
-        above = _volume_above(uri)
+        places.require_fit_for_tables(uri)
+        _require_room_for_a_directory(storage, uri)
+        above = _volume_above(storage, uri)
         if above:
             raise InvalidRequest(f"a volume cannot be at {uri}: {above} is a volume ({MARKER_FILE} is there)")
     taken = [(f"the root of the cluster ({root})", root), *_volumes_in_use(metadata, besides)]
     for uri in uris:
         for name, other in taken:
-            how = _relation(uri, other)
+            how = _relation(storage, uri, other)
             if how:
                 raise InvalidRequest(
                     f"a volume cannot be at {uri}: it is {how} {name}", hint="Give it a place of its own"
@@ -80,7 +82,7 @@ def require_places_apart(
         taken.append((f"another volume of this node ({uri})", uri))
 
 
-def sharing_one_file_system(metadata: ClusterMetadata, name: str) -> str:
+def sharing_one_file_system(storage: Storage, metadata: ClusterMetadata, name: str) -> str:
     """What is to be said when volumes of node `name` are on the file system of other nodes; empty when none are.
 
     Replicas on different racks are lost together then. A tour on one machine is such a cluster, so it is no error.
@@ -88,14 +90,14 @@ def sharing_one_file_system(metadata: ClusterMetadata, name: str) -> str:
     node = metadata.directory.by_name.get(name)
     if node is None:
         return ""
-    own = {inode[0] for volume in node.volumes for inode in _parents(volume.uri)[:1]}
+    own = {inode[0] for volume in node.volumes for inode in _parents(storage, volume.uri)[:1]}
     others = sorted(
         other.name
         for other in metadata.directory.nodes.values()
         if other.node_id != node.node_id
         and other.state is not NodeState.LEFT
         and not other.lost
-        and any(inode[0] in own for volume in other.volumes for inode in _parents(volume.uri)[:1])
+        and any(inode[0] in own for volume in other.volumes for inode in _parents(storage, volume.uri)[:1])
     )
     if not others:
         return ""
@@ -106,43 +108,45 @@ def sharing_one_file_system(metadata: ClusterMetadata, name: str) -> str:
     )
 
 
-def _require_room_for_a_directory(uri: str) -> None:
+def _require_room_for_a_directory(storage: Storage, uri: str) -> None:
     """Raise InvalidRequest where something that is no directory has a local place, or a directory above it."""
-    local = storage.local_path(uri)
+    local = places.local_path(uri)
     if local is None:
         return
 
-    def look() -> str:
+    def look() -> tuple[str, str]:
         path = local
         if len(os.fsencode(os.path.basename(path))) > LONGEST_NAME:
             raise InvalidRequest(f"a volume cannot be at {uri[:80]}…: its name is too long for file systems")
-        while not os.path.lexists(path) and path != os.path.dirname(path):
+        while storage.disk.status(path, follow=False) is None and path != os.path.dirname(path):
             path = os.path.dirname(path)
-        return "" if os.path.isdir(path) else path
+        there = storage.disk.status(path)
+        if there is not None and there.is_directory:
+            return "", ""
+        return path, "no directory" if there is not None else "a link that leads nowhere"
 
-    found = _asked(uri, look, "")
+    found, what = _asked(storage, uri, look, ("", ""))
     if found:
-        what = "a link that leads nowhere" if os.path.islink(found) and not os.path.exists(found) else "no directory"
         raise InvalidRequest(
             f"a volume cannot be at {uri}: {found} is {what}", hint="Give a directory, or a place for a new one"
         )
 
 
-def _volume_above(uri: str) -> str:
+def _volume_above(storage: Storage, uri: str) -> str:
     """The nearest directory above a local place that is a volume, whosever it is; empty where none is."""
-    local = storage.local_path(uri)
+    local = places.local_path(uri)
     if local is None:
         return ""
 
     def look() -> str:
-        path = os.path.dirname(os.path.realpath(local))
-        while not os.path.lexists(os.path.join(path, MARKER_FILE)):
+        path = os.path.dirname(storage.disk.real_path(local))
+        while storage.disk.status(os.path.join(path, MARKER_FILE), follow=False) is None:
             if path == os.path.dirname(path):
                 return ""
             path = os.path.dirname(path)
         return path
 
-    return _asked(uri, look, "")
+    return _asked(storage, uri, look, "")
 
 
 def _volumes_in_use(metadata: ClusterMetadata, besides: Collection[str | None]) -> Iterator[tuple[str, str]]:
@@ -152,56 +156,55 @@ def _volumes_in_use(metadata: ClusterMetadata, besides: Collection[str | None]) 
                 yield f"volume {node.name}/{volume.name} ({volume.uri})", volume.uri
 
 
-def _relation(uri: str, other: str) -> str:
+def _relation(storage: Storage, uri: str, other: str) -> str:
     """How a place lies to another one, empty when they are apart: `at`, `inside` or `around`."""
-    one, two = _written(uri), _written(other)
-    mine, theirs = _parents(uri), _parents(other)
-    if one == two or (mine and theirs and _is_there(uri) and _is_there(other) and mine[0] == theirs[0]):
+    one, two = _written(storage, uri), _written(storage, other)
+    mine, theirs = _parents(storage, uri), _parents(storage, other)
+    if one == two or (
+        mine and theirs and _is_there(storage, uri) and _is_there(storage, other) and mine[0] == theirs[0]
+    ):
         return "at"
-    if one.startswith(two.rstrip("/") + "/") or (_is_there(other) and theirs and theirs[0] in mine):
+    if one.startswith(two.rstrip("/") + "/") or (_is_there(storage, other) and theirs and theirs[0] in mine):
         return "inside"
-    if two.startswith(one.rstrip("/") + "/") or (_is_there(uri) and mine and mine[0] in theirs):
+    if two.startswith(one.rstrip("/") + "/") or (_is_there(storage, uri) and mine and mine[0] in theirs):
         return "around"
     return ""
 
 
-def _written(uri: str) -> str:
+def _written(storage: Storage, uri: str) -> str:
     """A place in one spelling: local ones without links, others without `.`, `..` and doubled slashes."""
-    local = storage.local_path(uri)
+    local = places.local_path(uri)
     if local is not None:
-        return _asked(uri, lambda: os.path.realpath(local), os.path.normpath(local))
+        return _asked(storage, uri, lambda: storage.disk.real_path(local), os.path.normpath(local))
     parts = urlsplit(uri)
     path = posixpath.normpath("/" + unquote(parts.path)).replace("//", "/")
     return f"{_SAME.get(parts.scheme, parts.scheme)}://{parts.netloc}{path}"
 
 
-def _parents(uri: str) -> list[Inode]:
+def _parents(storage: Storage, uri: str) -> list[Inode]:
     """Device and inode of a local place and all directories above it, those that are there; nearest first."""
-    local = storage.local_path(uri)
+    local = places.local_path(uri)
     if local is None:
         return []
 
     def look() -> list[Inode]:
-        path, found = os.path.realpath(local), []
+        path, found = storage.disk.real_path(local), []
         while True:
-            try:
-                status = os.stat(path)
-                found.append((status.st_dev, status.st_ino))
-            except FileNotFoundError:
-                pass
+            if (status := storage.disk.status(path)) is not None:
+                found.append((status.device, status.number))
             if path == os.path.dirname(path):
                 return found
             path = os.path.dirname(path)
 
-    return _asked(uri, look, [])
+    return _asked(storage, uri, look, [])
 
 
-def _is_there(uri: str) -> bool:
-    local = storage.local_path(uri)
-    return local is not None and _asked(uri, lambda: os.path.isdir(local), False)
+def _is_there(storage: Storage, uri: str) -> bool:
+    local = places.local_path(uri)
+    return local is not None and _asked(storage, uri, lambda: is_directory(storage.disk, local), False)
 
 
-def _asked(uri: str, call: Callable[[], T], otherwise: T) -> T:
+def _asked(storage: Storage, uri: str, call: Callable[[], T], otherwise: T) -> T:
     """What the storage says, or `otherwise` where it does not answer: a dead disk keeps nobody from adding another."""
     try:
         return storage.within_deadline("look at", uri, call)

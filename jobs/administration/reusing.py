@@ -7,7 +7,6 @@ taken away first, and put anew by who gets the place; everything else stays.
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ import msgspec
 from epochlake.jobs.administration.given_up import address_at, left_at_ms, names, tables_ever
 from epochlake.jobs.replicas.volumes import MARKER_FILE, VolumeMarker, marker_uri, read_marker
 from epochlake.jobs.upkeep.clearing import clear
-from epochlake.metastore import storage
 from epochlake.metastore.announcing import live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, Volume
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from msgspec.structs import replace
 
@@ -35,15 +35,16 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
     Raises WrongCluster for a volume that is not such a one, StorageUnavailable, and CoordinationUnavailable when it
     cannot be asked which pipelines may still read it.
     """
-    rest = asides(uri)
+    storage = metastore.storage
+    rest = asides(storage, uri)
     if storage.exists(marker_uri(uri)):
-        marker = read_marker(uri)
+        marker = read_marker(storage, uri)
     elif rest:
-        marker = decode_marker(rest[0])
+        marker = decode_marker(storage, rest[0])
     else:
         return
     node, volume = left_volume(metadata, uri, marker)
-    if storage.local_path(uri) is None:
+    if places.local_path(uri) is None:
         raise WrongCluster(
             f"{uri} is no directory of a file system", hint=f"Delete what is there by yourself, {MARKER_FILE} last"
         )
@@ -55,20 +56,20 @@ def clear_left_volume(metastore: Metastore, metadata: ClusterMetadata, uri: str)
             "may still read from it",
             hint="Wait for the end of it, see `epochlake pipeline list`",
         )
-    aside = storage.join(uri, f"{_ASIDE}{uuid.uuid4().hex}")
+    aside = places.join(uri, f"{_ASIDE}{uuid.uuid4().hex}")
     if not rest:
         # Asking may have taken long: somebody else may have cleared the place meanwhile, and taken it.
-        if not storage.exists(marker_uri(uri)) or read_marker(uri) != marker:
+        if not storage.exists(marker_uri(uri)) or read_marker(storage, uri) != marker:
             raise _taken(uri)
         # While it has no marker nobody takes it for a volume; the next one goes on where this one was killed.
         if not storage.move_file(marker_uri(uri), aside):
             return
-        if decode_marker(aside) != marker:
-            _put_back(aside, uri)
+        if decode_marker(storage, aside) != marker:
+            _put_back(storage, aside, uri)
             raise _taken(uri)
     there = replace(volume, uri=uri)
     for table in tables_ever(metastore):
-        clear(address_at(metadata, table, there))
+        clear(address_at(storage, metadata, table, there))
     for done in (*rest, aside):
         storage.delete_file(done)
 
@@ -77,22 +78,20 @@ def _taken(uri: str) -> WrongCluster:
     return WrongCluster(f"{uri} became another volume while it was looked at: it is not cleared", hint="Look again")
 
 
-def _put_back(aside: str, uri: str) -> None:
+def _put_back(storage: Storage, aside: str, uri: str) -> None:
     """Give a volume the marker again that was moved aside, unless it has one by now: then that one counts."""
     storage.put_if_absent(marker_uri(uri), storage.read_bytes(aside))
     storage.delete_file(aside)
 
 
-def asides(uri: str) -> list[str]:
+def asides(storage: Storage, uri: str) -> list[str]:
     """Markers of a volume that is being cleared: it is not finished, or who did it was killed."""
-    path = storage.local_path(uri)
-    if path is None or not storage.exists(uri):
+    if places.local_path(uri) is None or not storage.exists(uri):
         return []
-    names = storage.within_deadline("list", uri, lambda: os.listdir(path))
-    return sorted(storage.join(uri, name) for name in names if name.startswith(_ASIDE))
+    return sorted(places.join(uri, name) for name in storage.list_names(uri) if name.startswith(_ASIDE))
 
 
-def decode_marker(uri: str) -> VolumeMarker:
+def decode_marker(storage: Storage, uri: str) -> VolumeMarker:
     """The marker at `uri`. Raises StorageUnavailable when it cannot be read."""
     try:
         return msgspec.json.decode(storage.read_bytes(uri), type=decodable(VolumeMarker))

@@ -35,6 +35,7 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     VolumeId,
 )
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION
 from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets
@@ -193,16 +194,16 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
         self.unreachable.clear()
         if on_ring:
             event = CreateTable(table, 0)
-            _require_all_answer(metadata, event)
+            _require_all_answer(call.storage, metadata, event)
         else:
-            replicas, silent = _allocated(metadata, keyspace, count)
+            replicas, silent = _allocated(call.storage, metadata, keyspace, count)
             event = CreateTable(table, count, encode_replicas(replicas))
             self.unreachable.update(silent)
         self.planned.append(event)
         return event
 
     def preparation(self, metastore: Metastore) -> Preparation[CreateTable]:
-        return _ReplicaTables()
+        return _ReplicaTables(metastore.storage)
 
 
 class TableDrop(Change[DropTable], frozen=True):
@@ -232,14 +233,16 @@ def table_id_of(metadata: ClusterMetadata, request_id: str) -> TableId:
     return str(uuid.uuid5(TABLES, f"{metadata.identity.cluster_id}/{request_id}"))
 
 
-def _allocated(metadata: ClusterMetadata, keyspace: Keyspace, count: int) -> tuple[NDArray[np.int32], dict[str, str]]:
+def _allocated(
+    storage: Storage, metadata: ClusterMetadata, keyspace: Keyspace, count: int
+) -> tuple[NDArray[np.int32], dict[str, str]]:
     """Volumes of the tablets of a new table, (tablets, replicas); and those that do not answer, each with why."""
     nodes = [
         node
         for node in metadata.directory.nodes.values()
         if node.state is NodeState.NORMAL and not node.maintenance and keyspace.replication.get(node.datacenter, 0) > 0
     ]
-    probed = probe(metadata, (volume for node in nodes for volume in node.volumes))
+    probed = probe(storage, metadata, (volume for node in nodes for volume in node.volumes))
     unreachable = {
         f"{node.name}/{volume.name}": str(probed[volume.volume_id].obstacle)
         for node in nodes
@@ -257,10 +260,10 @@ def _allocated(metadata: ClusterMetadata, keyspace: Keyspace, count: int) -> tup
     return replicas, unreachable
 
 
-def _require_all_answer(metadata: ClusterMetadata, event: CreateTable) -> None:
+def _require_all_answer(storage: Storage, metadata: ClusterMetadata, event: CreateTable) -> None:
     """Raise StorageUnavailable naming the volumes of the ring that do not answer: the table cannot do without them."""
     volumes = _replica_volumes(event, metadata)
-    probed = probe(metadata, (metadata.directory.volumes[volume] for volume in volumes))
+    probed = probe(storage, metadata, (metadata.directory.volumes[volume] for volume in volumes))
     silent = [
         f"{metadata.directory.node_of_volume[volume].name} ({found.obstacle})"
         for volume, found in probed.items()
@@ -313,8 +316,11 @@ def replicas_by_volume(metadata: ClusterMetadata) -> dict[VolumeId, int]:
 class _ReplicaTables(Preparation[CreateTable]):
     """The replica tables of a new table. They stay when the commit fails: empty tables that no metadata names."""
 
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
     def prepare(self, event: CreateTable, metadata: ClusterMetadata) -> None:
-        _create_replicas(event, metadata)
+        _create_replicas(self._storage, event, metadata)
 
     def still_prepared(self, event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
         """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""
@@ -323,11 +329,12 @@ class _ReplicaTables(Preparation[CreateTable]):
         return set(_replica_volumes(event, now)) <= set(_replica_volumes(event, then))
 
 
-def _create_replicas(event: CreateTable, metadata: ClusterMetadata) -> None:
+def _create_replicas(storage: Storage, event: CreateTable, metadata: ClusterMetadata) -> None:
     volumes = _replica_volumes(event, metadata)
 
     def create(volume: VolumeId) -> None:
         address = ReplicaAddress(
+            storage,
             cluster_id=metadata.identity.cluster_id,
             volume_id=volume,
             volume_uri=metadata.directory.volumes[volume].uri,

@@ -19,11 +19,11 @@ from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.upkeep.clearing import Cleared, clear, counted
 from epochlake.jobs.upkeep.vacuum import Vacuumed, unused_files, vacuum
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
 from epochlake.metastore.announcing import forget_expired, live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -74,27 +74,29 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
-        return _sweep_replica(metadata, *place, keep, _counted if dry_run else vacuum)
+        return _sweep_replica(cluster.storage, metadata, *place, keep, _counted if dry_run else vacuum)
 
     def clear_one(one: GivenUp) -> SweptReplica | None:
-        return _clear(metadata, one, counted if dry_run else clear)
+        return _clear(cluster.storage, metadata, one, counted if dry_run else clear)
 
     swept = [one for one in ThreadWorkers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
     old = [one for one in given_up(cluster, metadata) if one.since_ms <= keep]
     swept += [one for one in ThreadWorkers(THREADS).run(clear_one, old) if one is not None]
     if not dry_run:
-        forget_expired(cluster.root.leases)
+        forget_expired(cluster.storage, cluster.root.leases)
     return Sweep(dry_run, keep, len(leases), tuple(swept))
 
 
-def _clear(metadata: ClusterMetadata, one: GivenUp, clean: Callable[[ReplicaAddress], Cleared]) -> SweptReplica | None:
+def _clear(
+    storage: Storage, metadata: ClusterMetadata, one: GivenUp, clean: Callable[[ReplicaAddress], Cleared]
+) -> SweptReplica | None:
     """Delete a replica table that was given up; None where there is none, or where it can wait: nobody needs it."""
     volume, node = metadata.directory.volumes[one.volume_id], metadata.directory.node_of_volume[one.volume_id]
-    address = address_at(metadata, one.table, volume)
+    address = address_at(storage, metadata, one.table, volume)
     table, place = f"{one.table.full_name} ({one.why})", f"{node.name}/{volume.name}"
     try:
         # A volume that has left may be somebody else's place by now, or gone with its disk.
-        require_volume(volume.uri, metadata.identity.cluster_id, one.volume_id)
+        require_volume(storage, volume.uri, metadata.identity.cluster_id, one.volume_id)
     except (StorageUnavailable, WrongCluster):
         return None
     try:
@@ -120,6 +122,7 @@ def _counted(address: ReplicaAddress, keep_newer_than_ms: int) -> Vacuumed:
 
 
 def _sweep_replica(
+    storage: Storage,
     metadata: ClusterMetadata,
     table: Table,
     volume_id: VolumeId,
@@ -129,7 +132,9 @@ def _sweep_replica(
     """None when the table has nothing to do with that volume."""
     node, volume = metadata.directory.node_of_volume[volume_id], metadata.directory.volumes[volume_id]
     name = f"{node.name}/{volume.name}"
-    address = ReplicaAddress(metadata.identity.cluster_id, volume_id, volume.uri, table.keyspace, table.table_id)
+    address = ReplicaAddress(
+        storage, metadata.identity.cluster_id, volume_id, volume.uri, table.keyspace, table.table_id
+    )
     try:
         if not _holds(metadata, table, volume_id) and not storage.exists(address.uri):
             return None

@@ -21,7 +21,6 @@ from epochlake.jobs.views.sizes import keyspace_sizes
 from epochlake.jobs.views.summaries import summary
 from epochlake.metastore.committing.changes import Change, Options, Preview
 from epochlake.metastore.committing.committer import Committed
-from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.entry import encode_event
 from epochlake.metastore.log.state_ids import next_state_id
@@ -116,7 +115,7 @@ def carry_out(session: Session, how: How, change: Change[Any], details: Callable
         preview = session.cluster.preview(
             change, request_id=how.request_id, reason=how.reason, expect_epoch=how.expect_epoch
         )
-        session.show(planned(preview, details(), session.configuration), text.planned)
+        session.show(planned(session, preview, details()), text.planned)
         return
     with committing(options["request_id"] or "", session.epoch_of) as tell:
         committed = session.cluster.commit(change, **options)
@@ -124,9 +123,7 @@ def carry_out(session: Session, how: How, change: Change[Any], details: Callable
     session.show(changed(session, committed, details()), text.changed)
 
 
-def planned(
-    preview: Preview, details: dict[str, Any] | None = None, configuration: Configuration | None = None
-) -> Planned:
+def planned(session: Session, preview: Preview, details: dict[str, Any] | None = None) -> Planned:
     """The document of a dry run."""
     encoded = encode_event(preview.event)
     return Planned(
@@ -137,17 +134,18 @@ def planned(
         what=summary(preview.event, preview.after),
         changes=tuple(diff(preview.metadata, preview.after)),
         details=details or {},
-        ring=_on_ring(preview.metadata, preview.after, configuration or Configuration()),
+        ring=_on_ring(session, preview.metadata, preview.after),
         already=preview.already,
     )
 
 
-def _on_ring(before: ClusterMetadata, after: ClusterMetadata, configuration: Configuration) -> RingPlan | None:
+def _on_ring(session: Session, before: ClusterMetadata, after: ClusterMetadata) -> RingPlan | None:
     """What the request that the event makes, if it makes one, would do to the ring."""
     asked = [request for key, request in after.requests.items() if key not in before.requests]
     if not asked or not ring_keyspaces(after):
         return None
-    return plan_on_ring(after, asked[0], configuration.ring.tokens_per_node, keyspace_sizes(before))
+    tokens = session.configuration.ring.tokens_per_node
+    return plan_on_ring(after, asked[0], tokens, keyspace_sizes(session.storage, before))
 
 
 def changed(session: Session, committed: Committed, details: dict[str, Any] | None = None) -> Changed:

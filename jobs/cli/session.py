@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,12 @@ import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.printing import without_trailing_blanks
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.diagnostics import start_logging
 from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.root import Root, require_new
+from epochlake.metastore.storage.storage import Storage
 from rich.console import Console, RenderableType
 
 D = TypeVar("D")
@@ -60,7 +61,6 @@ class Session:
             if self.verbose:
                 settings = msgspec.structs.replace(settings, level="DEBUG")
             start_logging(settings)
-            storage.use_settings(loaded.storage)
             self._configuration = loaded
         return self._configuration
 
@@ -73,18 +73,23 @@ class Session:
     def cluster(self) -> Cluster:
         """The cluster at the root, opened on first use."""
         if self._cluster is None:
-            self._cluster = self._open.enter_context(Cluster(self.configuration))
+            self._cluster = self._open.enter_context(Cluster(self.configuration, storage=self.storage))
         return self._cluster
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Storage with the settings of the configuration, for what is looked at without opening the cluster."""
+        return Storage(self.configuration.storage)
 
     def log(self) -> DeltaLog:
         """A handle on the log, also of a cluster that cannot be opened. Raises LogUnreadable where it has gone."""
-        require_new(self.places)
-        return DeltaLog(self.places.log)
+        require_new(self.storage, self.places)
+        return DeltaLog(self.storage, self.places.log)
 
     def epoch_of(self, request_id: str) -> int | None:
         """The epoch that a request was committed as, by the log as it is now; None when it is not in it."""
         try:
-            return DeltaLog(self.places.log).request_epochs(2**63 - 1).get(request_id)
+            return DeltaLog(self.storage, self.places.log).request_epochs(2**63 - 1).get(request_id)
         except NotInitialised:
             return None
 

@@ -19,7 +19,6 @@ import msgspec
 from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.fencing import Fences
-from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.coordinator.tracks.operations import OperationTrack
 from epochlake.jobs.coordinator.tracks.request_scheduling import RequestTrack
 from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
@@ -83,18 +82,18 @@ class Coordinator:
         copier: Copier | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         pre_splitter: PreSplitter | None = None,
-        measure: Callable[[ClusterMetadata], Loads] = measure_loads,
+        measure: Callable[[ClusterMetadata], Loads] | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
         self._copier = copier or Copier(bytes_per_second=self._settings.bytes_per_second)
         self._on_progress = on_progress
         self._tally = Tally()
-        fences = Fences()
+        fences = Fences(cluster.storage)
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
         self.resizing = ResizingTrack(cluster, pre_splitter, self.tablets.avoided, measure)
         self.tablets.held = lambda: self.resizing.held
-        sweeper = Sweeper()
+        sweeper = Sweeper(cluster.storage)
         self.tracks: list[Track] = [
             RequestTrack(cluster, sweeper, self._tally),
             OperationTrack(cluster, self._copier, fences, sweeper, self._tally),

@@ -23,6 +23,7 @@ from epochlake.metastore.metadata.events import Event, RelaxBarriers, RelaxedBar
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.metastore.planning.ring_changes import change_of
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def barrier_of(transition: Transition, *, required: Iterable[VolumeId] = ()) -> 
 class Fences:
     """What is known of the fences of replica tables; kept between rounds so that each is raised once an epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._known: dict[ReplicaKey, int] = {}
         self._sessions: dict[ReplicaKey, frozenset[str]] = {}
         self.unreachable: dict[ReplicaKey, str] = {}
@@ -91,7 +93,7 @@ class Fences:
 
         def attempt(replica: ReplicaKey) -> tuple[ReplicaKey, int | Unreachable]:
             table = metadata.schema.tables[replica[0]]
-            address = address_of(metadata, table, replica[1])
+            address = address_of(self._storage, metadata, table, replica[1])
             open_here = sessions.get(replica, frozenset())
             return replica, raise_fence(address, metadata.fence, open_sessions=open_here)
 

@@ -18,6 +18,7 @@ from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, VolumeId
 from epochlake.metastore.planning.balancing import Loads
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import tablet_label, tablet_of, tokens_of_label
 
 THREADS = 16
@@ -31,7 +32,7 @@ class TabletBytes(msgspec.Struct, frozen=True):
     sizes: dict[int, int] | None
 
 
-def measure_loads(metadata: ClusterMetadata, workers: Workers | None = None) -> Loads:
+def measure_loads(storage: Storage, metadata: ClusterMetadata, workers: Workers | None = None) -> Loads:
     """Open every replica table of every node that is there, and add up its files by tablet.
 
     A volume that does not answer, or on which a replica table does not, counts as not measured: it is no target then.
@@ -40,12 +41,12 @@ def measure_loads(metadata: ClusterMetadata, workers: Workers | None = None) -> 
     nodes = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL]
     volumes = [volume for node in nodes if not node.lost for volume in node.volumes]
     cluster_id = metadata.identity.cluster_id
-    asked = [_MarkedVolume(volume.uri, cluster_id, volume.volume_id) for volume in volumes]
+    asked = [_MarkedVolume(storage, volume.uri, cluster_id, volume.volume_id) for volume in volumes]
     answers = workers.run(_answers, asked, returns=bool)
     answering = {volume.volume_id for volume, there in zip(volumes, answers, strict=True) if there}
     unmeasured = {volume.volume_id for node in nodes for volume in node.volumes} - answering
     sizes = {}
-    for address, measured in measure_tablets(metadata, workers):
+    for address, measured in measure_tablets(storage, metadata, workers):
         if measured.sizes is None:
             unmeasured.add(address.volume_id)
             continue
@@ -54,7 +55,9 @@ def measure_loads(metadata: ClusterMetadata, workers: Workers | None = None) -> 
     return Loads(sizes, frozenset(unmeasured))
 
 
-def measure_tablets(metadata: ClusterMetadata, workers: Workers) -> list[tuple[ReplicaAddress, TabletBytes]]:
+def measure_tablets(
+    storage: Storage, metadata: ClusterMetadata, workers: Workers
+) -> list[tuple[ReplicaAddress, TabletBytes]]:
     """What every replica table with tablets has of them, except where the node has left or the volume is lost.
 
     A replica table's own log says how many bytes each of its files has, so no data is read.
@@ -67,7 +70,7 @@ def measure_tablets(metadata: ClusterMetadata, workers: Workers) -> list[tuple[R
                 and metadata.directory.node_of_volume[volume].state is not NodeState.LEFT
                 and volume not in metadata.directory.lost
             ):
-                address = address_of(metadata, metadata.schema.tables[table_id], volume)
+                address = address_of(storage, metadata, metadata.schema.tables[table_id], volume)
                 places.append(_ReplicaTable(address, tablet_map.count))
     measured = workers.run(_measure, places, returns=TabletBytes)
     return [(place.address, found) for place, found in zip(places, measured, strict=True)]
@@ -91,6 +94,7 @@ def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
 class _MarkedVolume(msgspec.Struct, frozen=True):
     """A volume, and whose marker should be there."""
 
+    storage: Storage
     uri: str
     cluster_id: str
     volume_id: VolumeId
@@ -105,7 +109,7 @@ class _ReplicaTable(msgspec.Struct, frozen=True):
 
 def _answers(volume: _MarkedVolume) -> bool:
     try:
-        require_volume(volume.uri, volume.cluster_id, volume.volume_id)
+        require_volume(volume.storage, volume.uri, volume.cluster_id, volume.volume_id)
     except (StorageUnavailable, WrongCluster):
         return False
     return True

@@ -20,6 +20,7 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
 from epochlake.metastore.planning.ring_changes import change_of
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import STEPS, Operation, Step
 from epochlake.placement.tablets.transitions import Kind, Stage
 
@@ -69,7 +70,7 @@ class WantedRange(msgspec.Struct, frozen=True):
     sources: tuple[VolumeId, ...]
 
 
-def operation_progress(metadata: ClusterMetadata, operation: Operation) -> StreamProgress:
+def operation_progress(storage: Storage, metadata: ClusterMetadata, operation: Operation) -> StreamProgress:
     """How far the streaming of an operation in flight has come, by opening its replica tables.
 
     Before START nothing has arrived, from MID on everything has.
@@ -80,17 +81,19 @@ def operation_progress(metadata: ClusterMetadata, operation: Operation) -> Strea
         for table_id in setting.tables
         for gain in setting.gains
     ]
-    return measured(metadata, wanted, _arrived(operation))
+    return measured(storage, metadata, wanted, _arrived(operation))
 
 
-def transition_progress(metadata: ClusterMetadata, transitions: Iterable[Transition]) -> StreamProgress:
+def transition_progress(
+    storage: Storage, metadata: ClusterMetadata, transitions: Iterable[Transition]
+) -> StreamProgress:
     """How far the streaming of tablets in transition has come; those on their way back do not count."""
     going = [one for one in transitions if one.stage in ON_THE_WAY and one.error is None]
     arrived = [one for one in going if one.stage in STREAMED]
     waiting = [one for one in going if one.stage not in STREAMED]
     return _together(
-        measured(metadata, (_of_tablet(metadata, one) for one in arrived), True),
-        measured(metadata, (_of_tablet(metadata, one) for one in waiting), None),
+        measured(storage, metadata, (_of_tablet(metadata, one) for one in arrived), True),
+        measured(storage, metadata, (_of_tablet(metadata, one) for one in waiting), None),
     )
 
 
@@ -103,11 +106,13 @@ def seconds_left(progress: StreamProgress, seconds_so_far: float) -> float | Non
     return (progress.bytes_total - progress.bytes_streamed) * seconds_so_far / progress.bytes_streamed
 
 
-def measured(metadata: ClusterMetadata, wanted: Iterable[WantedRange], arrived: bool | None) -> StreamProgress:
+def measured(
+    storage: Storage, metadata: ClusterMetadata, wanted: Iterable[WantedRange], arrived: bool | None
+) -> StreamProgress:
     """The progress of some ranges. `arrived`: whether all is known to be there, or nothing; None: to be looked at."""
     ranges = list(wanted)
     replica_keys = {(one.table_id, volume) for one in ranges for volume in (*one.sources, one.target)}
-    opened, unreachable = _opened(metadata, replica_keys)
+    opened, unreachable = _opened(storage, metadata, replica_keys)
     total = streamed = Amount()
     for one in ranges:
         givers = [one.giver] if one.giver is not None and (one.table_id, one.giver) in opened else one.sources
@@ -158,13 +163,13 @@ def _together(one: StreamProgress, other: StreamProgress) -> StreamProgress:
 
 
 def _opened(
-    metadata: ClusterMetadata, replica_keys: Iterable[ReplicaKey]
+    storage: Storage, metadata: ClusterMetadata, replica_keys: Iterable[ReplicaKey]
 ) -> tuple[Mapping[ReplicaKey, ReplicaSnapshot], tuple[VolumeId, ...]]:
     """Snapshots of the replica tables that answer, and the volumes of those that do not."""
 
     def attempt(replica: ReplicaKey) -> ReplicaSnapshot | None:
         try:
-            return open_replica(metadata, *replica)
+            return open_replica(storage, metadata, *replica)
         except SideEffectFailed:
             return None
 

@@ -24,12 +24,11 @@ from epochlake.jobs.replicas.intervals import missing
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, open_snapshot
 from epochlake.jobs.upkeep.verification import verify_replicas
-from epochlake.metastore import storage
 from epochlake.metastore.following import history
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, VolumeId
+from epochlake.metastore.storage import places
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 Findings = list[str]
@@ -175,7 +174,7 @@ def _read_back_at(level: str) -> Callable[[Evidence], Check]:
 
 def _misplaced(evidence: Evidence) -> Check:
     metadata = evidence.cluster.catch_up()
-    report = verify_replicas(metadata, evidence.cluster.ledger)
+    report = verify_replicas(evidence.cluster.storage, metadata, evidence.cluster.ledger)
     findings = [f"{finding.place}: {finding.detail}" for finding in (*report.violations, *report.unreachable)]
     rows = sum(replica.rows for replica in report.replicas)
     if not report.replicas:
@@ -235,7 +234,7 @@ def _bytes(evidence: Evidence) -> Check:
     metadata = evidence.cluster.catch_up()
     for volume, snapshot in _snapshots(evidence.cluster, metadata).items():
         for file in snapshot.all_files.values():
-            path = Path(storage.join(snapshot.address.uri, file.path))
+            path = Path(places.join(snapshot.address.uri, file.path))
             try:
                 data = path.read_bytes()
             except OSError as error:
@@ -254,7 +253,7 @@ def _bytes(evidence: Evidence) -> Check:
 
 def _log(evidence: Evidence) -> Check:
     cluster = evidence.cluster
-    report = history.verify(DeltaLog(cluster.root.log), cluster.snapshots)
+    report = history.verify(cluster.log(), cluster.snapshots)
     findings = [f"epoch {finding.epoch}: {finding.code}: {finding.message}" for finding in report.findings]
     if report.events != report.entries:
         findings.append(f"{report.entries - report.events} of its events could not be checked")
@@ -281,14 +280,14 @@ def processes(story: Story) -> Check:
 
 
 def _entries(evidence: Evidence) -> list[Entry]:
-    return history.entries(DeltaLog(evidence.cluster.root.log))
+    return history.entries(evidence.cluster.log())
 
 
 def _snapshots(cluster: Cluster, metadata: ClusterMetadata) -> dict[VolumeId, ReplicaSnapshot]:
     """The replica tables of all volumes that a tablet names. Raises when one cannot be opened."""
     table = metadata.table(flights.TABLE)
     volumes = {volume for replicas in metadata.tablets.maps[table.table_id] for volume in replicas}
-    return {volume: open_snapshot(address_of(metadata, table, volume)) for volume in sorted(volumes)}
+    return {volume: open_snapshot(address_of(cluster.storage, metadata, table, volume)) for volume in sorted(volumes)}
 
 
 CHECKS: tuple[tuple[str, Callable[[Evidence], Check]], ...] = (

@@ -32,7 +32,6 @@ from epochlake.jobs.demo.timeline import timeline
 from epochlake.jobs.printing import without_trailing_blanks
 from epochlake.jobs.spark_session import delta_jars
 from epochlake.metastore.following import history
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import InvariantViolated
 from rich.console import Console
@@ -159,7 +158,7 @@ def _report(
     stage: RunningDemo, read_back: Sequence[ReadBack], checks: Sequence[Check], seconds: float, options: DemoOptions
 ) -> DemoReport:
     story = stage.story
-    entries = history.entries(DeltaLog(stage.cluster.root.log))
+    entries = history.entries(stage.cluster.log())
     ok = outcome(checks) == 0
     return DemoReport(
         ok=ok,

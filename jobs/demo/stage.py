@@ -178,7 +178,7 @@ class RunningDemo:
     def moment(self, name: str) -> Moment:
         """Look at what every node holds now."""
         metadata = self.cluster.catch_up()
-        held = {stored.node: stored for stored in verify_replicas(metadata).replicas}
+        held = {stored.node: stored for stored in verify_replicas(self.cluster.storage, metadata).replicas}
         holdings = []
         for node in metadata.directory.nodes.values():
             if node.state is NodeState.LEFT:

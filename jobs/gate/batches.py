@@ -27,10 +27,11 @@ from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, require_place
 from epochlake.jobs.replicas.staging import StagedFile, wrapped
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval, range_label, tokens_of_label
@@ -127,13 +128,13 @@ def batch_id(table_id: TableId, operation: str, name: str) -> str:
     return str(uuid.uuid5(_NAMES, f"{table_id}/{operation}/{name}"))
 
 
-def decided(root: str, batch: str) -> BatchContents:
+def decided(storage: Storage, root: str, batch: str) -> BatchContents:
     """What has been decided for a batch below `root`. Raises StorageUnavailable, UnknownFormat."""
     generations: list[Generation] = []
     while True:
         try:
             data = storage.read_bytes(_uri(root, batch, len(generations) + 1))
-        except storage.MissingFile:
+        except failures.MissingFile:
             break
         generations.append(_decode(data, _uri(root, batch, len(generations) + 1)))
     files: list[StagedFile] = []
@@ -144,6 +145,7 @@ def decided(root: str, batch: str) -> BatchContents:
 
 
 def decide(
+    storage: Storage,
     root: str,
     batch: str,
     table: Table,
@@ -160,7 +162,7 @@ def decide(
     uri = _uri(root, batch, so_far.generations + 1)
     storage.create_directory(uri.rpartition("/")[0], parents=True)
     storage.put_if_absent(uri, msgspec.json.encode(generation))
-    return decided(root, batch)
+    return decided(storage, root, batch)
 
 
 def require_same_rows(table: Table, name: str, decision: BatchContents, given: Count) -> None:
@@ -176,6 +178,7 @@ def require_same_rows(table: Table, name: str, decision: BatchContents, given: C
 
 
 def locate(
+    storage: Storage,
     metadata: ClusterMetadata,
     table: Table,
     files: Sequence[StagedFile],
@@ -199,7 +202,7 @@ def locate(
             of_origin.setdefault(file, set()).add(volume)
             if file.file_id == staged.file.file_id:
                 holders[staged.file].add(volume)
-    reasons = dict(silent) | _look_for_staged(metadata, table, files, holders)
+    reasons = dict(silent) | _look_for_staged(storage, metadata, table, files, holders)
     visible = {staged.file.window for staged in files if found[staged.file]}
     lost = {
         staged.file.window
@@ -226,7 +229,11 @@ def _held(
 
 
 def _look_for_staged(
-    metadata: ClusterMetadata, table: Table, files: Sequence[StagedFile], holders: dict[DataFile, set[VolumeId]]
+    storage: Storage,
+    metadata: ClusterMetadata,
+    table: Table,
+    files: Sequence[StagedFile],
+    holders: dict[DataFile, set[VolumeId]],
 ) -> dict[VolumeId, str]:
     """Add to the holders those that have a file in their directory as it was staged; what others said."""
     asked = [(staged, v) for staged in files for v in sorted(staged.stored - holders[staged.file])]
@@ -236,7 +243,7 @@ def _look_for_staged(
         staged, volume = item
         try:
             # The directory of a replica that is not one any more may serve as a source all the same.
-            return _keep(metadata, table, staged, volume), None
+            return _keep(storage, metadata, table, staged, volume), None
         except (StorageUnavailable, WrongCluster) as error:
             return False, str(error)
 
@@ -260,15 +267,15 @@ def _may_have(
     return {v: reasons[v] for v in relevant if v in reasons and nodes[v].state is not NodeState.LEFT}
 
 
-def _keep(metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
+def _keep(storage: Storage, metadata: ClusterMetadata, table: Table, staged: StagedFile, volume: VolumeId) -> bool:
     """Whether a volume has the whole file, which counts as new from now on: it was staged before this pipeline began,
     so nothing else keeps it from being cleaned up before it is committed.
 
     Raises StorageUnavailable, WrongCluster when that cannot be told.
     """
-    address = address_of(metadata, table, volume)
+    address = address_of(storage, metadata, table, volume)
     require_place(address)
-    uri = storage.join(address.uri, staged.file.path)
+    uri = places.join(address.uri, staged.file.path)
     storage.touch(uri)
     return storage.size_of(uri) == staged.file.size
 
@@ -284,7 +291,7 @@ def _decode(data: bytes, uri: str) -> Generation:
 
 
 def _uri(root: str, batch: str, generation: int) -> str:
-    return storage.join(root, batch[:2], f"{batch}.{generation}.json")
+    return places.join(root, batch[:2], f"{batch}.{generation}.json")
 
 
 def _within(window: Interval, others: Iterable[Interval]) -> bool:

@@ -36,6 +36,7 @@ from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluste
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import OperationKind
@@ -107,6 +108,7 @@ class CommitPhase:
 
     def __init__(
         self,
+        storage: Storage,
         batch: WriteBatch,
         metadata: ClusterMetadata,
         catch_up: Callable[[int], ClusterMetadata],
@@ -114,6 +116,7 @@ class CommitPhase:
         ledger: Ledger | None = None,
         receipts: Receipts | None = None,
     ) -> None:
+        self._storage = storage
         self._batch = batch
         self._metadata = metadata
         self._catch_up = catch_up
@@ -213,7 +216,7 @@ class CommitPhase:
     def _commit(
         self, volume: VolumeId, due: Sequence[Due], number: int
     ) -> list[Acknowledgement] | FencedOff | Unreachable:
-        target = address_of(self._metadata, self._batch.table, volume)
+        target = address_of(self._storage, self._metadata, self._batch.table, volume)
         try:
             brought = [
                 Acknowledgement(file, one.file, one.since, self._metadata.epoch)
@@ -277,7 +280,9 @@ class CommitPhase:
         failure: StorageUnavailable | WrongCluster | None = None
         for source in sorted(holders, key=lambda volume: (volume != target.volume_id, volume)):
             try:
-                file = copy_data_file(PartCopy(part, address_of(self._metadata, self._batch.table, source), target))
+                file = copy_data_file(
+                    PartCopy(part, address_of(self._storage, self._metadata, self._batch.table, source), target)
+                )
             except (StorageUnavailable, WrongCluster) as unavailable:
                 failure = unavailable
                 continue

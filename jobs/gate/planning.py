@@ -104,7 +104,7 @@ class Planning:
         """
         while True:
             volumes = self.placements(table).write_volumes
-            opened, failed = open_all(self.metadata, table, volumes, self.cluster.receipts)
+            opened, failed = open_all(self.cluster.storage, self.metadata, table, volumes, self.cluster.receipts)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead <= self.metadata.fence:
                 return opened, failed
@@ -136,7 +136,7 @@ class Planning:
                     {metadata.describe(v): reason for v, reason in (unreachable | _not_read(metadata, among)).items()},
                 )
             asked = {volume for volumes in chosen for volume in volumes}
-            opened, failed = open_to_read(metadata, table, asked, self.cluster.receipts)
+            opened, failed = open_to_read(self.cluster.storage, metadata, table, asked, self.cluster.receipts)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.fence:
                 self.catch_up(ahead)

@@ -19,6 +19,7 @@ from epochlake.jobs.replicas.opening import address_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Placement, TablePlacements, highs, index_of, ranges_within
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel, readable, required
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval, range_label
 from numpy.typing import NDArray
@@ -66,14 +67,15 @@ def grouped(placements: TablePlacements) -> Grouped:
     return Grouped(tuple(distinct), group)
 
 
-def routes(metadata: ClusterMetadata, table: Table, among: Grouped) -> Routing:
+def routes(storage: Storage, metadata: ClusterMetadata, table: Table, among: Grouped) -> Routing:
     """The routing by which rows are staged: every range with the addresses of its write replicas."""
     placements = metadata.placements(table.table_id)
     return Routing(
         lows=placements.lows,
         labels=tuple(placements.label(index) for index in range(len(placements.lows))),
         routes=tuple(
-            tuple(address_of(metadata, table, volume) for volume in placement.writes) for placement in among.distinct
+            tuple(address_of(storage, metadata, table, volume) for volume in placement.writes)
+            for placement in among.distinct
         ),
         route=among.group,
     )

@@ -90,7 +90,7 @@ def damage_behind(error: BaseException, copies: Iterable[ExpectedFile]) -> list[
     for one in copies:
         if one.file.path.rpartition("/")[2] in said:
             try:
-                require_intact(one.file, one.uri)
+                require_intact(one.address.storage, one.file, one.uri)
             except DamagedBytes as found:
                 damaged.append((one, found.damage))
             except StorageUnavailable as found:
@@ -101,7 +101,7 @@ def damage_behind(error: BaseException, copies: Iterable[ExpectedFile]) -> list[
 def _damaged(copies: Sequence[ExpectedFile]) -> list[tuple[ExpectedFile, str]]:
     def look(one: ExpectedFile) -> str | None:
         try:
-            require_sealed(one.file, one.uri)
+            require_sealed(one.address.storage, one.file, one.uri)
         except DamagedBytes as error:
             return error.damage
         except StorageUnavailable as error:
@@ -115,7 +115,7 @@ def _damaged(copies: Sequence[ExpectedFile]) -> list[tuple[ExpectedFile, str]]:
 def _is_intact(one: ExpectedFile) -> bool:
     """Whether a copy that somebody noted is whole again."""
     try:
-        require_intact(one.file, one.uri)
+        require_intact(one.address.storage, one.file, one.uri)
     except StorageUnavailable:
         return False
     return True
@@ -132,7 +132,7 @@ def _widened(
     reads = [placements.placement(ranges_within(placements.lows, low, low)[0]).reads for low, _, _ in asked]
     known = {snapshot.address.volume_id: snapshot for _, _, snapshots in asked for snapshot in snapshots}
     wanted = {volume for volumes in reads for volume in volumes} - known.keys()
-    opened, failed = open_to_read(metadata, table, wanted, cluster.receipts)
+    opened, failed = open_to_read(cluster.storage, metadata, table, wanted, cluster.receipts)
     for volume, snapshot in opened.items():
         if snapshot.fence > metadata.fence:
             failed[volume] = f"it is fenced at epoch {snapshot.fence}, this read was planned at {metadata.fence}"

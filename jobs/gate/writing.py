@@ -18,7 +18,6 @@ from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.encoding import StagingPlan
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
-from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import Interval
@@ -67,10 +66,10 @@ class Writing:
             return self.land(table, self._stage(rows, table, level, opened, deleted), level)
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
-        decision = batches.decided(root, name)
+        decision = batches.decided(self._cluster.storage, root, name)
         if not decision.generations:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
-            decision = batches.decide(root, name, table, decision, staged)
+            decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
             if decision.files == tuple(staged):
                 return self.land(table, staged, level)
             given = batches.BatchContents(1, tuple(staged)).rows
@@ -82,7 +81,7 @@ class Writing:
             self.require_answers(table, level, located)
             again = rows.within(located.lost)
             staged = self._stage(again, table, level, opened, deleted, located.lost, digested=True)
-            decision = batches.decide(root, name, table, decision, staged, replaces=located.lost)
+            decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
             located = self.locate(table, decision, opened, failed)
         return self.land(table, located.files, level, located, already=self.is_reached(table, level, located, opened))
 
@@ -102,7 +101,13 @@ class Writing:
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
         phase = CommitPhase(
-            batch, planning.metadata, planning.catch_up, settings.attempts, cluster.ledger, cluster.receipts
+            cluster.storage,
+            batch,
+            planning.metadata,
+            planning.catch_up,
+            settings.attempts,
+            cluster.ledger,
+            cluster.receipts,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         landed = phase.land()
@@ -126,7 +131,9 @@ class Writing:
         failed: Mapping[VolumeId, str],
     ) -> batches.Located:
         """Where the rows of a batch are now."""
-        return batches.locate(self._planning.metadata, table, decision.files, opened, failed, self._cluster.ledger)
+        return batches.locate(
+            self._cluster.storage, self._planning.metadata, table, decision.files, opened, failed, self._cluster.ledger
+        )
 
     def is_reached(
         self,
@@ -208,10 +215,12 @@ class Writing:
         planning = self._planning
         plan = StagingPlan(
             table=table,
-            routing=refined(routes(planning.metadata, table, planning.placements(table)), within),
+            routing=refined(
+                routes(self._cluster.storage, planning.metadata, table, planning.placements(table)), within
+            ),
             written_at=self._clock.next(opened.values()),
             deleted=deleted,
             target_file_bytes=self._cluster.configuration.pipeline.target_file_bytes,
-            storage=storage.used_settings(),
+            storage=self._cluster.storage,
         )
         return plan.written_at, rows.stage(plan, digested=digested)

@@ -43,9 +43,10 @@ from epochlake.jobs.replicas.replica import (
 )
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS
 from epochlake.jobs.replicas.stored import require_stored
-from epochlake.metastore import deadlines, delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.storage import failures, places
 from epochlake.placement.tokens import TABLET, Interval
 
 
@@ -331,17 +332,17 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | N
             missing = True  # a piece that was cleaned up is cut once again
             continue
         try:
-            version = deadlines.within(
+            version = address.storage.deadlines.within(
                 address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
             )
         except _Overtaken:
             continue
-        except deadlines.StorageLate as error:
+        except failures.StorageLate as error:
             return Unreachable(f"whether it has landed cannot be told: {error}")
         except StorageUnavailable as error:
             doubt = error
-        except storage.STORAGE_ERRORS as error:
-            doubt = storage.unavailable("commit to the replica table", address.uri, error)
+        except failures.STORAGE_ERRORS as error:
+            doubt = failures.unavailable("commit to the replica table", address.uri, error)
         else:
             try:
                 require_place(address)
@@ -362,20 +363,21 @@ class _Overtaken(Exception):
 
 def _commit(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | None) -> int:
     """Commit against the snapshot; the version. Raises _Overtaken, and what storage raises."""
-    if storage.local_path(snapshot.address.uri) is None:
+    if places.local_path(snapshot.address.uri) is None:
         return _commit_by_delta_rs(snapshot, change, mark)
-    uri, version, now = snapshot.address.uri, snapshot.version, _now_ms()
+    storage, uri = snapshot.address.storage, snapshot.address.uri
+    version, now = snapshot.version, _now_ms()
     lines = [add_line(file, now) for file in change.adds]
     lines += [remove_line(file, now) for file in change.removes]
     lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
     touched = {file.path for file in (*change.adds, *change.removes)}
-    while not delta_commits.put_replicated_commit(uri, version + 1, "WRITE", lines):
-        found = delta_commits.between(uri, version)
+    while not delta_commits.put_replicated_commit(storage, uri, version + 1, "WRITE", lines):
+        found = delta_commits.between(storage, uri, version)
         if found is None or any(_matters(action, touched, mark) for action in found[1]):
             raise _Overtaken
         version = found[0]
     version += 1
-    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    delta_commits.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return version
 
 

@@ -11,7 +11,7 @@ from epochlake.jobs.replicas.files import DataFile, cut_id
 from epochlake.jobs.replicas.intervals import FilePart, all_of, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.sealing import require_intact, require_sealed
-from epochlake.metastore import storage
+from epochlake.metastore.storage import places
 
 
 class PartCopy(msgspec.Struct, frozen=True):
@@ -56,10 +56,10 @@ def copy_data_file(copy: PartCopy) -> DataFile:
         return cut(copy.source, copy.part, copy.target)
     require_replica(copy.target)
     source, target = _uris(copy)
-    require_intact(copy.file, source)
-    _make_directory(target)
-    storage.copy_file(source, target)
-    require_sealed(copy.file, target)
+    require_intact(copy.source.storage, copy.file, source)
+    _make_directory(copy.target, target)
+    copy.target.storage.copy_file(source, target)
+    require_sealed(copy.target.storage, copy.file, target)
     return copy.file
 
 
@@ -73,16 +73,16 @@ def link_data_file(copy: PartCopy) -> DataFile:
         return cut(copy.source, copy.part, copy.target)
     require_replica(copy.target)
     source, target = _uris(copy)
-    _make_directory(target)
-    if not storage.hard_link(source, target):
+    _make_directory(copy.target, target)
+    if not copy.target.storage.hard_link(source, target):
         return copy_data_file(copy)
-    require_sealed(copy.file, target)
+    require_sealed(copy.target.storage, copy.file, target)
     return copy.file
 
 
 def _uris(copy: PartCopy) -> tuple[str, str]:
-    return storage.join(copy.source.uri, copy.file.path), storage.join(copy.target.uri, copy.file.path)
+    return places.join(copy.source.uri, copy.file.path), places.join(copy.target.uri, copy.file.path)
 
 
-def _make_directory(uri: str) -> None:
-    storage.create_directory(uri.rpartition("/")[0])
+def _make_directory(target: ReplicaAddress, uri: str) -> None:
+    target.storage.create_directory(uri.rpartition("/")[0])

@@ -19,8 +19,10 @@ from epochlake.jobs.replicas.intervals import FilePart, meet, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
-from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.deadlines import progress
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN, Interval
 
 BATCH_ROWS = 1 << 15
@@ -39,14 +41,14 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
     low, high = window = overlap((part.low, part.high), part.file.window)
     file_id = cut_id(part.file.origin, low, high)
     path = f"{part.file.path.rpartition('/')[0]}/{file_id}.parquet"
-    uri = storage.join(target.uri, path)
-    there = described(uri, path, part.file.label, window)
+    uri = places.join(target.uri, path)
+    there = described(target.storage, uri, path, part.file.label, window)
     # It counts as new from now on, so that no clean-up takes it before it is committed.
-    if there is not None and storage.touch(uri):
+    if there is not None and target.storage.touch(uri):
         return there
-    storage.create_directory(uri.rpartition("/")[0])
-    _write_piece(storage.join(source.uri, part.file.path), part.file, window, uri)
-    piece = described(uri, path, part.file.label, window)
+    target.storage.create_directory(uri.rpartition("/")[0])
+    _write_piece(source.storage, places.join(source.uri, part.file.path), part.file, window, uri)
+    piece = described(target.storage, uri, path, part.file.label, window)
     if piece is None:
         raise StorageUnavailable(
             f"the piece {uri} cannot be read just after it was written", hint="Check the volume and retry"
@@ -54,10 +56,10 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
     return piece
 
 
-def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) -> None:
+def _write_piece(storage: Storage, source_uri: str, file: DataFile, window: Interval, uri: str) -> None:
     # Checksums of pages are not enough: a flipped bit in the header of a page makes rows vanish without an error.
-    if require_sealed(file, source_uri) is not None:
-        require_intact(file, source_uri)
+    if require_sealed(storage, file, source_uri) is not None:
+        require_intact(storage, file, source_uri)
     filesystem, path = storage.filesystem(source_uri)
 
     def open_source() -> pq.ParquetFile:
@@ -65,25 +67,25 @@ def _write_piece(source_uri: str, file: DataFile, window: Interval, uri: str) ->
 
     def write() -> None:
         with (
-            _reading(source_uri, open_source) as source,
+            _reading(storage, source_uri, open_source) as source,
             storage.new_file(uri) as sink,
             sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer,
         ):
-            for rows in _in_row_groups(_rows_within(source, source_uri, window)):
+            for rows in _in_row_groups(_rows_within(storage, source, source_uri, window)):
                 writer.write(rows)
-                deadlines.progress()
+                progress()
 
     storage.within_deadline("write", uri, write)
 
 
-def _reading(uri: str, call: Callable[[], T]) -> T:
+def _reading(storage: Storage, uri: str, call: Callable[[], T]) -> T:
     """`call()`, which reads the source of a piece: what hangs or fails there is the source's."""
     return storage.within_deadline("cut", uri, call)
 
 
-def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
+def _rows_within(storage: Storage, source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
     """The rows with a token in the window; row groups that cannot have any are not read."""
-    with storage.naming("cut", uri):
+    with failures.naming("cut", uri):
         column = _column(source.metadata, TOKEN)
         ranges = [_statistics(source.metadata, group, column) for group in range(source.num_row_groups)]
     groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
@@ -91,7 +93,7 @@ def _rows_within(source: pq.ParquetFile, uri: str, window: Interval) -> Iterator
     # A group at a time: a reader of several keeps what it has read of all of them.
     for group in groups:
         batches = source.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False)
-        while (batch := _reading(uri, lambda: next(batches, None))) is not None:  # noqa: B023  called at once
+        while (batch := _reading(storage, uri, lambda: next(batches, None))) is not None:  # noqa: B023  called at once
             tokens = batch.column(TOKEN)
             kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
             if kept.num_rows:
@@ -111,7 +113,7 @@ def _in_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def described(uri: str, path: str, label: str, window: Interval) -> DataFile | None:
+def described(storage: Storage, uri: str, path: str, label: str, window: Interval) -> DataFile | None:
     """The piece that is stored there, by its footer; None when there is none, or a torn one."""
     size = storage.size_of(uri)
     if size is None:
@@ -123,9 +125,9 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
             return pq.read_metadata(stream)
 
     try:
-        footer = deadlines.within(uri, f"read {uri}", read_footer)
+        footer = storage.deadlines.within(uri, f"read {uri}", read_footer)
         tokens, times, tombstones = (_range_of(footer, name) for name in (TOKEN, WRITTEN_AT, DELETED))
-    except storage.STORAGE_ERRORS:
+    except failures.STORAGE_ERRORS:
         return None
     found = DataFile(
         file_id=id_in(path),
@@ -140,7 +142,7 @@ def described(uri: str, path: str, label: str, window: Interval) -> DataFile | N
         has_tombstones=bool(tombstones and tombstones[1]),
     )
     try:
-        require_sealed(found, uri)
+        require_sealed(storage, found, uri)
     except DamagedBytes:
         return None
     return found

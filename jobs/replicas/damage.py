@@ -19,8 +19,8 @@ from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sealing import CHUNK, DamagedBytes, require_intact
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
-from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.storage import deadlines, places
 
 THREADS = 8
 CHECKING_PARTITIONS = 16
@@ -37,7 +37,7 @@ class ExpectedFile(msgspec.Struct, frozen=True):
 
     @property
     def uri(self) -> str:
-        return storage.join(self.address.uri, self.file.path)
+        return places.join(self.address.uri, self.file.path)
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -53,17 +53,17 @@ def check_bytes(stored: ExpectedFile) -> Checked:
     A file from before seals is decoded with the checksums of its pages, and hashed.
     """
     try:
-        if require_intact(stored.file, stored.uri) is not None:
+        if require_intact(stored.address.storage, stored.file, stored.uri) is not None:
             return Checked(None, None)
-        return Checked(storage.within_deadline("read", stored.uri, partial(_digest, stored.uri)), None)
+        return Checked(stored.address.storage.within_deadline("read", stored.uri, partial(_digest, stored)), None)
     except DamagedBytes as error:
         return Checked(None, error.damage)
     except StorageUnavailable as error:
         return Checked(None, str(error))
 
 
-def _digest(uri: str) -> str:
-    filesystem, path = storage.filesystem(uri)
+def _digest(stored: ExpectedFile) -> str:
+    filesystem, path = stored.address.storage.filesystem(stored.uri)
     digest = hashlib.sha256()
     with filesystem.open_input_file(path) as stream:
         while chunk := stream.read(CHUNK):
@@ -79,7 +79,7 @@ def check_files(files: Sequence[ExpectedFile], workers: Workers | None = None) -
 
 def torn_or_missing(address: ReplicaAddress, files: Iterable[DataFile]) -> dict[str, str]:
     """What a listing tells without opening a file: path -> what is wrong with it. Raises StorageUnavailable."""
-    sizes = {entry.name: entry.size for entry in storage.list_files(address.uri)}
+    sizes = {entry.name: entry.size for entry in address.storage.list_files(address.uri)}
     found = {}
     for file in files:
         size = sizes.get(file.path)

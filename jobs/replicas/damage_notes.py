@@ -14,9 +14,10 @@ from collections.abc import Iterable
 
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 
 logger = logging.getLogger(__name__)
@@ -43,29 +44,30 @@ class DamageNote(msgspec.Struct, frozen=True):
 class DamageNotes:
     """The notes below `uri`, which need not be there yet. Nothing here raises for storage that fails: see above."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, storage: Storage, uri: str) -> None:
         self.uri = uri
+        self._storage = storage
 
     def add(self, table_id: TableId, damaged: Iterable[tuple[ExpectedFile, str]]) -> None:
         """Note damaged copies of a table's files with what was found; those that are noted already stay as they are."""
         for stored, damage in damaged:
             note = DamageNote(table_id, stored.address.volume_id, stored.file.path, damage, time.time_ns() // 1_000_000)
             try:
-                storage.create_directory(self.uri)
-                storage.create_directory(storage.join(self.uri, table_id))
-                storage.put_if_absent(self._place(note), msgspec.json.encode(note))
+                self._storage.create_directory(self.uri)
+                self._storage.create_directory(places.join(self.uri, table_id))
+                self._storage.put_if_absent(self._place(note), msgspec.json.encode(note))
             except StorageUnavailable as error:
                 logger.warning("the damaged file %s could not be noted for repair: %s", stored.uri, error)
 
     def of(self, table_id: TableId) -> list[DamageNote]:
         """The notes of a table; those that cannot be read are left out."""
-        directory = storage.join(self.uri, table_id)
+        directory = places.join(self.uri, table_id)
         found = []
         try:
-            for entry in storage.list_files(directory):
+            for entry in self._storage.list_files(directory):
                 if entry.name.endswith(".json") and not entry.name.startswith("."):
-                    found.append(_decoded(storage.read_bytes(storage.join(directory, entry.name))))
-        except storage.MissingFile:
+                    found.append(_decoded(self._storage.read_bytes(places.join(directory, entry.name))))
+        except failures.MissingFile:
             pass
         except StorageUnavailable as error:
             logger.warning("the notes of damaged files cannot be read, reads find them anew: %s", error)
@@ -75,13 +77,13 @@ class DamageNotes:
         """Take notes away: of copies that are whole, or that no replica has any more."""
         for note in notes:
             try:
-                storage.delete_file(self._place(note))
+                self._storage.delete_file(self._place(note))
             except StorageUnavailable as error:
                 logger.warning("the note of %s stays: %s", note.path, error)
 
     def _place(self, note: DamageNote) -> str:
         name = hashlib.sha256(f"{note.volume_id} {note.path}".encode()).hexdigest()[:32]
-        return storage.join(self.uri, note.table_id, f"{name}.json")
+        return places.join(self.uri, note.table_id, f"{name}.json")
 
 
 def _decoded(data: bytes) -> DamageNote | None:

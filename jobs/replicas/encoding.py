@@ -20,11 +20,11 @@ from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
-from epochlake.metastore import storage
-from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN
 from numpy.typing import NDArray
 
@@ -79,7 +79,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     written_at: int
     deleted: bool
     target_file_bytes: int
-    storage: StorageSettings
+    storage: Storage
 
 
 class RowsRefused(Exception):
@@ -88,8 +88,7 @@ class RowsRefused(Exception):
 
 def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
-    storage.use_settings(plan.storage)
-    replicas = Replicas()
+    replicas = Replicas(plan.storage)
     batches = iter(batches)
     stored: list[StoreOutcome] = []
     try:
@@ -255,7 +254,8 @@ class Replicas:
     What is stored is synced in the background; `sync` waits for all of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._checked: dict[str, str] = {}
         self._directories: dict[VolumeId, set[str]] = defaultdict(set)
         self._syncs: list[tuple[VolumeId, Future[None]]] = []
@@ -269,15 +269,15 @@ class Replicas:
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
-                uri = storage.join(replica.uri, path_of(label, file_id))
-                self._syncs.append((replica.volume_id, self._pool.submit(storage.sync_data, [uri])))
+                uri = places.join(replica.uri, path_of(label, file_id))
+                self._syncs.append((replica.volume_id, self._pool.submit(self._storage.sync_data, [uri])))
         return failed
 
     def sync(self) -> dict[VolumeId, str]:
         """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason."""
         failed: dict[VolumeId, str] = {}
         names = [
-            (volume, self._pool.submit(storage.sync_data, (), sorted(directories)))
+            (volume, self._pool.submit(self._storage.sync_data, (), sorted(directories)))
             for volume, directories in self._directories.items()
         ]
         for volume, synced in (*self._syncs, *names):
@@ -299,11 +299,11 @@ class Replicas:
             if uri not in self._checked:
                 require_replica(replica)
                 self._checked[uri] = ""
-            directory = storage.join(uri, directory_of(label))
+            directory = places.join(uri, directory_of(label))
             if directory not in self._directories[replica.volume_id]:
-                storage.create_directory(directory)
+                self._storage.create_directory(directory)
                 self._directories[replica.volume_id] |= {directory, uri}
-            storage.write_bytes(storage.join(uri, path_of(label, file_id)), data)
+            self._storage.write_bytes(places.join(uri, path_of(label, file_id)), data)
         except (StorageUnavailable, WrongCluster) as error:
             self._checked[uri] = str(error)
         return self._checked[uri]

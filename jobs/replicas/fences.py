@@ -26,9 +26,10 @@ from epochlake.jobs.replicas.replica import (
     open_snapshot,
     pause,
 )
-from epochlake.metastore import deadlines, delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.storage import failures, places
 
 _Any = TypeVar("_Any")
 
@@ -98,7 +99,7 @@ def _change(
         if (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
             try:
                 # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
-                delta_commits.sync_commits(address.uri, snapshot.version)
+                delta_commits.sync_commits(address.storage, address.uri, snapshot.version)
             except StorageUnavailable as error:
                 return Unreachable(str(error))
             return epoch
@@ -112,8 +113,8 @@ def _change(
             overtaken = not change_properties(snapshot, properties)
         except StorageUnavailable as error:
             failure = str(error)
-        except storage.STORAGE_ERRORS as error:
-            failure = str(storage.unavailable(f"raise the fence to {Fence.of(epoch)} of", address.uri, error))
+        except failures.STORAGE_ERRORS as error:
+            failure = str(failures.unavailable(f"raise the fence to {Fence.of(epoch)} of", address.uri, error))
     return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")
 
 
@@ -123,22 +124,22 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     Such a change fails every commit that has looked at the table before it. Raises StorageUnavailable, and what
     delta-rs raises.
     """
-    uri = snapshot.address.uri
+    storage, uri = snapshot.address.storage, snapshot.address.uri
     # delta-rs holds Python's global lock meanwhile, so a file system that hangs would stop every thread of the process
     # (docs/decisions/024-deadlines.md). Object stores answer or fail: it gives each of its requests a time.
-    if storage.local_path(uri) is None:
+    if places.local_path(uri) is None:
         try:
             change = partial(_change_by_delta_rs, snapshot.delta_table(), properties)
-            deadlines.within(uri, f"change the properties of {uri}", change)
+            storage.deadlines.within(uri, f"change the properties of {uri}", change)
         except CommitFailedError:
             return False
         return True
     configuration = {**snapshot.metadata["configuration"], **properties}
     line = {"metaData": {**snapshot.metadata, "configuration": configuration}}
     version = snapshot.version + 1
-    if not delta_commits.put_commit(uri, version, "SET TBLPROPERTIES", [line]):
+    if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", [line]):
         return False
-    delta_commits.checkpoint_if_due(snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    delta_commits.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True
 
 

@@ -38,10 +38,12 @@ from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, meet, overlap
 from epochlake.jobs.replicas.replica import attempts
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import Interval
 
 logger = logging.getLogger(__name__)
@@ -128,8 +130,9 @@ class Ledger:
     Entries never change, so what was read once is not read again until an unknown id is met.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, storage: Storage, uri: str) -> None:
         self.uri = uri
+        self._storage = storage
         self._lock = threading.Lock()
         self._known: dict[TableId, dict[str, Merge]] = {}
         self._stands_for: dict[str, dict[str, list[Interval]]] = {}
@@ -157,7 +160,7 @@ class Ledger:
     def merges(self, table_id: TableId) -> dict[str, Merge]:
         """Every entry of a table that is not void, read now: file id -> entry. Raises StorageUnavailable."""
         table = self._open()
-        return {} if table is None else self._remember(table_id, _entries(self.uri, table, table_id))
+        return {} if table is None else self._remember(table_id, _entries(self._storage, self.uri, table, table_id))
 
     def record(self, groups: Sequence[Sequence[Merge]]) -> tuple[Merge, ...]:
         """Write entries of one table, before any replica may have their files; those that were written.
@@ -186,17 +189,19 @@ class Ledger:
         table_id = merges[0].table_id
         for _ in attempts():
             table = self._open() or self._create()
-            known = _entries(self.uri, table, table_id)
+            known = _entries(self._storage, self.uri, table, table_id)
             chosen = choose(known)
             if not chosen:
                 return ()
             try:
                 version = table.version() + 1
                 mark = Mark(APP_ID, version)
-                if not append_files(table, version, [self._store(table_id, chosen)], mark, {"table_id": table_id}):
+                if not append_files(
+                    self._storage, table, version, [self._store(table_id, chosen)], mark, {"table_id": table_id}
+                ):
                     continue
-            except storage.STORAGE_ERRORS as error:
-                raise storage.unavailable("write the ledger of compactions at", self.uri, error) from error
+            except failures.STORAGE_ERRORS as error:
+                raise failures.unavailable("write the ledger of compactions at", self.uri, error) from error
             self._remember(table_id, [*known, *chosen])
             self._tidy(table_id)
             return tuple(chosen)
@@ -227,39 +232,39 @@ class Ledger:
     def _open(self) -> DeltaTable | None:
         """The ledger as it is now, None when nothing was ever compacted."""
         try:
-            table = DeltaTable(storage.delta_uri(self.uri), storage_options=storage.storage_options(self.uri))
+            table = DeltaTable(places.delta_uri(self.uri), storage_options=self._storage.delta_options(self.uri))
         except TableNotFoundError:
             return None
-        except storage.STORAGE_ERRORS as error:
-            delta_commits.require_whole(self.uri)
-            raise storage.unavailable("read the ledger of compactions at", self.uri, error) from error
+        except failures.STORAGE_ERRORS as error:
+            delta_commits.require_whole(self._storage, self.uri)
+            raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
         # What another process has written is on the disk before anything is decided by it.
-        delta_commits.sync_commits(self.uri, table.version())
+        delta_commits.sync_commits(self._storage, self.uri, table.version())
         return table
 
     def _create(self) -> DeltaTable:
-        with storage.naming("create the ledger of compactions at", self.uri):
-            storage.create_directory(self.uri, parents=True)
+        with failures.naming("create the ledger of compactions at", self.uri):
+            self._storage.create_directory(self.uri, parents=True)
             try:
                 DeltaTable.create(
-                    storage.delta_uri(self.uri),
+                    places.delta_uri(self.uri),
                     SCHEMA,
                     mode="ignore",
                     partition_by=["table_id"],
                     name="epochlake_compactions",
                     description="Epochlake: what merged files replace. Append only; do not write by hand.",
                     configuration=_PROPERTIES,
-                    storage_options=storage.storage_options(self.uri),
+                    storage_options=self._storage.delta_options(self.uri),
                 )
-            except storage.STORAGE_ERRORS as error:
+            except failures.STORAGE_ERRORS as error:
                 if self._open() is None:
-                    raise storage.unavailable("create the ledger of compactions at", self.uri, error) from error
+                    raise failures.unavailable("create the ledger of compactions at", self.uri, error) from error
         table = self._open()
         if table is None:
             raise StorageUnavailable(
                 f"the ledger of compactions at {self.uri} has gone just after it was made", hint="Retry"
             )
-        storage.sync_always(directories=[self.uri, self.uri.rpartition("/")[0]])
+        self._storage.sync_always(directories=[self.uri, self.uri.rpartition("/")[0]])
         return table
 
     def _tidy(self, table_id: TableId) -> None:
@@ -267,12 +272,12 @@ class Ledger:
         try:
             table = self._open()
             if table is not None and len(files := _files(table, table_id)) >= COMPACT_EVERY:
-                entries = _entries(self.uri, table, table_id)
+                entries = _entries(self._storage, self.uri, table, table_id)
                 new = self._store(table_id, entries)
-                if _read_file(self.uri, _StoredFile(new.path, new.size, new.rows), table_id) == entries:
+                if _read_file(self._storage, self.uri, _StoredFile(new.path, new.size, new.rows), table_id) == entries:
                     replaced = [OldFile(file.path, file.size) for file in files]
-                    replace_files(table, replaced, [new], {"table_id": table_id})
-        except (StorageUnavailable, *storage.STORAGE_ERRORS) as error:
+                    replace_files(self._storage, table, replaced, [new], {"table_id": table_id})
+        except (StorageUnavailable, *failures.STORAGE_ERRORS) as error:
             logger.info("the ledger was not put together: %s", error)
 
     def _store(self, table_id: TableId, entries: Sequence[Merge]) -> NewFile:
@@ -281,9 +286,9 @@ class Ledger:
         data = sink.getvalue()
         directory = f"table_id={table_id}"
         path = f"{directory}/part-00000-{uuid.uuid4()}-c000.parquet"
-        storage.create_directory(storage.join(self.uri, directory))
-        storage.sync_always(directories=[self.uri])
-        storage.write_bytes(storage.join(self.uri, path), data)
+        self._storage.create_directory(places.join(self.uri, directory))
+        self._storage.sync_always(directories=[self.uri])
+        self._storage.write_bytes(places.join(self.uri, path), data)
         return NewFile(path, data.size, len(entries), {}, {})
 
 
@@ -324,13 +329,13 @@ def _stands_for(root: str, merges: Mapping[str, Merge]) -> dict[str, list[Interv
     return dict(found)
 
 
-def _entries(uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
+def _entries(storage: Storage, uri: str, table: DeltaTable, table_id: TableId) -> list[Merge]:
     """The entries of a table, each once: earlier versions could store one twice, by two OPTIMIZE at the same time."""
     try:
         files = _files(table, table_id)
-    except storage.STORAGE_ERRORS as error:
-        raise storage.unavailable("read the ledger of compactions at", uri, error) from error
-    return list(dict.fromkeys(entry for file in files for entry in _read_file(uri, file, table_id)))
+    except failures.STORAGE_ERRORS as error:
+        raise failures.unavailable("read the ledger of compactions at", uri, error) from error
+    return list(dict.fromkeys(entry for file in files for entry in _read_file(storage, uri, file, table_id)))
 
 
 class _StoredFile(NamedTuple):
@@ -341,15 +346,15 @@ class _StoredFile(NamedTuple):
     rows: int | None
 
 
-def _read_file(uri: str, file: _StoredFile, table_id: TableId) -> list[Merge]:
+def _read_file(storage: Storage, uri: str, file: _StoredFile, table_id: TableId) -> list[Merge]:
     """The entries of a data file. Raises StorageUnavailable, naming the file, when it is not what was written."""
     filesystem, root = storage.filesystem(uri)
     path = unquote(file.path)
     try:
         with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as parquet:
             rows = parquet.read()
-    except storage.STORAGE_ERRORS as error:
-        raise storage.unavailable(
+    except failures.STORAGE_ERRORS as error:
+        raise failures.unavailable(
             "read the ledger of compactions, of which this is a file:", f"{uri}/{path}", error
         ) from error
     lacking = set(_STORED) - {"hash"} - set(rows.column_names)
@@ -359,7 +364,7 @@ def _read_file(uri: str, file: _StoredFile, table_id: TableId) -> list[Merge]:
         raise _damaged(uri, path, f"holds {rows.num_rows} entries, and {file.rows} were written")
     try:
         entries = _from_arrow(rows, table_id)
-    except (TypeError, KeyError, *storage.STORAGE_ERRORS) as error:
+    except (TypeError, KeyError, *failures.STORAGE_ERRORS) as error:
         raise _damaged(uri, path, "holds something else than entries") from error
     hashes = rows["hash"].to_pylist() if "hash" in rows.column_names else [None] * rows.num_rows
     for entry, written in zip(entries, hashes, strict=True):

@@ -24,10 +24,10 @@ from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.ledger import merged_id
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.metastore import storage
-from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.tokens import TOKEN, Interval, range_label
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class MergePlan(msgspec.Struct, frozen=True):
     table: Table
     merges: tuple[RangeMerge, ...]
     target_file_bytes: int
-    storage: StorageSettings
+    storage: Storage
 
     @property
     def lows(self) -> NDArray[np.int64]:
@@ -109,7 +109,7 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     for merge in plan.merges:
         for source in merge.sources:
             # What is read whole needs no filter, and all of that is one scan.
-            wanted = intervals[storage.spark_uri(source.uri)]
+            wanted = intervals[places.spark_uri(source.uri)]
             wanted += [] if source.whole else [(source.low, source.high)]
     paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
     for path, asked in intervals.items():
@@ -129,7 +129,6 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
 
 def _encoded(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows that count in, `MergedFile`s as JSON out."""
-    storage.use_settings(plan.storage)
     for made in encode(plan, batches):
         yield pa.RecordBatch.from_pydict({"merged": [msgspec.json.encode(made).decode()]})
 
@@ -139,7 +138,7 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
 
     Ranges without a row are left to `encode_empty`.
     """
-    replicas = Replicas()
+    replicas = Replicas(plan.storage)
     made: list[MergedFile] = []
     try:
         current: _RangeEncoder | None = None
@@ -159,7 +158,7 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
         replicas.close()
 
 
-def encode_empty(merge: RangeMerge) -> MergedFile:
+def encode_empty(storage: Storage, merge: RangeMerge) -> MergedFile:
     """The merged file of a range of which nothing is left: without a row, it says that all of it is gone."""
     filesystem, path = storage.filesystem(merge.like)
 
@@ -168,7 +167,7 @@ def encode_empty(merge: RangeMerge) -> MergedFile:
             return pq.ParquetFile(stream).schema_arrow
 
     file = OpenFile(storage.within_deadline("read", merge.like, read_schema), merged_id())
-    replicas = Replicas()
+    replicas = Replicas(storage)
     try:
         made = _store(merge, file, replicas, (merge.low, merge.high), _Statistics())
         return _told(made, merge, replicas.sync())

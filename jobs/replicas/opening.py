@@ -10,13 +10,15 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage.storage import Storage
 
 THREADS = 16
 
 
-def address_of(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> ReplicaAddress:
+def address_of(storage: Storage, metadata: ClusterMetadata, table: Table, volume: VolumeId) -> ReplicaAddress:
     """Where the replicas of `table` on `volume` are; who opens it is refused where the volume is declared lost."""
     return ReplicaAddress(
+        storage,
         cluster_id=metadata.identity.cluster_id,
         volume_id=volume,
         volume_uri=metadata.directory.volumes[volume].uri,
@@ -37,16 +39,24 @@ def unfilled(snapshot: ReplicaSnapshot) -> str:
 
 
 def open_to_read(
-    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
+    storage: Storage,
+    metadata: ClusterMetadata,
+    table: Table,
+    volumes: Iterable[VolumeId],
+    receipts: Receipts | None = None,
 ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
     """Like `open_all`, without replicas that do not have their rows yet."""
-    opened, failed = open_all(metadata, table, volumes, receipts)
+    opened, failed = open_all(storage, metadata, table, volumes, receipts)
     not_yet = {volume: unfilled(snapshot) for volume, snapshot in opened.items() if snapshot.unfilled}
     return {v: snapshot for v, snapshot in opened.items() if v not in not_yet}, failed | not_yet
 
 
 def open_all(
-    metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId], receipts: Receipts | None = None
+    storage: Storage,
+    metadata: ClusterMetadata,
+    table: Table,
+    volumes: Iterable[VolumeId],
+    receipts: Receipts | None = None,
 ) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
     """Snapshots of the replicas that answer, and what the others said.
 
@@ -56,7 +66,7 @@ def open_all(
 
     def attempt(volume: VolumeId) -> tuple[VolumeId, ReplicaSnapshot | str]:
         try:
-            snapshot = open_snapshot(address_of(metadata, table, volume))
+            snapshot = open_snapshot(address_of(storage, metadata, table, volume))
             snapshot.all_files  # noqa: B018  what is listed lazily is listed here, in parallel
             return volume, went_back(snapshot, acknowledged.get(volume, ())) or snapshot
         except (StorageUnavailable, WrongCluster) as error:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Volume, VolumeId
+from epochlake.metastore.storage.storage import Storage
 
 THREADS = 16
 
@@ -26,12 +26,12 @@ class Probed(msgspec.Struct, frozen=True):
     obstacle: str | None = None
 
 
-def probe(metadata: ClusterMetadata, volumes: Iterable[Volume]) -> dict[VolumeId, Probed]:
+def probe(storage: Storage, metadata: ClusterMetadata, volumes: Iterable[Volume]) -> dict[VolumeId, Probed]:
     """Ask each volume whether it is there and ours."""
 
     def ask(volume: Volume) -> Probed:
         try:
-            require_volume(volume.uri, metadata.identity.cluster_id, volume.volume_id)
+            require_volume(storage, volume.uri, metadata.identity.cluster_id, volume.volume_id)
             space = storage.space(volume.uri)
         except (StorageUnavailable, WrongCluster) as error:
             return Probed(volume.volume_id, obstacle=str(error))

@@ -19,8 +19,8 @@ from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, overlap, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
-from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def plan_read(
         load[volume] += file.size
         copies.append(ExpectedFile(file, able[volume]))
         kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain
-        kind.add(storage.spark_uri(copies[-1].uri), file, parts[file.file_id])
+        kind.add(places.spark_uri(copies[-1].uri), file, parts[file.file_id])
     return ReadPlan(plain.scans(), filtered.scans(), by_key.scans(), tuple(copies), tuple(lost.values()))
 
 

@@ -7,7 +7,7 @@ all the same it lacks rows that it has acknowledged; so it neither acknowledges 
 
 A receipt says one thing that stays true, "this table has had this mark". Whoever adds a newer one has seen in the table
 all that it found, and only then deletes these; so one receipt for each replica table is enough, two that race are both
-kept, and no order of deaths loses what a later one did not stand for (docs/decisions/027-restored-storage.md).
+kept, and no order of deaths loses what a later one did not stand for (docs/decisions/027-restored-self._storage.md).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 
 WENT_BACK = (
     "the replica table {uri} went back: it lacks what it has acknowledged, as a directory that was restored from a "
@@ -54,26 +55,27 @@ class Receipts:
     Methods raise StorageUnavailable when the root does not answer.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, storage: Storage, uri: str) -> None:
         self.uri = uri
+        self._storage = storage
 
     def of(self, table_id: TableId) -> Known:
         """The receipts of a table's replicas now. Look before opening the snapshots that are held against them."""
         found: dict[VolumeId, list[Receipt]] = defaultdict(list)
         try:
-            entries = storage.list_files(self._directory(table_id))
-        except storage.MissingFile:
+            entries = self._storage.list_files(self._directory(table_id))
+        except failures.MissingFile:
             return {}
         for entry in entries:
             volume, version, app_id = [*entry.name.split(".", 2), "", ""][:3]
-            if volume.isdecimal() and version.isdecimal() and app_id and storage.TEMPORARY not in app_id:
+            if volume.isdecimal() and version.isdecimal() and app_id and places.TEMPORARY not in app_id:
                 found[int(volume)].append(Receipt(int(volume), int(version), app_id))
         return found
 
     def add(self, table_id: TableId, receipt: Receipt, instead_of: Collection[Receipt] = ()) -> None:
         """Add a receipt in the place of others, which the acknowledgement has found in the table."""
-        storage.create_directory(self._directory(table_id), parents=True)
-        storage.put_if_absent(self._uri(table_id, receipt), b"")
+        self._storage.create_directory(self._directory(table_id), parents=True)
+        self._storage.put_if_absent(self._uri(table_id, receipt), b"")
         self._delete(table_id, [one for one in instead_of if one != receipt])
 
     def forget(self, address: ReplicaAddress) -> None:
@@ -92,13 +94,13 @@ class Receipts:
 
     def _delete(self, table_id: TableId, receipts: Collection[Receipt]) -> None:
         for receipt in receipts:
-            storage.delete_file(self._uri(table_id, receipt))
+            self._storage.delete_file(self._uri(table_id, receipt))
 
     def _directory(self, table_id: TableId) -> str:
-        return storage.join(self.uri, table_id)
+        return places.join(self.uri, table_id)
 
     def _uri(self, table_id: TableId, receipt: Receipt) -> str:
-        return storage.join(self._directory(table_id), receipt.name)
+        return places.join(self._directory(table_id), receipt.name)
 
 
 def went_back(snapshot: ReplicaSnapshot, receipts: Collection[Receipt]) -> str:

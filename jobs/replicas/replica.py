@@ -21,10 +21,12 @@ from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
-from epochlake.metastore import deadlines, delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TABLET
 from numpy.typing import NDArray
 
@@ -63,9 +65,11 @@ PAUSE_SECONDS = 0.1
 class ReplicaAddress(msgspec.Struct, frozen=True):
     """Where the replicas of a table on one volume are, and whose they must be.
 
-    `lost` says why the volume is not to be opened, where it is declared lost: nothing there is touched then.
+    `storage` is what it is reached with. `lost` says why the volume is not to be opened, where it is declared lost:
+    nothing there is touched then.
     """
 
+    storage: Storage
     cluster_id: str
     volume_id: VolumeId
     volume_uri: str
@@ -75,11 +79,11 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         # Whoever knows where a replica is may touch it: from then on its volume has the deadline.
-        deadlines.watch(self.volume_uri)
+        self.storage.watch(self.volume_uri)
 
     @property
     def uri(self) -> str:
-        return storage.join(self.volume_uri, self.keyspace, self.table_id)
+        return places.join(self.volume_uri, self.keyspace, self.table_id)
 
 
 class ReplicaSnapshot:
@@ -101,7 +105,7 @@ class ReplicaSnapshot:
     @cached_property
     def all_files(self) -> dict[str, DataFile]:
         """The live files: file id -> file."""
-        return storage.within_deadline("list the files of", self.address.uri, lambda: self._state.files)
+        return self.address.storage.within_deadline("list the files of", self.address.uri, lambda: self._state.files)
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
@@ -122,7 +126,9 @@ class ReplicaSnapshot:
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
-        return storage.within_deadline("look for a commit in", self.address.uri, lambda: self._state.applied(app_id))
+        return self.address.storage.within_deadline(
+            "look for a commit in", self.address.uri, lambda: self._state.applied(app_id)
+        )
 
     def is_still_there(self) -> bool:
         """Whether its last commit lies where it lay: else the table was exchanged since, as by a backup.
@@ -130,15 +136,15 @@ class ReplicaSnapshot:
         True where that cannot be told. Raises StorageUnavailable.
         """
         known = self._state.identity
-        return known is None or delta_commits.identity(self.address.uri, self.version) == known
+        return known is None or delta_commits.identity(self.address.storage, self.address.uri, self.version) == known
 
     def delta_table(self) -> DeltaTable:
         """A handle for a commit of delta-rs: on object stores at this version, with conflict detection from there on.
         It is used up by that.
         """
-        if storage.local_path(self.address.uri) is None:
+        if places.local_path(self.address.uri) is None:
             return self._state.handle()
-        return DeltaTable(storage.delta_uri(self.address.uri))
+        return DeltaTable(places.delta_uri(self.address.uri))
 
     def __repr__(self) -> str:
         return f"ReplicaSnapshot({self.address.uri}, version={self.version}, fence={self.fence})"
@@ -165,25 +171,25 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
 
     def create() -> None:
         DeltaTable.create(
-            storage.delta_uri(address.uri),
+            places.delta_uri(address.uri),
             schema=schema,
             mode="ignore",
             partition_by=[TABLET],
             configuration=configuration,
-            storage_options=storage.storage_options(address.uri),
+            storage_options=address.storage.delta_options(address.uri),
             raise_if_key_not_exists=False,
         )
 
     try:
-        storage.create_directory(storage.join(address.volume_uri, address.keyspace))
-        storage.within_deadline("create the replica table", address.uri, create)
+        address.storage.create_directory(places.join(address.volume_uri, address.keyspace))
+        address.storage.within_deadline("create the replica table", address.uri, create)
     except StorageUnavailable:
         if not _was_created_meanwhile(address):
             raise
     # Other replicas do not help where a table is missing: it is on the disk, whatever else relies on them.
-    delta_commits.sync_commits(address.uri, open_snapshot(address).version)
-    keyspace = storage.join(address.volume_uri, address.keyspace)
-    storage.sync_always(directories=[address.uri, keyspace, address.volume_uri])
+    delta_commits.sync_commits(address.storage, address.uri, open_snapshot(address).version)
+    keyspace = places.join(address.volume_uri, address.keyspace)
+    address.storage.sync_always(directories=[address.uri, keyspace, address.volume_uri])
 
 
 def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
@@ -195,8 +201,10 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
     require_place(address)
 
     try:
-        state = storage.within_deadline("open the replica table", address.uri, partial(open_state, address.uri))
-    except deadlines.StorageLate:
+        state = address.storage.within_deadline(
+            "open the replica table", address.uri, partial(open_state, address.storage, address.uri)
+        )
+    except failures.StorageLate:
         raise
     except StorageUnavailable as error:
         if _is_missing(address):
@@ -207,10 +215,10 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
                 "Restored from a backup it would lack what was acknowledged since, and be refused",
             ) from error
         with _naming_the_replica(address):
-            delta_commits.require_whole(address.uri)
+            delta_commits.require_whole(address.storage, address.uri)
         raise
     _require_identity(address, state.properties)
-    with storage.naming("read the fence of", address.uri):
+    with failures.naming("read the fence of", address.uri):
         return ReplicaSnapshot(address, state)
 
 
@@ -220,7 +228,7 @@ def _naming_the_replica(address: ReplicaAddress) -> Iterator[None]:
     try:
         yield
     except delta_commits.TornCommit as torn:
-        raise storage.StorageDamaged(
+        raise failures.StorageDamaged(
             f"the replica table of volume {address.volume_id} is torn: {torn}. Its rows lie on the other replicas",
             hint="Replace its node (`epochlake node replace`), or restore that file from a copy",
         ) from torn
@@ -237,7 +245,7 @@ def require_place(replica: ReplicaAddress) -> None:
     """That the volume is not declared lost, is there and ours. Raises StorageUnavailable, WrongCluster."""
     if replica.lost:
         raise StorageUnavailable(replica.lost)
-    require_volume(replica.volume_uri, replica.cluster_id, replica.volume_id)
+    require_volume(replica.storage, replica.volume_uri, replica.cluster_id, replica.volume_id)
 
 
 def attempts() -> Iterator[int]:
@@ -282,7 +290,7 @@ def _require_identity(address: ReplicaAddress, properties: Mapping[str, str]) ->
 
 def _is_missing(address: ReplicaAddress) -> bool:
     """Whether the table is not there. Raises StorageUnavailable when that cannot be told."""
-    return not storage.exists(storage.join(address.uri, "_delta_log"))
+    return not address.storage.exists(places.join(address.uri, "_delta_log"))
 
 
 def _was_created_meanwhile(address: ReplicaAddress) -> bool:

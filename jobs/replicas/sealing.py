@@ -20,8 +20,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage import deadlines, failures
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 from epochlake.placement.tokens import TOKEN
 
@@ -145,22 +146,22 @@ class _Recorder:
         self._sink.write(rest + footer)
 
 
-def require_sealed(file: DataFile, uri: str) -> bytes | None:
+def require_sealed(storage: Storage, file: DataFile, uri: str) -> bytes | None:
     """That a stored file is there with its size, and that its footer is the one that was written; the digest of the
     bytes before it, None for a file from before seals.
 
     Cheap: the end of the file is read. Raises DamagedBytes, and StorageUnavailable when storage does not answer.
     """
-    seal, _ = _seal(file, uri)
+    seal, _ = _seal(storage, file, uri)
     return seal
 
 
-def require_intact(file: DataFile, uri: str) -> bytes | None:
+def require_intact(storage: Storage, file: DataFile, uri: str) -> bytes | None:
     """That every byte of a stored file is as it was written. Returns and raises as `require_sealed`.
 
     A file from before seals is decoded with the checksums of its pages; what these do not cover stays unknown.
     """
-    seal, footer = _seal(file, uri)
+    seal, footer = _seal(storage, file, uri)
     filesystem, path = storage.filesystem(uri)
 
     def digest() -> bytes | None:
@@ -183,7 +184,7 @@ def require_intact(file: DataFile, uri: str) -> bytes | None:
     return seal
 
 
-def _seal(file: DataFile, uri: str) -> tuple[bytes | None, int]:
+def _seal(storage: Storage, file: DataFile, uri: str) -> tuple[bytes | None, int]:
     """The digest of the body, and the length of the footer."""
     size = storage.size_of(uri)
     if size is None:
@@ -224,7 +225,7 @@ def _require_decodable(file: DataFile, uri: str, stream: pa.NativeFile) -> None:
         for batch in source.iter_batches(BATCH_ROWS, use_threads=False):
             rows += batch.num_rows
             deadlines.progress()
-    except storage.STORAGE_ERRORS as error:
+    except failures.STORAGE_ERRORS as error:
         lines = str(error).strip().splitlines()
         raise DamagedBytes(uri, lines[0] if lines else type(error).__name__) from error
     if rows != file.rows:

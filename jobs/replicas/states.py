@@ -20,8 +20,10 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 
 LOG_RETENTION_SECONDS = 86_400
@@ -141,34 +143,46 @@ def _now() -> tuple[float, float]:
     return time.monotonic(), time.time()
 
 
-_kept: OrderedDict[str, _Kept] = OrderedDict()
-_lock = threading.Lock()
+class KeptStates:
+    """Kept by a storage: states by the URI of their replica table, the one that was used last at the end."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, uri: str) -> _Kept | None:
+        """What is kept of a table."""
+        with self._lock:
+            return self._kept.get(uri)
+
+    def keep(self, uri: str, kept: _Kept) -> None:
+        """Keep a state; those that were not used for longest go when there are too many files in memory."""
+        with self._lock:
+            self._kept[uri] = kept
+            self._kept.move_to_end(uri)
+            while len(self._kept) > 1 and sum(one.state.files_kept for one in self._kept.values()) > KEPT_FILES:
+                self._kept.popitem(last=False)
 
 
-def open_state(uri: str) -> ReplicaState:
+def open_state(storage: Storage, uri: str) -> ReplicaState:
     """The newest state of the replica table at `uri`, synced. Raises StorageUnavailable, and what storage raises."""
-    if storage.local_path(uri) is None:
-        return _read(uri)
-    found = _carried_on(uri) or _read_and_identified(uri)
+    if places.local_path(uri) is None:
+        return _read(storage, uri)
+    found = _carried_on(storage, uri) or _read_and_identified(storage, uri)
     if isinstance(found, ReplicaState):
         return found
     found.state.identity = found.identity
-    with _lock:
-        _kept[uri] = found
-        _kept.move_to_end(uri)
-        while len(_kept) > 1 and sum(kept.state.files_kept for kept in _kept.values()) > KEPT_FILES:
-            _kept.popitem(last=False)
+    storage.kept(KeptStates).keep(uri, found)
     return found.state
 
 
-def _carried_on(uri: str) -> _Kept | None:
+def _carried_on(storage: Storage, uri: str) -> _Kept | None:
     """What is kept of a table, with the commits since; None when it has to be read from its beginning."""
-    with _lock:
-        kept = _kept.get(uri)
+    kept = storage.kept(KeptStates).of(uri)
     now = _now()
-    if kept is None or not _lies_there(uri, kept):
+    if kept is None or not _lies_there(storage, uri, kept):
         return None
-    commits = delta_commits.commits_after(uri, kept.state.version)
+    commits = delta_commits.commits_after(storage, uri, kept.state.version)
     # Only now: what was deleted while this took long is not taken for what never was.
     if commits is None or not kept.is_fresh:
         return None
@@ -178,30 +192,30 @@ def _carried_on(uri: str) -> _Kept | None:
         state = kept.state.after(commits)
     except UnknownAction:
         return None
-    identity = delta_commits.identity(uri, state.version)
-    return None if identity is None or not _lies_there(uri, kept) else _Kept(state, identity, now)
+    identity = delta_commits.identity(storage, uri, state.version)
+    return None if identity is None or not _lies_there(storage, uri, kept) else _Kept(state, identity, now)
 
 
-def _lies_there(uri: str, kept: _Kept) -> bool:
-    return delta_commits.identity(uri, kept.state.version) == kept.identity
+def _lies_there(storage: Storage, uri: str, kept: _Kept) -> bool:
+    return delta_commits.identity(storage, uri, kept.state.version) == kept.identity
 
 
-def _read_and_identified(uri: str) -> _Kept | ReplicaState:
+def _read_and_identified(storage: Storage, uri: str) -> _Kept | ReplicaState:
     """The table from its beginning. To be kept when it did not change meanwhile: what was read and what lies there are
     one then.
     """
     now = _now()
-    version = delta_commits.newest_version(uri)
-    identity = delta_commits.identity(uri, version)
-    state = _read(uri)
-    delta_commits.sync_replicated_commits(uri, state.version)
+    version = delta_commits.newest_version(storage, uri)
+    identity = delta_commits.identity(storage, uri, version)
+    state = _read(storage, uri)
+    delta_commits.sync_replicated_commits(storage, uri, state.version)
     kept = None if identity is None or state.version != version else _Kept(state, identity, now)
-    return kept if kept is not None and _lies_there(uri, kept) else state
+    return kept if kept is not None and _lies_there(storage, uri, kept) else state
 
 
-def _read(uri: str) -> ReplicaState:
+def _read(storage: Storage, uri: str) -> ReplicaState:
     """Raises StorageDamaged when another tool has written files into it."""
-    table = DeltaTable(storage.delta_uri(uri), storage_options=storage.storage_options(uri))
+    table = DeltaTable(places.delta_uri(uri), storage_options=storage.delta_options(uri))
     metadata = table.metadata()
     action = {
         "id": str(metadata.id),
@@ -218,7 +232,7 @@ def _read(uri: str) -> ReplicaState:
         try:
             _ = file.window
         except (InvalidRequest, ValueError) as error:
-            raise storage.StorageDamaged(
+            raise failures.StorageDamaged(
                 f"the replica table {uri} holds {file.path}, which Epochlake has not written: another tool has "
                 "changed the table. Its rows lie on the other replicas",
                 hint="Replace its node (`epochlake node replace`)",

@@ -9,6 +9,7 @@ from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metastore import Metastore
+from epochlake.metastore.storage.storage import Storage
 
 
 class Store(Metastore):
@@ -19,9 +20,14 @@ class Store(Metastore):
     """
 
     def __init__(
-        self, configuration: Configuration, *, log: EpochLog | None = None, queue: CommitQueue | None = None
+        self,
+        configuration: Configuration,
+        *,
+        storage: Storage | None = None,
+        log: EpochLog | None = None,
+        queue: CommitQueue | None = None,
     ) -> None:
-        super().__init__(configuration, log=log, queue=queue)
-        self.ledger = Ledger(self.root.compactions)
-        self.damage = DamageNotes(self.root.damaged)
-        self.receipts = Receipts(self.root.receipts)
+        super().__init__(configuration, storage=storage, log=log, queue=queue)
+        self.ledger = Ledger(self.storage, self.root.compactions)
+        self.damage = DamageNotes(self.storage, self.root.damaged)
+        self.receipts = Receipts(self.storage, self.root.receipts)

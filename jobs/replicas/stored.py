@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage import places
 
 
 def is_stored(file: DataFile, where: ReplicaAddress) -> bool:
     """Whether the bytes of a staged file are still there. Raises StorageUnavailable."""
-    return storage.size_of(storage.join(where.uri, file.path)) == file.size
+    return where.storage.size_of(places.join(where.uri, file.path)) == file.size
 
 
 def require_stored(files: Sequence[DataFile], where: ReplicaAddress) -> None:
@@ -25,10 +25,10 @@ def require_stored(files: Sequence[DataFile], where: ReplicaAddress) -> None:
 
     Their bytes are synced by whoever has written them.
     """
-    uris = [storage.join(where.uri, file.path) for file in files]
-    for file, uri, size in zip(files, uris, storage.sizes_of(uris), strict=True):
+    uris = [places.join(where.uri, file.path) for file in files]
+    for file, uri, size in zip(files, uris, where.storage.sizes_of(uris), strict=True):
         if size != file.size:
             found = "it is not there any more" if size is None else f"it has {size} bytes of {file.size}"
             raise StorageUnavailable(f"the stored file {uri} cannot be committed: {found}", hint="Do it again")
     directories = dict.fromkeys(uri.rpartition("/")[0] for uri in uris)
-    storage.sync_data(directories=[*directories, where.uri] if directories else [])
+    where.storage.sync_data(directories=[*directories, where.uri] if directories else [])

@@ -7,9 +7,10 @@ behind, and taking that for a volume without replicas would lose every acknowled
 from __future__ import annotations
 
 import msgspec
-from epochlake.metastore import deadlines, storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import VolumeId
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
@@ -34,10 +35,10 @@ class VolumeMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marker_uri(volume_uri: str) -> str:
-    return storage.join(volume_uri, MARKER_FILE)
+    return places.join(volume_uri, MARKER_FILE)
 
 
-def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
+def prepare_volume(storage: Storage, uri: str, marker: VolumeMarker) -> VolumeMarker:
     """Create the volume's directory and marker; does nothing when they are there for the same volume.
 
     Returns the marker that is there now. Raises WrongCluster for a volume of another cluster, of another node or with
@@ -49,11 +50,11 @@ def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
             f"a volume cannot be at {uri}: Spark reads {' '.join(odd)} in a path as a pattern",
             hint="Choose a URI without",
         )
-    deadlines.watch(uri)
+    storage.watch(uri)
     storage.create_directory(uri, parents=True)
     if storage.put_if_absent(marker_uri(uri), msgspec.json.format(msgspec.json.encode(marker), indent=2)):
         return marker
-    there = read_marker(uri)
+    there = read_marker(storage, uri)
     if (there.cluster_id, there.host_id, there.volume_id) == (marker.cluster_id, marker.host_id, marker.volume_id):
         return there
     raise WrongCluster(
@@ -64,9 +65,9 @@ def prepare_volume(uri: str, marker: VolumeMarker) -> VolumeMarker:
     )
 
 
-def require_volume(uri: str, cluster_id: str, volume_id: VolumeId) -> VolumeMarker:
+def require_volume(storage: Storage, uri: str, cluster_id: str, volume_id: VolumeId) -> VolumeMarker:
     """The marker, read now. Raises StorageUnavailable when it is missing or torn, WrongCluster when foreign."""
-    there = read_marker(uri)
+    there = read_marker(storage, uri)
     if (there.cluster_id, there.volume_id) == (cluster_id, volume_id):
         return there
     raise WrongCluster(
@@ -76,12 +77,12 @@ def require_volume(uri: str, cluster_id: str, volume_id: VolumeId) -> VolumeMark
     )
 
 
-def read_marker(uri: str) -> VolumeMarker:
+def read_marker(storage: Storage, uri: str) -> VolumeMarker:
     """The marker of the volume at `uri`, whoever's it is."""
-    deadlines.watch(uri)
+    storage.watch(uri)
     try:
         data = storage.read_bytes(marker_uri(uri))
-    except storage.MissingFile as error:
+    except failures.MissingFile as error:
         raise StorageUnavailable(
             f"the volume at {uri} is unreachable: its marker {MARKER_FILE} is missing, as on a disk that is "
             "not mounted. Its replicas count as missing",
@@ -90,7 +91,7 @@ def read_marker(uri: str) -> VolumeMarker:
     try:
         marker = msgspec.json.decode(data, type=decodable(VolumeMarker))
     except msgspec.MsgspecError as error:
-        raise storage.StorageDamaged(
+        raise failures.StorageDamaged(
             f"the marker {marker_uri(uri)} cannot be read: {error}", hint="Restore the file"
         ) from error
     if marker.format != MARKER_FORMAT:

@@ -8,14 +8,15 @@ with a living replica under the same name. So a table is first given a name that
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from contextlib import suppress
 
 import msgspec
 from deltalake import DeltaTable
 from epochlake.jobs.replicas.replica import CLUSTER, TABLE, VOLUME, ReplicaAddress
-from epochlake.metastore import storage
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.dead_ends import is_directory
+from epochlake.metastore.storage.storage import Storage
 
 ASIDE = ".given-up-"
 """Part of the name of a table that is being deleted; what is left of it after a kill is deleted next time."""
@@ -30,9 +31,9 @@ class Cleared(msgspec.Struct, frozen=True):
 
 def counted(address: ReplicaAddress) -> Cleared:
     """What `clear` would delete. Raises StorageUnavailable."""
-    if not storage.exists(address.uri):
+    if not address.storage.exists(address.uri):
         return Cleared()
-    files = storage.list_files(address.uri) if _is_ours(address, address.uri) else []
+    files = address.storage.list_files(address.uri) if _is_ours(address, address.uri) else []
     return Cleared(len(files), sum(file.size for file in files))
 
 
@@ -41,56 +42,54 @@ def clear(address: ReplicaAddress) -> Cleared:
 
     Only on file systems, where a directory gets another name in one step; elsewhere nothing is deleted.
     """
-    path = storage.local_path(address.uri)
+    path = places.local_path(address.uri)
     if path is None:
         return Cleared()
     _delete_rests(path, address)
-    if not storage.exists(address.uri) or not _is_ours(address, address.uri):
+    if not address.storage.exists(address.uri) or not _is_ours(address, address.uri):
         return Cleared()
     aside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}{ASIDE}{uuid.uuid4().hex}")
-    if not storage.move_file(path, aside):
+    if not address.storage.move_file(path, aside):
         return Cleared()
     if not _is_ours(address, aside):
         # Another volume has come here, with a replica of this table: it is back after a moment.
-        storage.move_file(aside, path)
+        address.storage.move_file(aside, path)
         return Cleared()
-    files = storage.list_files(aside)
-    _delete_directory(aside)
-    _delete_if_empty(os.path.dirname(path))
+    files = address.storage.list_files(aside)
+    _delete_directory(address.storage, aside)
+    _delete_if_empty(address.storage, os.path.dirname(path))
     return Cleared(len(files), sum(file.size for file in files))
 
 
-def _delete_if_empty(keyspace: str) -> None:
+def _delete_if_empty(storage: Storage, keyspace: str) -> None:
     """Delete the directory of a keyspace when this was the last of its tables."""
     with suppress(OSError):
-        os.rmdir(keyspace)
+        storage.disk.delete_directory(keyspace)
 
 
 def _delete_rests(path: str, address: ReplicaAddress) -> None:
     """Delete what a kill has left of this table under the other name."""
     directory, name = os.path.split(path)
-    rests = storage.within_deadline(
-        "list", directory, lambda: os.listdir(directory) if os.path.isdir(directory) else []
+    disk = address.storage.disk
+    rests = address.storage.within_deadline(
+        "list", directory, lambda: disk.names(directory) if is_directory(disk, directory) else []
     )
     for rest in rests:
         whole = os.path.join(directory, rest)
         if rest.startswith(f".{name}{ASIDE}") and (
-            not storage.exists(os.path.join(whole, "_delta_log")) or _is_ours(address, whole)
+            not address.storage.exists(os.path.join(whole, "_delta_log")) or _is_ours(address, whole)
         ):
-            _delete_directory(whole)
-            _delete_if_empty(directory)
+            _delete_directory(address.storage, whole)
+            _delete_if_empty(address.storage, directory)
 
 
-def _delete_directory(path: str) -> None:
+def _delete_directory(storage: Storage, path: str) -> None:
     """Delete a directory with all that is in it; links in it are deleted, never followed. `_delta_log` goes last."""
 
     def delete() -> None:
-        for entry in sorted(os.scandir(path), key=lambda one: one.name == "_delta_log"):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
-        os.rmdir(path)
+        for name in sorted(storage.disk.names(path), key=lambda one: one == "_delta_log"):
+            storage.delete_tree(os.path.join(path, name))
+        storage.disk.delete_directory(path)
 
     storage.within_deadline("delete", path, delete)
 
@@ -101,9 +100,9 @@ def _is_ours(address: ReplicaAddress, uri: str) -> bool:
     def properties() -> dict[str, str]:
         if not DeltaTable.is_deltatable(uri):
             return {}
-        return dict(DeltaTable(storage.delta_uri(uri)).metadata().configuration)
+        return dict(DeltaTable(places.delta_uri(uri)).metadata().configuration)
 
-    said = storage.within_deadline("look whose it is:", uri, properties)
+    said = address.storage.within_deadline("look whose it is:", uri, properties)
     return (said.get(CLUSTER), said.get(TABLE), said.get(VOLUME)) == (
         address.cluster_id,
         address.table_id,

@@ -20,8 +20,8 @@ from epochlake.jobs.replicas.ledger import Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, Source
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.comparing import Range
-from epochlake.metastore import storage
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MIN_TOKEN, Interval
 
 TARGET_FILE_BYTES = 128 << 20
@@ -165,6 +165,7 @@ def sources_of(
 
 
 def plan_merges(
+    storage: Storage,
     table: Table,
     chosen: Sequence[Chosen],
     snapshots: Mapping[VolumeId, ReplicaSnapshot],
@@ -194,7 +195,7 @@ def plan_merges(
                     purge_before=purge_before if one.whole else MIN_TOKEN,
                 )
             )
-    return MergePlan(table, tuple(merges), target_file_bytes, storage.used_settings())
+    return MergePlan(table, tuple(merges), target_file_bytes, storage)
 
 
 def _slices(interval: Interval, count: int) -> list[Interval]:

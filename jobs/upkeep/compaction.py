@@ -252,13 +252,21 @@ class _Run:
         wave = self._sound(wave)
         if not wave:
             return []
-        plan = plan_merges(view.table, wave, view.snapshots, self._purge_before, self._target_file_bytes, self._damaged)
+        plan = plan_merges(
+            self._cluster.storage,
+            view.table,
+            wave,
+            view.snapshots,
+            self._purge_before,
+            self._target_file_bytes,
+            self._damaged,
+        )
         made: dict[int, list[MergedFile]] = defaultdict(list)
         for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
             made[merged.number].append(merged)
         stored: dict[int, list[MergedFile]] = defaultdict(list)
         for merge in plan.merges:
-            stored[merge.chosen] += made[merge.number] or [encode_empty(merge)]
+            stored[merge.chosen] += made[merge.number] or [encode_empty(plan.storage, merge)]
         ready: dict[int, tuple[Chosen, Sequence[DataFile]]] = {}
         for number, one in enumerate(wave):
             if any(merged.failed for merged in stored[number]):
@@ -325,7 +333,7 @@ class _Run:
         self._version += 1
 
         def commit(volume: VolumeId) -> CommitOutcome:
-            address = address_of(view.metadata, view.table, volume)
+            address = address_of(self._cluster.storage, view.metadata, view.table, volume)
             return commit_files(
                 address,
                 due[volume],

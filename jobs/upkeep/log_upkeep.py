@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.compacting import Rewriting, StoredTwice
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.mending import Mending, mend, plan_mending
 from epochlake.metastore.log.restoring import Restoring, plan_restoring, restore
 from epochlake.metastore.metastore import Metastore
+from epochlake.metastore.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -27,32 +27,32 @@ def compact_log(cluster: Metastore) -> Rewriting:
     """Put the log's small files together; the files that were. Raises StorageUnavailable, LogUnreadable."""
     with _commit_lock(cluster):
         cluster.catch_up()
-        return DeltaLog(cluster.root.log).compact()
+        return cluster.log().compact()
 
 
-def plan_healing(uri: str) -> list[Mending | Restoring]:
+def plan_healing(storage: Storage, uri: str) -> list[Mending | Restoring]:
     """What `heal_files` would do to the log at `uri`: torn commits first, then damaged data files."""
-    return [*plan_mending(uri)] or [*plan_restoring(uri)]
+    return [*plan_mending(storage, uri)] or [*plan_restoring(storage, uri)]
 
 
-def heal_files(uri: str) -> list[Mending | Restoring]:
+def heal_files(storage: Storage, uri: str) -> list[Mending | Restoring]:
     """Make commits and data files of the log whole, where that is certain. Needs no cluster that can be opened.
 
     Raises LogUnreadable for what cannot be healed, StorageUnavailable.
     """
-    return [*mend(uri), *restore(uri)]
+    return [*mend(storage, uri), *restore(storage, uri)]
 
 
 def heal_log(cluster: Metastore) -> StoredTwice:
     """Store each entry of the log once; what was stored more often. Raises StorageUnavailable, LogUnreadable."""
     with _commit_lock(cluster):
         cluster.catch_up()
-        return DeltaLog(cluster.root.log).heal()
+        return cluster.log().heal()
 
 
 def stored_twice(cluster: Metastore) -> StoredTwice:
     """What `heal_log` would do."""
-    return DeltaLog(cluster.root.log).stored_twice()
+    return cluster.log().stored_twice()
 
 
 @contextmanager

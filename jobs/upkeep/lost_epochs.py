@@ -17,7 +17,6 @@ from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.coordination.client import Coordination
@@ -33,7 +32,6 @@ from epochlake.metastore.errors import (
 )
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.cutting import Behind, CutLog, after_hole, behind
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.holes import Unfillable
@@ -47,6 +45,7 @@ from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.metastore import Metastore
 from epochlake.metastore.root import Root
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
 
@@ -105,7 +104,7 @@ def beyond(cluster: Metastore, *, replicas: bool) -> Look:
     except (CoordinationUnavailable, WrongCluster) as error:
         unasked.append(f"the log was not compared with ZooKeeper: {error}")
     known += [Known("a snapshot", found.incarnation, found.epoch, found.hash) for found in _snapshots(cluster)]
-    for name, found in _fences(cluster.metadata) if replicas else ():
+    for name, found in _fences(cluster.storage, cluster.metadata) if replicas else ():
         if isinstance(found, str):
             unasked.append(f"{name} was not asked: {found}")
         else:
@@ -129,9 +128,9 @@ def accept_loss(
     A log with a hole ends there: what comes after it is put aside. Raises Rejected (can-be-healed) where the hole can
     be filled. Safe to repeat: what a run that was killed has left to do is done by the next one.
     """
-    storage.use_settings(configuration.storage)
-    hole = _hole(Root(configuration.root).log)
-    with _Rescued(configuration, hole) as cluster:
+    storage = Storage(configuration.storage)
+    hole = _hole(storage, Root(configuration.root).log)
+    with _Rescued(configuration, storage, hole) as cluster:
         before = cluster.metadata
         look = beyond(cluster, replicas=True)
         if hole is not None:
@@ -163,7 +162,7 @@ def accept_loss(
         for epoch in aside:
             cluster.snapshots.put_aside(epoch)
         _tell_zookeeper(cluster)
-        fenced, unreachable = _fence_all(cluster.metadata)
+        fenced, unreachable = _fence_all(storage, cluster.metadata)
         if committed is None:
             raise _nothing_lost(before, look)
         return msgspec.structs.replace(
@@ -176,12 +175,12 @@ def accept_loss(
         )
 
 
-def _hole(uri: str) -> Unfillable | Lost | None:
+def _hole(storage: Storage, uri: str) -> Unfillable | Lost | None:
     """What the log has lost that nothing puts back; None when it has lost nothing. Raises Rejected for what can be put
     back, LogUnreadable.
     """
     try:
-        mendings = plan_mending(uri) or plan_restoring(uri)
+        mendings = plan_mending(storage, uri) or plan_restoring(storage, uri)
     except (Unfillable, Lost) as hole:
         return hole
     except NotInitialised:
@@ -203,7 +202,9 @@ def _put_aside_for(cluster: _Rescued, hole: Unfillable | Lost | None) -> tuple[s
     log = cluster.follower.log
     if isinstance(log, ShortLog):
         return tuple(file.path for file in log.gone)
-    return () if not isinstance(hole, Unfillable) else tuple(after_hole(cluster.root.log, hole.version))
+    return (
+        () if not isinstance(hole, Unfillable) else tuple(after_hole(cluster.storage, cluster.root.log, hole.version))
+    )
 
 
 def _behind(cluster: _Rescued, hole: Unfillable | Lost) -> list[Known]:
@@ -214,7 +215,7 @@ def _behind(cluster: _Rescued, hole: Unfillable | Lost) -> list[Known]:
         found = Behind(log.beyond if isinstance(log, ShortLog) else None, hole.last)
     else:
         by = f"the log behind its commit {hole.version}"
-        found = behind(cluster.root.log, hole.version)
+        found = behind(cluster.storage, cluster.root.log, hole.version)
     known = []
     if found.position is not None and found.position.incarnation >= incarnation:
         known.append(Known(by, found.position.incarnation, found.position.epoch, found.position.hash))
@@ -227,12 +228,12 @@ def _behind(cluster: _Rescued, hole: Unfillable | Lost) -> list[Known]:
 class _Rescued(Metastore):
     """A cluster whose log has lost its end: it is opened without snapshots, and no announcement is compared."""
 
-    def __init__(self, configuration: Configuration, hole: Unfillable | Lost | None) -> None:
+    def __init__(self, configuration: Configuration, storage: Storage, hole: Unfillable | Lost | None) -> None:
         uri = Root(configuration.root).log
         log: RescuedLog | None = None
         if hole is not None:
-            log = CutLog(uri, hole) if isinstance(hole, Unfillable) else ShortLog(uri)
-        super().__init__(configuration, log=log)
+            log = CutLog(storage, uri, hole) if isinstance(hole, Unfillable) else ShortLog(storage, uri)
+        super().__init__(configuration, storage=storage, log=log)
 
     def _follow(self, log: EpochLog) -> Follower:
         return Follower(log)
@@ -240,7 +241,7 @@ class _Rescued(Metastore):
     def entries(self) -> list[Entry]:
         """What the log holds, or held before its hole; not through the follower's handle."""
         log = self.follower.log
-        return log.entries() if isinstance(log, RescuedLog) else DeltaLog(self.root.log).read(0)
+        return log.entries() if isinstance(log, RescuedLog) else self.log().read(0)
 
     def commit_queue(self) -> CommitQueue:
         return _Unannounced(super().commit_queue())
@@ -271,7 +272,7 @@ def _nothing_lost(metadata: ClusterMetadata, look: Look) -> Rejected:
 
 
 def _hashes(cluster: Metastore) -> dict[int, str]:
-    entries = cluster.entries() if isinstance(cluster, _Rescued) else DeltaLog(cluster.root.log).read(0)
+    entries = cluster.entries() if isinstance(cluster, _Rescued) else cluster.log().read(0)
     return {entry.epoch: entry.hash for entry in entries}
 
 
@@ -291,19 +292,21 @@ def _tell_zookeeper(cluster: Metastore) -> None:
         coordination = cluster.coordination()
         correct_head(coordination, Head(position.epoch, position.state_id, position.hash, position.incarnation))
         known = known_root(coordination)
-        if known is None or not storage.is_same_place(known, cluster.root.uri):
+        if known is None or not cluster.storage.is_same_place(known, cluster.root.uri):
             replace_root(coordination, cluster.root.uri)
     except CoordinationUnavailable as error:
         logger.warning("ZooKeeper was not told: %s", error)
 
 
-def _addresses(metadata: ClusterMetadata) -> list[tuple[str, TableId, ReplicaAddress]]:
+def _addresses(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, TableId, ReplicaAddress]]:
     """Every replica table there may be: each table with each volume, by name."""
     return [
         (
             f"{table.full_name} on {node.name}/{volume.name}",
             table.table_id,
-            ReplicaAddress(metadata.identity.cluster_id, volume.volume_id, volume.uri, table.keyspace, table.table_id),
+            ReplicaAddress(
+                storage, metadata.identity.cluster_id, volume.volume_id, volume.uri, table.keyspace, table.table_id
+            ),
         )
         for table in metadata.schema.tables.values()
         for node in metadata.directory.members()
@@ -311,7 +314,7 @@ def _addresses(metadata: ClusterMetadata) -> list[tuple[str, TableId, ReplicaAdd
     ]
 
 
-def _fences(metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
+def _fences(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
     """The fence of each replica table that is there, or why it cannot be told."""
 
     def look(place: tuple[str, TableId, ReplicaAddress]) -> tuple[str, Fence | str] | None:
@@ -321,10 +324,10 @@ def _fences(metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
         except EpochlakeError as error:
             return name, str(error)
 
-    return [found for found in ThreadWorkers(THREADS).run(look, _addresses(metadata)) if found is not None]
+    return [found for found in ThreadWorkers(THREADS).run(look, _addresses(storage, metadata)) if found is not None]
 
 
-def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
+def _fence_all(storage: Storage, metadata: ClusterMetadata) -> tuple[int, list[str]]:
     """Fence every replica table at the present epoch, with the sessions that are open now; how many, and the others."""
     sessions = sessions_by_replica(metadata)
 
@@ -339,5 +342,5 @@ def _fence_all(metadata: ClusterMetadata) -> tuple[int, list[str]]:
         outcome = raise_fence(address, metadata.fence, open_sessions=open_here)
         return f"{name}: {outcome.reason}" if isinstance(outcome, Unreachable) else None
 
-    outcomes = ThreadWorkers(THREADS).run(fence, _addresses(metadata))
+    outcomes = ThreadWorkers(THREADS).run(fence, _addresses(storage, metadata))
     return outcomes.count(None), [outcome for outcome in outcomes if outcome]

@@ -214,7 +214,9 @@ def settle_restored(cluster: Store, table: str) -> list[VolumeId]:
     settled = []
     for volume in sorted(whole):
         try:
-            cluster.receipts.settle(address_of(view.metadata, view.table, volume), acknowledged[volume])
+            cluster.receipts.settle(
+                address_of(cluster.storage, view.metadata, view.table, volume), acknowledged[volume]
+            )
         except (StorageUnavailable, WrongCluster) as error:
             logger.warning("the replica of %s on %s stays refused: %s", table, view.place(volume), error)
             continue
@@ -234,7 +236,7 @@ def look(cluster: Store, table: str, least_epoch: int = 0) -> ReplicaView:
         found = metadata.table(table)
         ranges, moving = at_rest(metadata.placements(found.table_id))
         volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
-        snapshots, failed = open_all(metadata, found, volumes)
+        snapshots, failed = open_all(cluster.storage, metadata, found, volumes)
         ahead = max((snapshot.fence for snapshot in snapshots.values()), default=0)
         if ahead > metadata.fence:
             metadata = cluster.follower.wait_for_fence(ahead, CATCH_UP_SECONDS)
@@ -314,7 +316,7 @@ class _Run:
         self, view: ReplicaView, volume: VolumeId, copies: Sequence[PartCopy], extra: int, version: int
     ) -> tuple[RepairedReplica, int]:
         """Copy and commit what one replica lacks; what was done, and the fence that refused it or 0."""
-        place, target = view.place(volume), address_of(view.metadata, view.table, volume)
+        place, target = view.place(volume), address_of(self._cluster.storage, view.metadata, view.table, volume)
         if self._dry_run:
             return RepairedReplica(place, len(copies), sum(copy.size for copy in copies), extra), 0
         done = RepairedReplica(place, removed=extra)

@@ -27,8 +27,8 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sealing import require_intact
 from epochlake.jobs.upkeep.comparing import Range
 from epochlake.jobs.upkeep.repair import ReplicaView
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.storage import places
 from epochlake.placement.tokens import range_label
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def settle(cluster: Store, view: ReplicaView, *, dry_run: bool = False) -> Settl
     if dry_run:
         return Settled(0, 0, tuple(waiting))
     finished = [merge for merge in waiting if merge.epoch == view.metadata.fence and _finish(cluster, view, merge)]
-    voided = [merge for merge in waiting if merge.epoch < view.metadata.fence and _is_nowhere(view, merge)]
+    voided = [merge for merge in waiting if merge.epoch < view.metadata.fence and _is_nowhere(cluster, view, merge)]
     cluster.ledger.void(voided)
     done = {merge.file_id for merge in (*finished, *voided)}
     return Settled(len(finished), len(voided), tuple(merge for merge in waiting if merge.file_id not in done))
@@ -77,22 +77,22 @@ def _ranges_of(view: ReplicaView, merge: Merge) -> list[Range] | None:
     return ranges
 
 
-def _addresses(view: ReplicaView, ranges: Sequence[Range]) -> list[ReplicaAddress]:
+def _addresses(cluster: Store, view: ReplicaView, ranges: Sequence[Range]) -> list[ReplicaAddress]:
     volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
-    return [address_of(view.metadata, view.table, volume) for volume in volumes]
+    return [address_of(cluster.storage, view.metadata, view.table, volume) for volume in volumes]
 
 
-def _is_nowhere(view: ReplicaView, merge: Merge) -> bool:
+def _is_nowhere(cluster: Store, view: ReplicaView, merge: Merge) -> bool:
     """Whether no replica has the file and none can get it any more; fences the replicas to be sure."""
     ranges = _ranges_of(view, merge)
     if ranges is None:
         return False
     try:
-        for address in _addresses(view, ranges):
+        for address in _addresses(cluster, view, ranges):
             if raise_fence(address, view.metadata.fence) != view.metadata.fence:
                 return False
         # Only now: a commit that looked before the fence was raised is in the table by now, or never will be.
-        snapshots = [open_snapshot(address) for address in _addresses(view, ranges)]
+        snapshots = [open_snapshot(address) for address in _addresses(cluster, view, ranges)]
     except (StorageUnavailable, WrongCluster):
         return False
     return not any(file.origin == merge.file_id for snapshot in snapshots for file in snapshot.all_files.values())
@@ -103,7 +103,7 @@ def _finish(cluster: Store, view: ReplicaView, merge: Merge) -> bool:
     ranges = _ranges_of(view, merge)
     if ranges is None or len({range_.replicas for range_ in ranges}) != 1:
         return False
-    addresses = _addresses(view, ranges)
+    addresses = _addresses(cluster, view, ranges)
     found = [(address, file) for address in addresses if (file := _stored(address, merge, ranges[0].label))]
     if not found:
         return False
@@ -131,13 +131,13 @@ def _stored(address: ReplicaAddress, merge: Merge, label: str) -> DataFile | Non
     """The merged file as it lies in a replica's directory."""
     window = (merge.low, merge.high)
     path = path_of(range_label(*window), merge.file_id)
-    uri = storage.join(address.uri, path)
+    uri = places.join(address.uri, path)
     try:
-        found = described(uri, path, label, window)
+        found = described(address.storage, uri, path, label, window)
         if found is not None:
-            require_intact(found, uri)  # damaged bytes are finished nowhere
+            require_intact(address.storage, found, uri)  # damaged bytes are finished nowhere
             # Whoever has stored it may not have come to that.
-            storage.sync_data([uri])
+            address.storage.sync_data([uri])
         return found
     except StorageUnavailable:
         return None

@@ -28,13 +28,15 @@ from epochlake.jobs.replicas.replica import (
     attempts,
     open_snapshot,
 )
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import FileEntry
 from epochlake.placement.tokens import TABLET
 
 VACUUMED = "epochlake.vacuumed"
 """The property that a vacuum changes before it deletes anything."""
 
-ASIDE = f"{storage.TEMPORARY}vacuum-"
+ASIDE = f"{places.TEMPORARY}vacuum-"
 """Part of the name of a file that is about to be deleted."""
 
 CLOCK_MARGIN_MS = 300_000
@@ -57,7 +59,7 @@ class Unused(msgspec.Struct, frozen=True):
 
     snapshot: ReplicaSnapshot
     allowed: bool
-    deletable: tuple[storage.FileEntry, ...]
+    deletable: tuple[FileEntry, ...]
     kept: int
 
 
@@ -65,7 +67,7 @@ def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_marg
     """What `vacuum` would delete; changes nothing. Raises StorageUnavailable."""
     cutoff = keep_newer_than_ms - clock_margin_ms
     now = time.time_ns() // 1_000_000
-    listed = [entry for entry in storage.list_files(address.uri) if _is_data(entry.name)]
+    listed = [entry for entry in address.storage.list_files(address.uri) if _is_data(entry.name)]
     snapshot = open_snapshot(address)
     live = {file.path for file in snapshot.all_files.values()}
     unused = [entry for entry in listed if entry.name not in live]
@@ -89,21 +91,21 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     deleted = _delete(address, found.deletable)
     if found.allowed:
         # What is deleted then is only in the checkpoint.
-        delta_commits.sync_checkpoints(address.uri)
+        delta_commits.sync_checkpoints(address.storage, address.uri)
         table = open_snapshot(address).delta_table()
-        storage.within_deadline("clean the log of", address.uri, table.cleanup_metadata)
+        address.storage.within_deadline("clean the log of", address.uri, table.cleanup_metadata)
     kept = found.kept + len(found.deletable) - len(deleted)
     return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
 
 
-def _delete(address: ReplicaAddress, entries: Sequence[storage.FileEntry]) -> list[storage.FileEntry]:
+def _delete(address: ReplicaAddress, entries: Sequence[FileEntry]) -> list[FileEntry]:
     """Delete files that no commit can name any more; those that were. Raises StorageUnavailable."""
-    if storage.local_path(address.uri) is None:
+    if places.local_path(address.uri) is None:
         return [entry for entry in entries if _is_unchanged(address, entry) and _delete_file(address, entry.name)]
-    aside: dict[str, storage.FileEntry] = {}
+    aside: dict[str, FileEntry] = {}
     for entry in entries:
         name = _name_aside(entry.name)
-        if _is_unchanged(address, entry) and storage.move_file(_uri(address, entry.name), _uri(address, name)):
+        if _is_unchanged(address, entry) and address.storage.move_file(_uri(address, entry.name), _uri(address, name)):
             aside[name] = entry
     if aside and not _fail_those_who_looked(address, aside):
         for name, entry in aside.items():
@@ -112,7 +114,7 @@ def _delete(address: ReplicaAddress, entries: Sequence[storage.FileEntry]) -> li
     return [entry for name, entry in aside.items() if _delete_file(address, name)]
 
 
-def _fail_those_who_looked(address: ReplicaAddress, aside: dict[str, storage.FileEntry]) -> bool:
+def _fail_those_who_looked(address: ReplicaAddress, aside: dict[str, FileEntry]) -> bool:
     """Change the table, so that every commit that looked at it before fails; whether nothing stands against deleting.
 
     What has been committed meanwhile is put back, and is not aside any more.
@@ -131,7 +133,7 @@ def _fail_those_who_looked(address: ReplicaAddress, aside: dict[str, storage.Fil
 
 def _put_back_what_is_live(address: ReplicaAddress) -> None:
     """What a vacuum that was killed has set aside, and is live."""
-    aside = [entry.name for entry in storage.list_files(address.uri) if ASIDE in entry.name]
+    aside = [entry.name for entry in address.storage.list_files(address.uri) if ASIDE in entry.name]
     if not aside:
         return
     live = {file.path for file in open_snapshot(address).all_files.values()}
@@ -142,11 +144,11 @@ def _put_back_what_is_live(address: ReplicaAddress) -> None:
 
 def _put_back(address: ReplicaAddress, name: str, original: str) -> None:
     """Unless it was stored again meanwhile, which is as good."""
-    linked = storage.hard_link(_uri(address, name), _uri(address, original))
-    if not linked and not storage.exists(_uri(address, original)):
-        storage.move_file(_uri(address, name), _uri(address, original))
-    storage.sync_data(directories=[_uri(address, original).rpartition("/")[0]])
-    storage.delete_file(_uri(address, name))
+    linked = address.storage.hard_link(_uri(address, name), _uri(address, original))
+    if not linked and not address.storage.exists(_uri(address, original)):
+        address.storage.move_file(_uri(address, name), _uri(address, original))
+    address.storage.sync_data(directories=[_uri(address, original).rpartition("/")[0]])
+    address.storage.delete_file(_uri(address, name))
 
 
 def _name_aside(name: str) -> str:
@@ -162,16 +164,16 @@ def _original(name: str) -> str:
     return f"{directory}/{file}"
 
 
-def _is_unchanged(address: ReplicaAddress, entry: storage.FileEntry) -> bool:
-    return storage.modified_ms(_uri(address, entry.name)) == entry.modified_ms
+def _is_unchanged(address: ReplicaAddress, entry: FileEntry) -> bool:
+    return address.storage.modified_ms(_uri(address, entry.name)) == entry.modified_ms
 
 
 def _delete_file(address: ReplicaAddress, name: str) -> bool:
-    return storage.delete_file(_uri(address, name))
+    return address.storage.delete_file(_uri(address, name))
 
 
 def _uri(address: ReplicaAddress, name: str) -> str:
-    return storage.join(address.uri, name)
+    return places.join(address.uri, name)
 
 
 def removal_times(address: ReplicaAddress) -> dict[str, int]:
@@ -179,23 +181,23 @@ def removal_times(address: ReplicaAddress) -> dict[str, int]:
 
     Read from the newest checkpoint and the commits after it; delta-rs does not show its tombstones.
     """
-    return storage.within_deadline("read the log of", address.uri, lambda: _removal_times(address))
+    return address.storage.within_deadline("read the log of", address.uri, lambda: _removal_times(address))
 
 
 def _removal_times(address: ReplicaAddress) -> dict[str, int]:
-    log = storage.join(address.uri, "_delta_log")
-    names = [entry.name for entry in storage.list_files(log) if storage.TEMPORARY not in entry.name]
+    log = places.join(address.uri, "_delta_log")
+    names = [entry.name for entry in address.storage.list_files(log) if places.TEMPORARY not in entry.name]
     checkpoints = sorted(name for name in names if ".checkpoint." in name and name.endswith(".parquet"))
     newest = checkpoints[-1][:20] if checkpoints else ""
     times: dict[str, int] = {}
     for name in (name for name in checkpoints if name.startswith(newest)):
-        filesystem, path = storage.filesystem(storage.join(log, name))
+        filesystem, path = address.storage.filesystem(places.join(log, name))
         removes = pq.read_table(path, filesystem=filesystem, columns=["remove"])["remove"]
         for remove in removes.drop_null().to_pylist():
             times[remove["path"]] = remove["deletionTimestamp"] or 0
     for name in sorted(names):
         if name.endswith(".json") and "/" not in name and name[:20] > newest:
-            for line in storage.read_bytes(storage.join(log, name)).splitlines():
+            for line in address.storage.read_bytes(places.join(log, name)).splitlines():
                 remove = json.loads(line).get("remove")
                 if remove:
                     times[remove["path"]] = remove.get("deletionTimestamp") or 0
@@ -204,4 +206,4 @@ def _removal_times(address: ReplicaAddress) -> dict[str, int]:
 
 def _is_data(name: str) -> bool:
     """A data file, or the leftover of one that was being copied when its process died."""
-    return name.startswith(f"{TABLET}=") and (name.endswith(".parquet") or storage.TEMPORARY in name)
+    return name.startswith(f"{TABLET}=") and (name.endswith(".parquet") or places.TEMPORARY in name)

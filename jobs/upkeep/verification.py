@@ -27,6 +27,7 @@ from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs, index_of
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval, tablet_label, tokens_of_label
 
 THREADS = 16
@@ -74,7 +75,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
 
 
 def verify_replicas(
-    metadata: ClusterMetadata, ledger: Ledger | None = None, receipts: Receipts | None = None
+    storage: Storage, metadata: ClusterMetadata, ledger: Ledger | None = None, receipts: Receipts | None = None
 ) -> ReplicaReport:
     """Look at every replica table of every node that has not left, as of `metadata`.
 
@@ -93,7 +94,7 @@ def verify_replicas(
     )
     for table in metadata.schema.tables.values():
         acknowledged = {} if receipts is None else receipts.of(table.table_id)
-        snapshots, failures = _snapshots(metadata, table)
+        snapshots, failures = _snapshots(storage, metadata, table)
         for volume, snapshot in snapshots.items():
             reason = went_back(snapshot, acknowledged.get(volume, ()))
             if reason:
@@ -113,9 +114,11 @@ def verify_replicas(
     )
 
 
-def owned_exactly(metadata: ClusterMetadata, ledger: Ledger | None = None) -> tuple[ReplicaFinding, ...]:
+def owned_exactly(
+    storage: Storage, metadata: ClusterMetadata, ledger: Ledger | None = None
+) -> tuple[ReplicaFinding, ...]:
     """What speaks against this: every volume has all rows of the ranges that it owns, and no others."""
-    report = verify_replicas(metadata, ledger)
+    report = verify_replicas(storage, metadata, ledger)
     return (*report.violations, *report.unswept, *report.differing, *report.unreachable)
 
 
@@ -134,7 +137,9 @@ def expected_ranges_on(metadata: ClusterMetadata, table_id: TableId, volume: Vol
     return merged(tokens_of_label(tablet_label(tablet, tablet_map.count)) for tablet in tablets)
 
 
-def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
+def _snapshots(
+    storage: Storage, metadata: ClusterMetadata, table: Table
+) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
     """The replica tables that there are; a volume that should have one and does not answer is a failure."""
     volumes = [
         volume.volume_id
@@ -145,7 +150,7 @@ def _snapshots(metadata: ClusterMetadata, table: Table) -> tuple[dict[VolumeId, 
 
     def attempt(volume: VolumeId) -> ReplicaSnapshot | str:
         try:
-            return open_snapshot(address_of(metadata, table, volume))
+            return open_snapshot(address_of(storage, metadata, table, volume))
         except (StorageUnavailable, WrongCluster) as error:
             return str(error)
 

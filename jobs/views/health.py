@@ -123,7 +123,7 @@ def table_health(
 def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> TableHealth:
     among = grouped(metadata.placements(table.table_id))
     used = {volume for placement in among.distinct for volume in {*placement.reads, *placement.writes}}
-    opened, failed = open_all(metadata, table, used, cluster.receipts)
+    opened, failed = open_all(cluster.storage, metadata, table, used, cluster.receipts)
     found = table_health(metadata, table, failed, _lacks(cluster, metadata, table, opened))
     return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
 

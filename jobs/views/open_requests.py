@@ -24,6 +24,7 @@ from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.metastore.planning.balancing import Loads, next_transitions
 from epochlake.metastore.planning.ring import replication_left
 from epochlake.metastore.planning.ring_changes import change_of
+from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -144,7 +145,7 @@ def _obstacles(
         return [*found, *_before_its_start(cluster, metadata, request)]
     if loads is None:
         return found
-    found += _silent_parts(metadata, request)
+    found += _silent_parts(cluster.storage, metadata, request)
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return found
     node = metadata.directory.nodes[request.node_id]
@@ -183,7 +184,7 @@ def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: Topo
     return []
 
 
-def _silent_parts(metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
+def _silent_parts(storage: Storage, metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
     """What a request waits for because it does not answer, and what to do about it.
 
     The volumes of its operation on the ring; where that has ended (or none was there), all that may have to be cleaned
@@ -205,5 +206,5 @@ def _silent_parts(metadata: ClusterMetadata, request: TopologyRequest) -> list[s
             parts |= {*transition.replicas, transition.pending}
     node = metadata.directory.nodes.get(request.node_id)
     parts |= {volume.volume_id for volume in node.volumes} if node is not None else set()
-    probed = probe(metadata, (metadata.directory.volumes[volume] for volume in sorted(parts)))
-    return ways_out(metadata, [volume for volume, found in probed.items() if found.obstacle is not None])
+    probed = probe(storage, metadata, (metadata.directory.volumes[volume] for volume in sorted(parts)))
+    return ways_out(storage, metadata, [volume for volume, found in probed.items() if found.obstacle is not None])

@@ -9,6 +9,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.metastore.planning.resizing import planned_resizes
+from epochlake.metastore.storage.storage import Storage
 
 
 class TableResize(msgspec.Struct, frozen=True):
@@ -47,9 +48,11 @@ class ResizePlan(msgspec.Struct, frozen=True):
     unmeasured: tuple[str, ...]
 
 
-def plan_resize(metadata: ClusterMetadata, settings: TabletSettings, loads: Loads | None = None) -> ResizePlan:
+def plan_resize(
+    storage: Storage, metadata: ClusterMetadata, settings: TabletSettings, loads: Loads | None = None
+) -> ResizePlan:
     """Measure all replica tables, unless `loads` are given, and decide for every table."""
-    loads = measure_loads(metadata) if loads is None else loads
+    loads = measure_loads(storage, metadata) if loads is None else loads
     found = []
     for planned in planned_resizes(metadata, loads, settings):
         table, tablet_map = metadata.schema.tables[planned.table_id], metadata.tablets.maps[planned.table_id]

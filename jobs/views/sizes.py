@@ -14,17 +14,18 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs
 from epochlake.metastore.metadata.replication import ring_keyspaces
+from epochlake.metastore.storage.storage import Storage
 
 _TURN = 2.0**64
 
 
-def keyspace_sizes(metadata: ClusterMetadata) -> dict[str, int]:
+def keyspace_sizes(storage: Storage, metadata: ClusterMetadata) -> dict[str, int]:
     """Bytes of each keyspace on the ring, all replicas of a row counted once.
 
     Volumes that do not answer are made up for by what those that do hold of the same ring; a keyspace of which none
     answers is left out, one without tables has no bytes.
     """
-    held = ring_replica_sizes(metadata)
+    held = ring_replica_sizes(storage, metadata)
     sizes = {}
     for name in ring_keyspaces(metadata):
         tables = [table.table_id for table in metadata.schema.tables.values() if table.keyspace == name]
@@ -36,7 +37,7 @@ def keyspace_sizes(metadata: ClusterMetadata) -> dict[str, int]:
     return sizes
 
 
-def ring_replica_sizes(metadata: ClusterMetadata) -> dict[tuple[TableId, VolumeId], int]:
+def ring_replica_sizes(storage: Storage, metadata: ClusterMetadata) -> dict[tuple[TableId, VolumeId], int]:
     """Bytes of the live files of every replica table of tables on the ring; those that do not answer are left out."""
     places = [
         (table, volume)
@@ -48,7 +49,7 @@ def ring_replica_sizes(metadata: ClusterMetadata) -> dict[tuple[TableId, VolumeI
     def measure(place: tuple[Table, VolumeId]) -> int | None:
         table, volume = place
         try:
-            snapshot = open_snapshot(address_of(metadata, table, volume))
+            snapshot = open_snapshot(address_of(storage, metadata, table, volume))
             return sum(file.size for file in snapshot.all_files.values())
         except (StorageUnavailable, WrongCluster):
             return None

@@ -20,18 +20,19 @@ from epochlake.jobs.views.open_requests import CoordinatorStatus, RequestStatus,
 from epochlake.jobs.views.operations import OperationStatus, operation_statuses
 from epochlake.jobs.views.sizes import ring_replica_sizes
 from epochlake.jobs.views.streamed import Streamed, operation_streamed, transitions_streamed
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import EMBEDDED
 from epochlake.metastore.coordination.election import current_leader
 from epochlake.metastore.coordination.embedded.files import files_of, is_serving, is_supervised, read_endpoint
 from epochlake.metastore.coordination.head import position_of_head, read_head
-from epochlake.metastore.deadlines import LatePlace, late_places, left_behind
 from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
 from epochlake.metastore.metadata.names import node_names
 from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.metastore.planning.balancing import Loads
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.deadlines import LatePlace, left_behind
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvariantViolated
 from epochlake.placement.ring.allocation import ownership
 from epochlake.placement.tablets.resizing import Resize
@@ -146,7 +147,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
     """The state of the cluster now, or as it was at an epoch. Raises InvalidRequest for an epoch that is not there."""
     metadata = cluster.at(at)
     now = metadata is cluster.metadata
-    loads = measure_loads(metadata) if now and ask_volumes else None
+    loads = measure_loads(cluster.storage, metadata) if now and ask_volumes else None
     coordinator = coordinator_status(cluster) if now else CoordinatorStatus("not-asked")
     return Status(
         cluster=metadata.identity.name,
@@ -159,7 +160,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         tablets=sum(tablet_map.count for tablet_map in metadata.tablets.maps.values()),
         coordinator=coordinator,
         switches=metadata.switches,
-        nodes=node_statuses(metadata, loads),
+        nodes=node_statuses(cluster.storage, metadata, loads),
         requests=tuple(
             request_status(cluster, metadata, request, loads, coordinator) for request in metadata.open_requests()
         ),
@@ -168,7 +169,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         streamed=transitions_streamed(cluster, metadata) if loads is not None else None,
         resizes=_resizes(metadata),
         health=health(cluster, metadata, _zookeeper_address(cluster)) if loads is not None else None,
-        late_volumes=tuple(late_places()),
+        late_volumes=tuple(cluster.storage.deadlines.late_places()),
         threads_left_behind=left_behind(),
         log=_compared(cluster, coordinator) if now else None,
     )
@@ -191,7 +192,7 @@ def require_health(document: Status) -> None:
     )
 
 
-def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tuple[NodeStatus, ...]:
+def node_statuses(storage: Storage, metadata: ClusterMetadata, loads: Loads | None = None) -> tuple[NodeStatus, ...]:
     """All nodes by number, those that have left as well; with `loads`, what their volumes hold and answer."""
     replicas, names, shares = replicas_by_volume(metadata), node_names(metadata.directory), _shares(metadata)
     present = [node for node in metadata.directory.nodes.values() if node.state is not NodeState.LEFT]
@@ -200,9 +201,9 @@ def node_statuses(metadata: ClusterMetadata, loads: Loads | None = None) -> tupl
     if loads is not None:
         for (_, _, volume_id), size in loads.sizes.items():
             held[volume_id] += size
-        for (_, volume_id), size in ring_replica_sizes(metadata).items():
+        for (_, volume_id), size in ring_replica_sizes(storage, metadata).items():
             held[volume_id] += size
-        probed = probe(metadata, (volume for node in present for volume in node.volumes))
+        probed = probe(storage, metadata, (volume for node in present for volume in node.volumes))
         obstacles = {volume_id: found.obstacle for volume_id, found in probed.items()}
 
     def bytes_on(volume_id: VolumeId) -> int | None:
@@ -292,7 +293,7 @@ def _compared(cluster: Cluster, coordinator: CoordinatorStatus) -> LogComparison
 
 def _zookeeper_address(cluster: Cluster) -> str | None:
     """Where ZooKeeper is: as configured, or where the embedded one listens; None when that does not run."""
-    connect, local = cluster.configuration.zookeeper.connect, storage.local_path(cluster.root.uri)
+    connect, local = cluster.configuration.zookeeper.connect, places.local_path(cluster.root.uri)
     if connect != EMBEDDED:
         return connect
     endpoint = read_endpoint(files_of(Path(local))) if local is not None and _embedded_serves(cluster) else None
@@ -300,7 +301,7 @@ def _zookeeper_address(cluster: Cluster) -> str | None:
 
 
 def _embedded_serves(cluster: Cluster) -> bool:
-    local = storage.local_path(cluster.root.uri)
+    local = places.local_path(cluster.root.uri)
     if local is None:
         return False
     files = files_of(Path(local))

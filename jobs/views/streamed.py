@@ -46,7 +46,7 @@ def operation_streamed(cluster: Cluster, metadata: ClusterMetadata, operation: O
     running = metadata.rings.running[operation.operation_id]
     streaming = operation.next_step == STEPS.index(Step.START) + 1
     since = _seconds_since(cluster, running.epoch) if streaming else 0.0
-    return _streamed(metadata, operation_progress(metadata, operation), since)
+    return _streamed(metadata, operation_progress(cluster.storage, metadata, operation), since)
 
 
 def transitions_streamed(cluster: Cluster, metadata: ClusterMetadata) -> Streamed | None:
@@ -55,7 +55,7 @@ def transitions_streamed(cluster: Cluster, metadata: ClusterMetadata) -> Streame
     if not going or len(going) > MEASURED_TRANSITIONS:
         return None
     since = _seconds_since(cluster, min(one.started_epoch for one in going))
-    return _streamed(metadata, transition_progress(metadata, going), since)
+    return _streamed(metadata, transition_progress(cluster.storage, metadata, going), since)
 
 
 def _streamed(metadata: ClusterMetadata, found: StreamProgress, seconds_so_far: float) -> Streamed:

@@ -13,6 +13,7 @@ from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.metastore.configuration import TabletSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.dataframes.frames import frame_of
 from epochlake.placement.dataframes.resizing import resizes
 from epochlake.placement.tablets.resizing import Goal
@@ -26,13 +27,13 @@ _SIZES = pa.schema(
 )
 
 
-def tablet_sizes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
+def tablet_sizes(spark: SparkSession, storage: Storage, metadata: ClusterMetadata) -> DataFrame:
     """(table_id, tablet, volume_id, bytes) of each replica of a tablet whose replica table answers, empty ones too.
 
     Measured now, once: the frame is what was found.
     """
     parts = []
-    for address, measured in measure_tablets(metadata, SparkWorkers(spark, MEASURING_PARTITIONS)):
+    for address, measured in measure_tablets(storage, metadata, SparkWorkers(spark, MEASURING_PARTITIONS)):
         if measured.sizes is None:
             continue
         tablets = metadata.tablets.maps[address.table_id].tablets_on([address.volume_id]).tolist()
@@ -46,7 +47,9 @@ def tablet_sizes(spark: SparkSession, metadata: ClusterMetadata) -> DataFrame:
     return frame_of(spark, pa.concat_tables([_SIZES.empty_table(), *parts]))
 
 
-def planned_resizes_frame(spark: SparkSession, metadata: ClusterMetadata, settings: TabletSettings) -> DataFrame:
+def planned_resizes_frame(
+    spark: SparkSession, storage: Storage, metadata: ClusterMetadata, settings: TabletSettings
+) -> DataFrame:
     """What should be split and merged, decided from sizes that Spark measures: see `resizes`."""
     rows = [
         {
@@ -66,4 +69,4 @@ def planned_resizes_frame(spark: SparkSession, metadata: ClusterMetadata, settin
     )
     tables = frame_of(spark, pa.Table.from_pylist(rows, schema))
     volumes = sum(len(n.volumes) for n in metadata.directory.nodes.values() if n.state is NodeState.NORMAL)
-    return resizes(tables, tablet_sizes(spark, metadata), Goal(settings.per_volume, volumes))
+    return resizes(tables, tablet_sizes(spark, storage, metadata), Goal(settings.per_volume, volumes))

@@ -16,15 +16,14 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.losses import loss_of
 from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import Node, RequestKind, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.rejections import Code
 
 GIVEN_UP_BY_FORCE = frozenset({Code.ROWS_LOST, Code.ONLY_REPLICA})
 """Why a removal is refused that goes through by force: rows would be lost."""
 
-_UNNAMED = Call("(new)", preview=True)
 
-
-def ways_out(metadata: ClusterMetadata, silent: Iterable[VolumeId]) -> list[str]:
+def ways_out(storage: Storage, metadata: ClusterMetadata, silent: Iterable[VolumeId]) -> list[str]:
     """A line for each node that is not lost and has volumes among those that do not answer."""
     volumes: dict[int, list[str]] = defaultdict(list)
     for volume in sorted(set(silent)):
@@ -33,14 +32,14 @@ def ways_out(metadata: ClusterMetadata, silent: Iterable[VolumeId]) -> list[str]
             volumes[node.node_id].append(metadata.describe(volume))
     return [
         f"volume(s) {', '.join(names)} do not answer: bring them back. "
-        + way_out(metadata, metadata.directory.nodes[node_id])
+        + way_out(storage, metadata, metadata.directory.nodes[node_id])
         for node_id, names in volumes.items()
     ]
 
 
-def way_out(metadata: ClusterMetadata, node: Node) -> str:
+def way_out(storage: Storage, metadata: ClusterMetadata, node: Node) -> str:
     """The command that takes a node out whose storage is lost, as the metadata of now accepts it."""
-    refused = _refusal(metadata, node)
+    refused = _refusal(storage, metadata, node)
     if not refused:
         return f"If they are lost, run `epochlake node remove {node.name}`"
     if refused <= GIVEN_UP_BY_FORCE:
@@ -55,13 +54,14 @@ def way_out(metadata: ClusterMetadata, node: Node) -> str:
     )
 
 
-def _refusal(metadata: ClusterMetadata, node: Node) -> frozenset[str]:
+def _refusal(storage: Storage, metadata: ClusterMetadata, node: Node) -> frozenset[str]:
     """The codes by which its removal is refused now: none, one, or that of the rows with that of the forced one."""
+    call = Call("(new)", storage, preview=True)
     codes = set()
     for force in (False, True):
         try:
             # Not `metadata.check`: changes that are paused are told by themselves.
-            NodeRemoval(node.name, force=force).plan(metadata, _UNNAMED).check(metadata)
+            NodeRemoval(node.name, force=force).plan(metadata, call).check(metadata)
         except Rejected as rejected:
             codes.add(rejected.code)
         else:

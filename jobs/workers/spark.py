@@ -12,8 +12,6 @@ import msgspec
 import pyarrow as pa
 from epochlake.jobs.workers.pace import divided
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
-from epochlake.metastore.configuration import StorageSettings
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 
@@ -72,7 +70,7 @@ class SparkWorkers:
     def _answers(self, partitions: int, task: Callable[[T], R], asked: Sequence[T]) -> list[_Answer]:
         """What became of each item, in their order."""
         numbers = self._spark.range(0, len(asked), numPartitions=partitions)
-        work = partial(_do_numbered, task, asked, storage.used_settings())
+        work = partial(_do_numbered, task, asked)
         rows = numbers.mapInArrow(work, _ANSWERS_DDL).toArrow().sort_by("number").to_pylist()
         return [_Answer(row["result"], row["error"]) for row in rows]
 
@@ -92,10 +90,9 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def _do_numbered(
-    task: Callable[[T], R], asked: Sequence[T], settings: StorageSettings, batches: Iterable[pa.RecordBatch]
+    task: Callable[[T], R], asked: Sequence[T], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: numbers of items in, answers out."""
-    storage.use_settings(settings)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             answer = _attempt(task, asked[number])

@@ -19,6 +19,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ class Options(TypedDict, total=False):
 class Call(msgspec.Struct, frozen=True):
     """One call for a change: what a plan needs to know of it, and of the metastore that it is made on.
 
-    `preview`: the event is only shown. `root`: the URI of the cluster's root.
+    `storage`: what a plan may ask. `preview`: the event is only shown. `root`: the URI of the cluster's root.
     """
 
     request_id: str
+    storage: Storage
     reason: str = ""
     preview: bool = False
     configuration: Configuration = Configuration()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import re
 
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, UnknownFormat
 from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot, format_of
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import TakeSnapshot
+from epochlake.metastore.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,15 @@ def is_proved(entry: Entry | None, metadata: ClusterMetadata, position: Position
 class Snapshots:
     """The snapshots of one root: a directory with a file for each."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, storage: Storage, uri: str) -> None:
         self.uri = uri
+        self._storage = storage
 
     def epochs(self) -> list[int]:
         """Epochs that there are snapshots of, ascending."""
-        if not storage.exists(self.uri):
+        if not self._storage.exists(self.uri):
             return []
-        found = (_NAME.match(entry.name) for entry in storage.list_files(self.uri))
+        found = (_NAME.match(entry.name) for entry in self._storage.list_files(self.uri))
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, epoch: int) -> str:
@@ -52,14 +53,14 @@ class Snapshots:
     def write(self, metadata: ClusterMetadata, position: Position) -> bool:
         """Write the snapshot of `metadata` unless there is one; whether this call has written it."""
         path = self.path(position.epoch)
-        if storage.exists(path):
+        if self._storage.exists(path):
             return False
-        storage.create_directory(self.uri, parents=True)
-        return storage.put_if_absent(path, encode_snapshot(metadata, position))
+        self._storage.create_directory(self.uri, parents=True)
+        return self._storage.put_if_absent(path, encode_snapshot(metadata, position))
 
     def read(self, epoch: int) -> tuple[ClusterMetadata, Position]:
         """Raises UnknownFormat when it is damaged, StorageUnavailable when it is not there."""
-        metadata, position = decode_snapshot(storage.read_bytes(self.path(epoch)))
+        metadata, position = decode_snapshot(self._storage.read_bytes(self.path(epoch)))
         if position.epoch != epoch:
             raise UnknownFormat(f"the snapshot of epoch {epoch} holds epoch {position.epoch}")
         return metadata, position
@@ -67,8 +68,8 @@ class Snapshots:
     def put_aside(self, epoch: int) -> None:
         """Keep the file of a snapshot under another name, by which nobody looks for it."""
         path = self.path(epoch)
-        storage.replace_bytes(f"{path}.lost", storage.read_bytes(path))
-        storage.delete_file(path)
+        self._storage.replace_bytes(f"{path}.lost", self._storage.read_bytes(path))
+        self._storage.delete_file(path)
 
     def newest(self, at_most: int | None = None) -> tuple[ClusterMetadata, Position] | None:
         """The highest usable snapshot, at or below epoch `at_most` when given; damaged ones are skipped."""
@@ -88,7 +89,7 @@ class Snapshots:
         """Whether the stored snapshot is, byte for byte, the one of `metadata`; of an older format, whether it says
         the same.
         """
-        stored = storage.read_bytes(self.path(position.epoch))
+        stored = self._storage.read_bytes(self.path(position.epoch))
         written = encode_snapshot(metadata, position)
         if stored == written:
             return True

@@ -19,8 +19,10 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -48,51 +50,55 @@ class DamagedCheckpoint(msgspec.Struct, frozen=True):
         return f"the checkpoint {self.name} in the log's _delta_log {self.how}; {what_to_do}"
 
 
-def damaged(uri: str) -> list[DamagedCheckpoint]:
+def damaged(storage: Storage, uri: str) -> list[DamagedCheckpoint]:
     """The checkpoints of the log that are not what was written. Raises StorageUnavailable."""
-    if storage.local_path(uri) is None:
+    if places.local_path(uri) is None:
         return []
-    found = _damages(uri)
-    spare = delta_commits.damaged_checkpoints(uri, found) if found else []
+    found = _damages(storage, uri)
+    spare = delta_commits.damaged_checkpoints(storage, uri, found) if found else []
     return [DamagedCheckpoint(name, how, name in spare) for name, how in found.items()]
 
 
-def spare_files(uri: str) -> list[str]:
+def spare_files(storage: Storage, uri: str) -> list[str]:
     """The names of damaged checkpoints, and of a pointer that is astray, without which the log says the same. Raises
     StorageUnavailable.
     """
-    return delta_commits.damaged_checkpoints(uri, _damages(uri))
+    return delta_commits.damaged_checkpoints(storage, uri, _damages(storage, uri))
 
 
-def _damages(uri: str) -> dict[str, str]:
-    directory = storage.join(uri, delta_commits.LOG)
-    return {name: how for name in _names(directory) if (how := damage_of(f"{directory}/{name}")) is not None}
+def _damages(storage: Storage, uri: str) -> dict[str, str]:
+    directory = places.join(uri, delta_commits.LOG)
+    return {
+        name: how
+        for name in _names(storage, directory)
+        if (how := damage_of(storage, f"{directory}/{name}")) is not None
+    }
 
 
-def damage_of(path: str) -> str | None:
+def damage_of(storage: Storage, path: str) -> str | None:
     """How a checkpoint is damaged; None when nothing is seen. Raises StorageUnavailable."""
     directory, name = os.path.split(path)
     try:
         data = storage.read_bytes(path)
-    except storage.MissingFile:
+    except failures.MissingFile:
         return None
     try:
         said = _state_in(data)
     except _Unreadable as error:
         return f"cannot be read ({error})"
-    known = _digest_beside(directory, name)
+    known = _digest_beside(storage, directory, name)
     if known is not None:
         return None if known == _digest_of(data) else "is not what was written: its digest is another one"
-    return _contradiction(directory, name, said)
+    return _contradiction(storage, directory, name, said)
 
 
-def seal(uri: str, version: int) -> None:
+def seal(storage: Storage, uri: str, version: int) -> None:
     """Keep the digest of the checkpoint that was written after a version. Nothing depends on it: this does not fail."""
-    if storage.local_path(uri) is None:
+    if places.local_path(uri) is None:
         return
-    directory = storage.join(uri, delta_commits.LOG)
+    directory = places.join(uri, delta_commits.LOG)
     try:
-        names = _names(directory)
+        names = _names(storage, directory)
         for name in names:
             if int(name[:20]) >= version:
                 digest = _digest_of(storage.read_bytes(f"{directory}/{name}"))
@@ -150,18 +156,18 @@ def _state_in(data: bytes) -> _State:
     return state
 
 
-def _contradiction(directory: str, name: str, said: _State) -> str | None:
+def _contradiction(storage: Storage, directory: str, name: str, said: _State) -> str | None:
     """What the commits say otherwise; an older checkpoint and the commits after it say as much as all of them."""
     version = int(name[:20])
     base = _State()
     first = version + 1
     commits: list[list[dict[str, Any]]] = []
-    older = {int(other[:20]): other for other in _names(directory) if int(other[:20]) < version}
+    older = {int(other[:20]): other for other in _names(storage, directory) if int(other[:20]) < version}
     complete = False
-    while first > 0 and (lines := _commit(directory, first - 1)) is not None:
+    while first > 0 and (lines := _commit(storage, directory, first - 1)) is not None:
         commits.append(lines)
         first -= 1
-        if first - 1 in older and (base_data := _whole(f"{directory}/{older[first - 1]}")) is not None:
+        if first - 1 in older and (base_data := _whole(storage, f"{directory}/{older[first - 1]}")) is not None:
             base, complete = base_data, True
             break
     complete = complete or first == 0
@@ -182,26 +188,26 @@ def _contradiction(directory: str, name: str, said: _State) -> str | None:
     return None
 
 
-def _whole(path: str) -> _State | None:
+def _whole(storage: Storage, path: str) -> _State | None:
     """What an older checkpoint says, if its digest vouches for it."""
     directory, name = os.path.split(path)
     try:
         data = storage.read_bytes(path)
-        return _state_in(data) if _digest_beside(directory, name) == _digest_of(data) else None
-    except (storage.MissingFile, _Unreadable):
+        return _state_in(data) if _digest_beside(storage, directory, name) == _digest_of(data) else None
+    except (failures.MissingFile, _Unreadable):
         return None
 
 
-def _commit(directory: str, version: int) -> list[dict[str, Any]] | None:
+def _commit(storage: Storage, directory: str, version: int) -> list[dict[str, Any]] | None:
     """The lines of a whole commit; None when it is not there, or torn."""
     table = directory.removesuffix(f"/{delta_commits.LOG}")
     try:
-        return [dict(line) for line in delta_commits.read_commit(table, version)]
-    except (storage.MissingFile, delta_commits.TornCommit, ValueError):
+        return [dict(line) for line in delta_commits.read_commit(storage, table, version)]
+    except (failures.MissingFile, delta_commits.TornCommit, ValueError):
         return None
 
 
-def _names(directory: str) -> list[str]:
+def _names(storage: Storage, directory: str) -> list[str]:
     return sorted(file.name for file in storage.list_files(directory) if _CHECKPOINT.match(file.name))
 
 
@@ -209,10 +215,10 @@ def _beside(directory: str, name: str) -> str:
     return f"{directory}/.{name}{_DIGEST}"
 
 
-def _digest_beside(directory: str, name: str) -> str | None:
+def _digest_beside(storage: Storage, directory: str, name: str) -> str | None:
     try:
         return storage.read_bytes(_beside(directory, name)).decode(errors="replace").strip() or None
-    except storage.MissingFile:
+    except failures.MissingFile:
         return None
 
 

@@ -17,6 +17,7 @@ from epochlake.metastore.errors import HashMismatch
 from epochlake.metastore.log.entry import Entry, entry_hash
 from epochlake.metastore.log.files import LogFile, new_file, read_columns, read_entries, write_anew
 from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
+from epochlake.metastore.storage.storage import Storage
 
 COMPACTED_FILE_BYTES = 8 << 20
 """Compaction leaves files of this size alone, so that what it rewrites does not grow with the log."""
@@ -61,9 +62,9 @@ def holds_copies(files: Sequence[LogFile]) -> bool:
     return sum(file.rows or 0 for file in files) > max((file.last or 0 for file in files), default=0)
 
 
-def stored_twice(uri: str, files: Sequence[LogFile]) -> StoredTwice:
+def stored_twice(storage: Storage, uri: str, files: Sequence[LogFile]) -> StoredTwice:
     """The epochs that are stored more than once, and the files to be rewritten. Raises LogUnreadable."""
-    epochs_of = {file: _epochs(uri, file) for file in files}
+    epochs_of = {file: _epochs(storage, uri, file) for file in files}
     times = Counter(epoch for epochs in epochs_of.values() for epoch in epochs)
     repeated = sorted(epoch for epoch, count in times.items() if count > 1)
     groups: list[tuple[set[int], list[LogFile]]] = []
@@ -82,7 +83,7 @@ def stored_twice(uri: str, files: Sequence[LogFile]) -> StoredTwice:
     )
 
 
-def rewrite(uri: str, table: DeltaTable, rewriting: Rewriting) -> set[str] | None:
+def rewrite(storage: Storage, uri: str, table: DeltaTable, rewriting: Rewriting) -> set[str] | None:
     """Make one file of each group, against exactly the version of `table`; their paths, None if somebody was faster.
 
     Raises LogUnreadable where an entry is not what its hash says, or is there with two contents: nothing is changed
@@ -91,12 +92,12 @@ def rewrite(uri: str, table: DeltaTable, rewriting: Rewriting) -> set[str] | Non
     removes: list[OldFile] = []
     adds: list[NewFile] = []
     for group in rewriting.groups:
-        entries = read_entries(uri, group)
+        entries = read_entries(storage, uri, group)
         _require_sound(entries)
-        new = write_anew(uri, entries)
+        new = write_anew(storage, uri, entries)
         removes += [OldFile(file.path, file.size) for file in group]
         adds.append(new_file(new))
-    return {file.path for file in adds} if replace_files(table, removes, adds) else None
+    return {file.path for file in adds} if replace_files(storage, table, removes, adds) else None
 
 
 def _require_sound(entries: Sequence[Entry]) -> None:
@@ -111,12 +112,12 @@ def _require_sound(entries: Sequence[Entry]) -> None:
             raise error
 
 
-def _epochs(uri: str, file: LogFile) -> list[int]:
+def _epochs(storage: Storage, uri: str, file: LogFile) -> list[int]:
     try:
-        epochs: list[int] = read_columns(uri, [file.path], ["epoch"])["epoch"].to_pylist()
+        epochs: list[int] = read_columns(storage, uri, [file.path], ["epoch"])["epoch"].to_pylist()
     except (OSError, pa.ArrowException, KeyError):
         # Names the file and its epochs.
-        read_entries(uri, [file])
+        read_entries(storage, uri, [file])
         raise
     return epochs
 

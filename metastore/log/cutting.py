@@ -7,7 +7,6 @@ cut that was ended half-way never looks like a shorter log; then the entry takes
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from epochlake.metastore import delta_commits, storage, syncing
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.delta import APP_ID, DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, position_of
@@ -25,6 +24,8 @@ from epochlake.metastore.log.holes import Unfillable, adds_in, read_before
 from epochlake.metastore.log.replacing import alone, put_bytes, put_whole
 from epochlake.metastore.log.rescued import RescuedLog
 from epochlake.metastore.rewriting import Mark, add_lines
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\Z")
@@ -43,13 +44,13 @@ class Behind(NamedTuple):
 class CutLog(RescuedLog):
     """The log as it is before a hole; the first append cuts it there."""
 
-    def __init__(self, uri: str, hole: Unfillable) -> None:
-        super().__init__(uri, read_before(uri, hole.version))
+    def __init__(self, storage: Storage, uri: str, hole: Unfillable) -> None:
+        super().__init__(storage, uri, read_before(storage, uri, hole.version))
         self._hole = hole
 
     def _look_again(self) -> None:
         if not self._is_torn():
-            self._whole = DeltaLog(self.uri)
+            self._whole = DeltaLog(self._storage, self.uri)
 
     def _version_before(self) -> int:
         return self._hole.version - 1
@@ -58,47 +59,47 @@ class CutLog(RescuedLog):
         first, putting = entries[0].epoch, False
         stored: list[LogFile] = []
         try:
-            with alone(self.uri):
+            with alone(self._storage, self.uri):
                 if not self._is_torn():
                     raise AppendConflict(f"epoch {first} was not appended: the log was mended, or cut, meanwhile")
-                put_bytes(self.uri, self._hole.version, delta_commits.GIVEN_UP)
-                _put_aside(self.uri, self._hole.version)
-                stored = [write_entries(self.uri, entries)]
-                storage.sync_always([f"{self.uri}/{file.path}" for file in stored], [self.uri])
+                put_bytes(self._storage, self.uri, self._hole.version, delta_commits.GIVEN_UP)
+                _put_aside(self._storage, self.uri, self._hole.version)
+                stored = [write_entries(self._storage, self.uri, entries)]
+                self._storage.sync_always([f"{self.uri}/{file.path}" for file in stored], [self.uri])
                 putting = True
                 lines = add_lines([new_file(file) for file in stored], Mark(APP_ID, entries[-1].epoch))
-                put_whole(self.uri, self._hole.version, "WRITE", lines)
+                put_whole(self._storage, self.uri, self._hole.version, "WRITE", lines)
         except StorageUnavailable as error:
             if putting:
                 raise AppendUncertain(f"epoch {first}: {error}") from error
             raise self._not_written(first, error, stored) from error
 
     def _is_torn(self) -> bool:
-        return any(torn.version == self._hole.version for torn in delta_commits.torn_commits(self.uri))
+        return any(torn.version == self._hole.version for torn in delta_commits.torn_commits(self._storage, self.uri))
 
 
-def behind(uri: str, version: int) -> Behind:
+def behind(storage: Storage, uri: str, version: int) -> Behind:
     """What commits after a version say that they hold, those that were put aside too."""
     position: Position | None = None
     highest = 0
-    for path in _commits_after(uri, version):
+    for path in _commits_after(storage, uri, version):
         with suppress(LogUnreadable, StorageUnavailable):
-            for file in adds_in(uri, path):
+            for file in adds_in(storage, uri, path):
                 highest = max(highest, file.last or 0)
                 with suppress(LogUnreadable):
-                    last = position_of(read_entries(uri, [file])[-1])
+                    last = position_of(read_entries(storage, uri, [file])[-1])
                     if position is None or (last.incarnation, last.epoch) > (position.incarnation, position.epoch):
                         position = last
     return Behind(position, highest)
 
 
-def _commits_after(uri: str, version: int) -> list[str]:
+def _commits_after(storage: Storage, uri: str, version: int) -> list[str]:
     directory = _log_directory(uri)
 
     def look() -> list[str]:
         found = [
             name
-            for name in os.listdir(directory)
+            for name in storage.disk.names(directory)
             if (match := _COMMIT.match(name) or _ASIDE.match(name)) and int(match[1]) > version
         ]
         return [f"{directory}/{name}" for name in sorted(found)]
@@ -106,39 +107,37 @@ def _commits_after(uri: str, version: int) -> list[str]:
     return storage.within_deadline("look at the log of", uri, look)
 
 
-def after_hole(uri: str, version: int) -> list[str]:
+def after_hole(storage: Storage, uri: str, version: int) -> list[str]:
     """The names, in the log's directory, of the commits after a version and of the checkpoints from it on."""
     directory = _log_directory(uri)
 
     def look() -> list[str]:
         commits, others = [], []
-        for name in sorted(os.listdir(directory)):
+        for name in sorted(storage.disk.names(directory)):
             if (match := _COMMIT.match(name)) and int(match[1]) > version:
                 commits.append(name)
             elif (match := _CHECKPOINT.match(name) or _DIGEST.match(name)) and int(match[1]) >= version:
                 others.append(name)
-        if (delta_commits.pointed_at(directory) or -1) >= version:
+        if (delta_commits.pointed_at(storage.disk, directory) or -1) >= version:
             others.append(_POINTER)
         return [*commits, *others]
 
     return storage.within_deadline("look at the log of", uri, look)
 
 
-def _put_aside(uri: str, version: int) -> None:
+def _put_aside(storage: Storage, uri: str, version: int) -> None:
     """Give what comes after a hole names that nobody reads, the oldest first, also what somebody adds meanwhile."""
     directory = _log_directory(uri)
 
     def rename(names: Sequence[str]) -> None:
         for name in names:
             with suppress(FileNotFoundError):
-                os.rename(f"{directory}/{name}", f"{directory}/.{name}.lost-{time.time_ns()}")
-        syncing.sync_directory(directory)
+                storage.disk.rename(f"{directory}/{name}", f"{directory}/.{name}.lost-{time.time_ns()}")
+        storage.syncing.sync(directories=[directory])
 
-    while names := after_hole(uri, version):
+    while names := after_hole(storage, uri, version):
         storage.within_deadline("put aside commits of", uri, partial(rename, names))
 
 
 def _log_directory(uri: str) -> str:
-    directory = storage.local_path(storage.join(uri, delta_commits.LOG))
-    assert directory is not None, f"{uri} is on no file system"
-    return directory
+    return places.require_local(places.join(uri, delta_commits.LOG))

@@ -34,7 +34,7 @@ from functools import partial
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.checkpoints import seal
@@ -52,6 +52,8 @@ from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, Appe
 from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, new_file, read_columns, read_entries, write_entries
 from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 APP_ID = "epoch-log"
@@ -78,7 +80,7 @@ REOPEN_SECONDS = LOG_RETENTION_SECONDS / 2
 """A handle that was not refreshed for so long is opened anew: clean-up has deleted no commit that it has not read."""
 
 
-def create_log_table(uri: str) -> None:
+def create_log_table(storage: Storage, uri: str) -> None:
     """Create the empty table; does nothing when there is one already."""
     try:
         DeltaTable.create(
@@ -88,24 +90,24 @@ def create_log_table(uri: str) -> None:
             name="epochlake_log",
             description="Epochlake: one row per epoch. Append only; do not write by hand.",
             configuration=PROPERTIES,
-            storage_options=storage.storage_options(uri),
+            storage_options=storage.delta_options(uri),
         )
     except (OSError, DeltaError) as error:
         # Of two that create it at once one fails, and has what it wants.
-        if not _is_there(uri):
-            raise storage.unavailable("create the log at", uri, error) from error
-    delta_commits.sync_commits(uri, 0)
+        if not _is_there(storage, uri):
+            raise failures.unavailable("create the log at", uri, error) from error
+    delta_commits.sync_commits(storage, uri, 0)
     storage.sync_always(directories=[uri, uri.rstrip("/").rpartition("/")[0]])
 
 
-def _is_there(uri: str) -> bool:
+def _is_there(storage: Storage, uri: str) -> bool:
     try:
-        return DeltaTable.is_deltatable(uri, storage_options=storage.storage_options(uri))
+        return DeltaTable.is_deltatable(uri, storage_options=storage.delta_options(uri))
     except (OSError, DeltaError):
         return False
 
 
-def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogTorn:
+def torn_log(storage: Storage, uri: str, torn: delta_commits.TornCommit) -> LogTorn:
     """The error for a log with a torn commit; it names the epoch."""
     last: int | None = None
     with suppress(OSError, DeltaError, pa.ArrowException, KeyError):
@@ -117,17 +119,18 @@ def torn_log(uri: str, torn: delta_commits.TornCommit) -> LogTorn:
     )
     if last is not None:
         error.epochs = (last + 1, last + 1)
-        error.read_whole = partial(read_before, uri, torn.version)
+        error.read_whole = partial(read_before, storage, uri, torn.version)
     return error
 
 
 class DeltaLog:
     """One handle on the log table at `uri`; opened on first use."""
 
-    def __init__(self, uri: str, *, compact_every: int = 32) -> None:
-        storage.require_fit_for_tables(uri)
+    def __init__(self, storage: Storage, uri: str, *, compact_every: int = 32) -> None:
+        places.require_fit_for_tables(uri)
         self.uri = uri
-        self._options = storage.storage_options(uri)
+        self._storage = storage
+        self._options = storage.delta_options(uri)
         self._compact_every = compact_every
         self._table: DeltaTable | None = None
         self._refreshed_at = 0.0
@@ -176,7 +179,9 @@ class DeltaLog:
         proved = up_to is None and self._last is not None and self._last.epoch == after + 1
         known = [self._last] if proved and self._last is not None else []
         start = after + len(known)
-        found = read_entries(self.uri, [file for file in files if file.may_hold(start, up_to)], start, up_to)
+        found = read_entries(
+            self._storage, self.uri, [file for file in files if file.may_hold(start, up_to)], start, up_to
+        )
         if up_to is None and found:
             self._last = found[-1]
         if up_to is None and (found or (self._last is not None and self._last.epoch in (after, after + 1))):
@@ -198,14 +203,14 @@ class DeltaLog:
             if self._has_moved_on(read_at):
                 self._discard(stored)
                 raise too_late
-            appended = append_files(table, read_at + 1, [stored], Mark(APP_ID, last))
+            appended = append_files(self._storage, table, read_at + 1, [stored], Mark(APP_ID, last))
         except delta_commits.TornCommit as torn:
             # What lay there was committed, and clean-up has deleted it or it is lost: who reads again is told which.
             self._discard(stored)
             raise AppendConflict(f"epoch {first} was not appended: {torn}") from torn
         except (OSError, DeltaError, StorageUnavailable) as error:
-            cause = error if isinstance(error, StorageUnavailable) else storage.unavailable("write", self.uri, error)
-            if storage.local_path(self.uri) is None or self._version_exists(read_at + 1):
+            cause = error if isinstance(error, StorageUnavailable) else failures.unavailable("write", self.uri, error)
+            if places.local_path(self.uri) is None or self._version_exists(read_at + 1):
                 raise AppendUncertain(f"epoch {first}: {cause}") from error
             if self._has_moved_on(read_at):
                 raise AppendConflict(f"epoch {first} was not appended, it was read too long ago: {cause}") from error
@@ -225,22 +230,22 @@ class DeltaLog:
 
     def _seal_checkpoint(self, version: int) -> None:
         if (version + 1) % int(PROPERTIES["delta.checkpointInterval"]) == 0:
-            seal(self.uri, version)
+            seal(self._storage, self.uri, version)
 
     def version(self) -> int | None:
         return self._read_at
 
     def _store(self, entries: Sequence[Entry]) -> NewFile:
-        return new_file(write_entries(self.uri, entries))
+        return new_file(write_entries(self._storage, self.uri, entries))
 
     def _discard(self, stored: NewFile | None) -> None:
         """Delete a data file that no commit names, so that nobody takes its entries for what a torn commit named."""
         with suppress(StorageUnavailable):
             if stored is not None:
-                storage.delete_file(f"{self.uri}/{stored.path}")
+                self._storage.delete_file(f"{self.uri}/{stored.path}")
 
     def fence(self) -> None:
-        if storage.local_path(self.uri) is not None:
+        if places.local_path(self.uri) is not None:
             self._fence_by_put()
             return
         try:
@@ -253,7 +258,7 @@ class DeltaLog:
     def _fence_by_put(self) -> None:
         try:
             for _ in range(FENCE_TRIES):
-                if delta_commits.put_commit(self.uri, self._open().version() + 1, "FENCE", []):
+                if delta_commits.put_commit(self._storage, self.uri, self._open().version() + 1, "FENCE", []):
                     return
         except StorageUnavailable as error:
             raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
@@ -263,7 +268,9 @@ class DeltaLog:
         # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
         table = self._open()
         try:
-            rows = read_columns(self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"])
+            rows = read_columns(
+                self._storage, self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"]
+            )
         except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
             raise LogUnreadable(
                 f"the request ids of the log at {self.uri} cannot be read: {words_of(error)}"
@@ -273,7 +280,7 @@ class DeltaLog:
 
     def entry(self, epoch: int) -> Entry:
         # Not through the handle: that stays where it was read.
-        found = DeltaLog(self.uri).read(epoch - 1, epoch)
+        found = DeltaLog(self._storage, self.uri).read(epoch - 1, epoch)
         if not found:
             raise LogUnreadable(f"epoch {epoch} is not in the log at {self.uri}")
         return found[0]
@@ -301,7 +308,7 @@ class DeltaLog:
         found: list[StoredTwice] = []
 
         def plan(table: DeltaTable, files: Sequence[LogFile]) -> Rewriting:
-            found[:] = [stored_twice(self.uri, files)]
+            found[:] = [stored_twice(self._storage, self.uri, files)]
             return found[0].rewriting
 
         self._until_rewritten("healed", plan)
@@ -310,7 +317,7 @@ class DeltaLog:
     def stored_twice(self) -> StoredTwice:
         """What `heal` would do; most often the statistics of the files tell that there is nothing."""
         files = self._files(self._open())
-        return stored_twice(self.uri, files) if holds_copies(files) else StoredTwice()
+        return stored_twice(self._storage, self.uri, files) if holds_copies(files) else StoredTwice()
 
     def _until_rewritten(self, done: str, plan: Callable[[DeltaTable, Sequence[LogFile]], Rewriting]) -> Rewriting:
         self._table = self._read_at = None
@@ -331,7 +338,7 @@ class DeltaLog:
             return False
         try:
             try:
-                added = rewrite(self.uri, table, rewriting)
+                added = rewrite(self._storage, self.uri, table, rewriting)
             except delta_commits.TornCommit:
                 added = None  # as in `append`
             if added is None:
@@ -339,13 +346,13 @@ class DeltaLog:
             self._seal_checkpoint(read_at + 1)
             if self._has_moved_on(read_at) and added.isdisjoint(file.path for file in self._files(self._open())):
                 # Written where clean-up had deleted another version (see `_require_at_the_tail`).
-                storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
+                self._storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
                 return False
             # What is deleted then is only in the checkpoint.
-            delta_commits.sync_checkpoints(self.uri)
+            delta_commits.sync_checkpoints(self._storage, self.uri)
             self._open().cleanup_metadata()
         except (OSError, DeltaError, pa.ArrowException) as error:
-            raise storage.unavailable("rewrite files of the log at", self.uri, error) from error
+            raise failures.unavailable("rewrite files of the log at", self.uri, error) from error
         return True
 
     def _files(self, table: DeltaTable) -> list[LogFile]:
@@ -393,7 +400,7 @@ class DeltaLog:
             raise NotInitialised(f"there is no cluster at {self.uri}", hint="Run `epochlake init` first") from error
         except (OSError, DeltaError) as error:
             self._require_whole()
-            raise storage.unavailable("read the log at", self.uri, error) from error
+            raise failures.unavailable("read the log at", self.uri, error) from error
         self._was_there = True
         self._require_on_disk(table)
         return table
@@ -401,31 +408,31 @@ class DeltaLog:
     def _require_on_disk(self, table: DeltaTable) -> None:
         """Sync what another process has appended, before anything is built upon it or done because of it."""
         try:
-            delta_commits.sync_commits(self.uri, table.version())
+            delta_commits.sync_commits(self._storage, self.uri, table.version())
         except delta_commits.TornCommit as torn:
-            raise torn_log(self.uri, torn) from torn
+            raise torn_log(self._storage, self.uri, torn) from torn
 
     def _require_whole(self) -> None:
         try:
-            delta_commits.require_whole(self.uri)
+            delta_commits.require_whole(self._storage, self.uri)
         except delta_commits.TornCommit as torn:
-            raise torn_log(self.uri, torn) from torn
-        if storage.local_path(self.uri) is None:
+            raise torn_log(self._storage, self.uri, torn) from torn
+        if places.local_path(self.uri) is None:
             return
-        if damaged := delta_commits.damaged_checkpoints(self.uri):
+        if damaged := delta_commits.damaged_checkpoints(self._storage, self.uri):
             raise LogUnreadable(
                 f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, "
                 "or of a checkpoint that is not there. Its commits are whole",
                 hint="Run `epochlake log heal`",
             )
-        if checkpoints := damaged_checkpoints(self.uri):
+        if checkpoints := damaged_checkpoints(self._storage, self.uri):
             raise LogUnreadable(f"the log at {self.uri} cannot be opened: {'; '.join(map(str, checkpoints))}")
 
     def _has_lost_its_versions(self) -> bool:
         """Whether the directory of the log holds data files; asked when it is no table."""
         try:
-            return any(file.name.endswith(".parquet") for file in storage.list_files(self.uri))
-        except storage.MissingFile:
+            return any(file.name.endswith(".parquet") for file in self._storage.list_files(self.uri))
+        except failures.MissingFile:
             return False
 
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
@@ -433,7 +440,7 @@ class DeltaLog:
         if not self._has_moved_on(written - 1):
             return
         try:
-            found = {entry.epoch: entry.hash for entry in DeltaLog(self.uri).read(entries[0].epoch - 1)}
+            found = {entry.epoch: entry.hash for entry in DeltaLog(self._storage, self.uri).read(entries[0].epoch - 1)}
         except (LogUnreadable, NotInitialised, StorageUnavailable) as error:
             raise AppendUncertain(
                 f"epoch {entries[0].epoch}: its place in the log cannot be checked: {error}"
@@ -442,14 +449,14 @@ class DeltaLog:
             # The version was written where clean-up had deleted another one: nobody who opens the log can see it, and
             # it must not stay for those who have not looked for long.
             with suppress(StorageUnavailable):
-                storage.delete_file(f"{self.uri}/_delta_log/{written:020}.json")
+                self._storage.delete_file(f"{self.uri}/_delta_log/{written:020}.json")
             raise AppendConflict(f"epoch {entries[0].epoch} was appended too late: the log had moved on long ago")
 
     def _has_moved_on(self, version: int) -> bool:
         """Whether clean-up may have come to the version after this one; also when that cannot be told."""
         try:
             pointer = f"{self.uri}/_delta_log/_last_checkpoint"
-            newest = json.loads(storage.read_bytes(pointer))["version"] if storage.exists(pointer) else -1
+            newest = json.loads(self._storage.read_bytes(pointer))["version"] if self._storage.exists(pointer) else -1
         except (StorageUnavailable, ValueError, KeyError):
             return True
         return newest > version or not self._version_exists(version)
@@ -457,12 +464,12 @@ class DeltaLog:
     def _commit_file(self, version: int) -> bytes | None:
         """The hash of the commit file of a version; None when it is not there, or cannot be read."""
         try:
-            return hashlib.sha256(storage.read_bytes(f"{self.uri}/_delta_log/{version:020}.json")).digest()
+            return hashlib.sha256(self._storage.read_bytes(f"{self.uri}/_delta_log/{version:020}.json")).digest()
         except StorageUnavailable:
             return None
 
     def _version_exists(self, version: int) -> bool:
         try:
-            return storage.exists(f"{self.uri}/_delta_log/{version:020}.json")
+            return self._storage.exists(f"{self.uri}/_delta_log/{version:020}.json")
         except StorageUnavailable:
             return True

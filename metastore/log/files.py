@@ -14,11 +14,11 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from epochlake.metastore import storage
 from epochlake.metastore.arrays import array_of
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.rewriting import NewFile
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 SCHEMA = pa.schema(
@@ -70,7 +70,9 @@ def files_of(table: DeltaTable) -> list[LogFile]:
     return [LogFile(*row) for row in zip(*(actions[name].to_pylist() for name in columns), strict=True)]
 
 
-def read_entries(uri: str, files: Sequence[LogFile], after: int = 0, up_to: int | None = None) -> list[Entry]:
+def read_entries(
+    storage: Storage, uri: str, files: Sequence[LogFile], after: int = 0, up_to: int | None = None
+) -> list[Entry]:
     """The entries in `files` with an epoch greater than `after` and at most `up_to`, in order, each of them once.
 
     Raises LogUnreadable that names the epochs of a file that cannot be read, or that are there with two contents.
@@ -80,7 +82,7 @@ def read_entries(uri: str, files: Sequence[LogFile], after: int = 0, up_to: int 
     parts = []
     for file in sorted(files, key=lambda file: file.first or 0):
         try:
-            parts.append(_read_rows(uri, file.path, after, up_to))
+            parts.append(_read_rows(storage, uri, file.path, after, up_to))
         except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
             raise _unreadable(uri, file, error) from error
     rows = pa.concat_tables(parts).sort_by("epoch")
@@ -109,7 +111,7 @@ def distinct(entries: Iterable[Entry]) -> list[Entry]:
     return found
 
 
-def read_columns(uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table:
+def read_columns(storage: Storage, uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table:
     """Some columns of data files, their pages' checksums verified. Raises what storage and PyArrow raise."""
     filesystem, root = storage.filesystem(uri)
     parts = []
@@ -120,7 +122,7 @@ def read_columns(uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table
     return pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
 
 
-def _read_rows(uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
+def _read_rows(storage: Storage, uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
     """The row groups of a data file that may hold an epoch greater than `after`, and not greater than `up_to`."""
     filesystem, root = storage.filesystem(uri)
     with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
@@ -134,7 +136,7 @@ def _read_rows(uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
         return file.read_row_groups(wanted, columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
 
 
-def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
+def write_entries(storage: Storage, uri: str, entries: Sequence[Entry]) -> LogFile:
     """Store entries in a new data file, to be synced with the version that will name it. Raises StorageUnavailable."""
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -146,10 +148,10 @@ def write_entries(uri: str, entries: Sequence[Entry]) -> LogFile:
     return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
 
 
-def write_anew(uri: str, entries: list[Entry]) -> LogFile:
+def write_anew(storage: Storage, uri: str, entries: list[Entry]) -> LogFile:
     """`write_entries` for entries that lie there already: read back, as the other files go. Raises LogUnreadable."""
-    new = write_entries(uri, entries)
-    if read_entries(uri, [new]) != entries:
+    new = write_entries(storage, uri, entries)
+    if read_entries(storage, uri, [new]) != entries:
         raise LogUnreadable(
             f"{uri}/{new.path} is not what was written to it, so the log was not changed", hint="Check the disk"
         )

@@ -15,10 +15,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
 from epochlake.metastore.log.files import SCHEMA, LogFile, distinct, files_of, from_arrow, read_columns, read_entries
+from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 
@@ -63,50 +65,50 @@ class Filled(NamedTuple):
     known: set[str]
 
 
-def before(uri: str, version: int) -> tuple[Entry | None, set[str]]:
+def before(storage: Storage, uri: str, version: int) -> tuple[Entry | None, set[str]]:
     """The last entry before a version, and the paths of the data files that are live there. Raises LogUnreadable."""
-    files = _files_before(uri, version)
+    files = _files_before(storage, uri, version)
     tail = max((file.last or 0 for file in files), default=0)
-    entries = read_entries(uri, [file for file in files if file.last == tail], tail - 1) if tail else []
+    entries = read_entries(storage, uri, [file for file in files if file.last == tail], tail - 1) if tail else []
     return (entries[-1] if entries else None), {file.path for file in files}
 
 
-def read_before(uri: str, version: int, after: int = 0, up_to: int | None = None) -> list[Entry]:
+def read_before(storage: Storage, uri: str, version: int, after: int = 0, up_to: int | None = None) -> list[Entry]:
     """The entries before a version, as `EpochLog.read` gives them. Raises LogUnreadable."""
-    files = [file for file in _files_before(uri, version) if file.may_hold(after, up_to)]
-    return read_entries(uri, files, after, up_to)
+    files = [file for file in _files_before(storage, uri, version) if file.may_hold(after, up_to)]
+    return read_entries(storage, uri, files, after, up_to)
 
 
-def _files_before(uri: str, version: int) -> list[LogFile]:
+def _files_before(storage: Storage, uri: str, version: int) -> list[LogFile]:
     if version == 0:
         raise LogUnreadable(f"the first commit of the log at {uri} is torn", hint="Restore it from a copy of the log")
     try:
         return files_of(DeltaTable(uri, version=version - 1))
-    except (*storage.STORAGE_ERRORS, KeyError) as error:
+    except (*failures.STORAGE_ERRORS, KeyError) as error:
         raise LogUnreadable(
             f"the log at {uri} cannot be read as it was before commit {version}: {words_of(error)}"
         ) from error
 
 
-def loose(uri: str, known: set[str]) -> Iterator[Stored]:
+def loose(storage: Storage, uri: str, known: set[str]) -> Iterator[Stored]:
     """The data files that no commit names, those that are whole and whose entries are what their hashes say."""
     for listed in storage.list_files(uri):
         if "/" in listed.name or not listed.name.endswith(".parquet") or listed.name in known:
             continue
-        entries = _entries_of(uri, listed.name)
+        entries = _entries_of(storage, uri, listed.name)
         if entries and continues((entries[0].epoch - 1, entries[0].previous_hash), entries):
             file = LogFile(listed.name, listed.size, len(entries), entries[0].epoch, entries[-1].epoch)
             yield Stored(file, entries)
 
 
-def _entries_of(uri: str, path: str) -> list[Entry]:
+def _entries_of(storage: Storage, uri: str, path: str) -> list[Entry]:
     """The entries in a data file; none where it was never on the disk as a whole, so that no commit could name it.
 
     Raises StorageUnavailable where the disk does not say what is in it: what it holds must not be taken for lost.
     """
     try:
-        return from_arrow(read_columns(uri, [path], SCHEMA.names))
-    except (storage.MissingFile, storage.StorageDamaged, pa.ArrowException, KeyError, ValueError):
+        return from_arrow(read_columns(storage, uri, [path], SCHEMA.names))
+    except (failures.MissingFile, failures.StorageDamaged, pa.ArrowException, KeyError, ValueError):
         return []
     except OSError as error:
         require_answer(error)
@@ -115,10 +117,10 @@ def _entries_of(uri: str, path: str) -> list[Entry]:
 
 def require_answer(error: BaseException | None) -> None:
     """Raise StorageUnavailable where an error is one of the storage, and says nothing about what is stored."""
-    if isinstance(error, StorageUnavailable) and not isinstance(error, storage.MissingFile | storage.StorageDamaged):
+    if isinstance(error, StorageUnavailable) and not isinstance(error, failures.MissingFile | failures.StorageDamaged):
         raise error
     if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
-        raise storage.unavailable("read the log for", "what a torn commit held", error)
+        raise failures.unavailable("read the log for", "what a torn commit held", error)
 
 
 def end_of(entry: Entry | None) -> tuple[int, str]:
@@ -135,10 +137,10 @@ def continues(end: tuple[int, str], entries: Sequence[Entry]) -> bool:
     return True
 
 
-def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Filled:
+def fill(storage: Storage, uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Filled:
     """What the commits in `holes` held, up to version `newest` which is whole. Raises Unfillable, LogUnreadable."""
     first = holes[0]
-    last, known = before(uri, first.version)
+    last, known = before(storage, uri, first.version)
     missing = {hole.version for hole in holes}
     epoch = end_of(last)[0]
     later: list[tuple[int, Entry]] = []
@@ -147,12 +149,12 @@ def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Fi
         for version in range(first.version + 1, newest + 1):
             if version in missing:
                 continue
-            for file in adds_in(uri, delta_commits.commit_uri(uri, version)):
+            for file in adds_in(storage, uri, delta_commits.commit_uri(uri, version)):
                 known.add(file.path)
                 highest = max(highest, file.last or 0)
-                later += [(version, entry) for entry in read_entries(uri, [file]) if entry.epoch > epoch]
+                later += [(version, entry) for entry in read_entries(storage, uri, [file]) if entry.epoch > epoch]
         entries = distinct(sorted((entry for _, entry in later), key=lambda entry: entry.epoch))
-    except (LogUnreadable, storage.MissingFile) as error:
+    except (LogUnreadable, failures.MissingFile) as error:
         require_answer(error.__cause__)
         raise Unfillable(
             uri, first, epoch, highest, f"what comes after it cannot be read ({words_of(error)})"
@@ -160,7 +162,7 @@ def fill(uri: str, holes: Sequence[delta_commits.TornCommit], newest: int) -> Fi
     if not entries:
         raise Unfillable(uri, first, epoch, highest, "no entry comes after it that would prove it")
     of_version = {entry.epoch: version for version, entry in reversed(later)}
-    found = list(loose(uri, known))
+    found = list(loose(storage, uri, known))
     files: dict[int, list[LogFile]] = {version: [] for version in sorted(missing)}
     end = last
     for entry in entries:
@@ -192,7 +194,7 @@ def _between(found: Sequence[Stored], start: tuple[int, str], end: tuple[int, st
     return None
 
 
-def adds_in(uri: str, commit: str) -> list[LogFile]:
+def adds_in(storage: Storage, uri: str, commit: str) -> list[LogFile]:
     """The data files that the whole commit in a file names. Raises LogUnreadable, StorageUnavailable."""
     data = storage.read_bytes(commit)
     try:

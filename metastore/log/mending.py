@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.checkpoints import spare_files
 from epochlake.metastore.log.entry import Entry
@@ -20,6 +20,8 @@ from epochlake.metastore.log.files import LogFile, new_file
 from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose
 from epochlake.metastore.log.replacing import alone, put_whole
 from epochlake.metastore.rewriting import Mark, add_lines
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 
 
 class Mending(msgspec.Struct, frozen=True):
@@ -48,28 +50,28 @@ class Mending(msgspec.Struct, frozen=True):
         return f"{said}; it names {epochs} again, found whole beside it{between}"
 
 
-def plan_mending(uri: str) -> list[Mending]:
+def plan_mending(storage: Storage, uri: str) -> list[Mending]:
     """What `mend` would do; nothing where no commit is torn or missing.
 
     Raises LogUnreadable for what cannot be mended safely: Unfillable where its loss can be accepted.
     """
-    return [*_checkpoints(uri), *(mending for mending, _ in _plan(uri))]
+    return [*_checkpoints(storage, uri), *(mending for mending, _ in _plan(storage, uri))]
 
 
-def mend(uri: str) -> list[Mending]:
+def mend(storage: Storage, uri: str) -> list[Mending]:
     """Make the torn and the missing commits of the log whole; what was done. Torn files are kept under other names.
 
     Raises LogUnreadable for what cannot be mended safely, StorageUnavailable. Safe to repeat, and to do twice at once.
     """
-    if not _checkpoints(uri) and not _torn(uri):
+    if not _checkpoints(storage, uri) and not _torn(storage, uri):
         return []
-    with alone(uri):
-        aside = _checkpoints(uri)
+    with alone(storage, uri):
+        aside = _checkpoints(storage, uri)
         for mending in aside:
-            delta_commits.put_aside(uri, mending.checkpoints)
-        planned = _plan(uri)
+            delta_commits.put_aside(storage, uri, mending.checkpoints)
+        planned = _plan(storage, uri)
         for mending, files in planned:
-            put_whole(uri, mending.version, "HEAL", _lines(files))
+            put_whole(storage, uri, mending.version, "HEAL", _lines(files))
     return [*aside, *(mending for mending, _ in planned)]
 
 
@@ -79,42 +81,42 @@ def _lines(files: Sequence[LogFile]) -> list[delta_commits.Action]:
     return add_lines([new_file(file) for file in files], Mark("epoch-log", max(file.last or 0 for file in files)))
 
 
-def _checkpoints(uri: str) -> list[Mending]:
-    if not _has_commits(uri):
+def _checkpoints(storage: Storage, uri: str) -> list[Mending]:
+    if not _has_commits(storage, uri):
         return []
-    damaged = spare_files(uri)
+    damaged = spare_files(storage, uri)
     return [Mending(-1, "damaged, or of a checkpoint that is not there", checkpoints=tuple(damaged))] if damaged else []
 
 
-def _torn(uri: str) -> list[delta_commits.TornCommit]:
-    return delta_commits.torn_commits(uri) if _has_commits(uri) else []
+def _torn(storage: Storage, uri: str) -> list[delta_commits.TornCommit]:
+    return delta_commits.torn_commits(storage, uri) if _has_commits(storage, uri) else []
 
 
-def _has_commits(uri: str) -> bool:
+def _has_commits(storage: Storage, uri: str) -> bool:
     """Whether there is a log to be mended; who opens the cluster says what it means that there is none."""
-    return storage.local_path(uri) is not None and storage.exists(storage.join(uri, delta_commits.LOG))
+    return places.local_path(uri) is not None and storage.exists(places.join(uri, delta_commits.LOG))
 
 
-def _plan(uri: str) -> list[tuple[Mending, list[LogFile]]]:
-    torn = _torn(uri)
+def _plan(storage: Storage, uri: str) -> list[tuple[Mending, list[LogFile]]]:
+    torn = _torn(storage, uri)
     if not torn:
         return []
-    newest = delta_commits.newest_version(uri)
+    newest = delta_commits.newest_version(storage, uri)
     given_up = next((one for one in torn if one.how == delta_commits.ACCEPTED), None)
     if given_up is not None:
-        epoch, _ = end_of(before(uri, given_up.version)[0])
+        epoch, _ = end_of(before(storage, uri, given_up.version)[0])
         raise Unfillable(uri, given_up, epoch, epoch, "its loss was accepted already")
     # What comes after a whole commit is the end; the others are holes, and what fills them is proved by what follows.
     whole = max((v for v in range(torn[0].version, newest + 1) if v not in {one.version for one in torn}), default=-1)
     holes, end = [one for one in torn if one.version < whole], [one for one in torn if one.version > whole]
     planned: list[tuple[Mending, list[LogFile]]] = []
     if holes:
-        filled = fill(uri, holes, whole)
+        filled = fill(storage, uri, holes, whole)
         last, known = filled.last, filled.known
         planned += [(_filling(hole, filled.files[hole.version]), filled.files[hole.version]) for hole in holes]
     else:
-        last, known = before(uri, end[0].version)
-    found = _continuing(uri, last, known) if end else []
+        last, known = before(storage, uri, end[0].version)
+    found = _continuing(storage, uri, last, known) if end else []
     if len(found) > 1:
         names = ", ".join(sorted(stored.file.path for stored in found))
         raise LogUnreadable(
@@ -135,10 +137,10 @@ def _filling(hole: delta_commits.TornCommit, files: Sequence[LogFile]) -> Mendin
     return Mending(hole.version, hole.how, min(epochs), max(epochs), proved=True)
 
 
-def _continuing(uri: str, last: Entry | None, known: set[str]) -> list[Stored]:
+def _continuing(storage: Storage, uri: str, last: Entry | None, known: set[str]) -> list[Stored]:
     """The data files that no commit names and whose entries come right after the last one, by number and hash."""
     found: dict[tuple[str, ...], Stored] = {}
-    for stored in loose(uri, known):
+    for stored in loose(storage, uri, known):
         if continues(end_of(last), stored.entries):
             found[tuple(entry.hash for entry in stored.entries)] = stored
     return list(found.values())

@@ -5,20 +5,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from epochlake.metastore import storage
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendFailed, ends_too_early
 from epochlake.metastore.log.files import LogFile
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 
 class RescuedLog:
     """The log as it is before what is lost; the first append makes it a whole log again, which ends with that entry."""
 
-    def __init__(self, uri: str, entries: list[Entry]) -> None:
+    def __init__(self, storage: Storage, uri: str, entries: list[Entry]) -> None:
         self.uri = uri
+        self._storage = storage
         self._entries = entries
         self._whole: DeltaLog | None = None
 
@@ -34,7 +35,7 @@ class RescuedLog:
 
     def entries(self) -> list[Entry]:
         """All entries; the handle stays where it is."""
-        return self._entries if self._whole is None else DeltaLog(self.uri).read(0)
+        return self._entries if self._whole is None else DeltaLog(self._storage, self.uri).read(0)
 
     def version(self) -> int | None:
         return self._version_before() if self._whole is None else self._whole.version()
@@ -44,7 +45,7 @@ class RescuedLog:
             self._whole.append(entries)
             return
         self._begin_again(entries)
-        self._whole = DeltaLog(self.uri)
+        self._whole = DeltaLog(self._storage, self.uri)
         self._whole.read(0)
 
     def fence(self) -> None:
@@ -85,6 +86,6 @@ class RescuedLog:
     def _discard(self, stored: Sequence[LogFile]) -> None:
         for file in stored:
             try:
-                storage.delete_file(f"{self.uri}/{file.path}")
+                self._storage.delete_file(f"{self.uri}/{file.path}")
             except StorageUnavailable:
                 return  # what caused this is told

@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from epochlake.metastore import delta_commits, storage
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry, entry_hash
 from epochlake.metastore.log.files import LogFile, distinct, files_of, new_file, read_entries, write_anew
 from epochlake.metastore.log.holes import Stored, continues, end_of, end_of_previous, loose, require_answer
 from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 TRIES = 5
@@ -84,49 +86,54 @@ class Whole(NamedTuple):
     lost: Lost | None
 
 
-def plan_restoring(uri: str) -> list[Restoring]:
+def plan_restoring(storage: Storage, uri: str) -> list[Restoring]:
     """What `restore` would do; nothing where every data file is whole.
 
     Raises Lost where it cannot be done, LogUnreadable, StorageUnavailable.
     """
-    if not _is_there(uri):
+    if not _is_there(storage, uri):
         return []
-    whole = look(uri, opened(uri))
+    whole = look(storage, uri, opened(storage, uri))
     if whole.lost is not None:
         raise whole.lost
     return [_restoring(whole)] if whole.damaged else []
 
 
-def restore(uri: str) -> list[Restoring]:
+def restore(storage: Storage, uri: str) -> list[Restoring]:
     """Put back what damaged data files held; what was done. Damaged files stay where they lie, named by no version.
 
     Raises as `plan_restoring`. Safe to repeat, and to do twice at once.
     """
-    if not _is_there(uri):
+    if not _is_there(storage, uri):
         return []
     for _ in range(TRIES):
-        table = opened(uri)
-        whole = look(uri, table)
+        table = opened(storage, uri)
+        whole = look(storage, uri, table)
         if whole.lost is not None:
             raise whole.lost
         if not whole.damaged:
             return []
-        if replace_files(table, [OldFile(one.file.path, one.file.size) for one in whole.damaged], _stored(uri, whole)):
+        if replace_files(
+            storage,
+            table,
+            [OldFile(one.file.path, one.file.size) for one in whole.damaged],
+            _stored(storage, uri, whole),
+        ):
             return [_restoring(whole)]
     raise StorageUnavailable(
         f"the log at {uri} was not healed: others appended to it during each of {TRIES} tries", hint="Try again"
     )
 
 
-def opened(uri: str) -> DeltaTable:
+def opened(storage: Storage, uri: str) -> DeltaTable:
     """A handle on the newest version. Raises StorageUnavailable."""
     try:
-        return DeltaTable(uri, storage_options=storage.storage_options(uri))
+        return DeltaTable(uri, storage_options=storage.delta_options(uri))
     except (OSError, DeltaError) as error:
-        raise storage.unavailable("read the log at", uri, error) from error
+        raise failures.unavailable("read the log at", uri, error) from error
 
 
-def look(uri: str, table: DeltaTable) -> Whole:
+def look(storage: Storage, uri: str, table: DeltaTable) -> Whole:
     """Read every data file of a version of the log. Raises StorageUnavailable, HashMismatch where two whole files have
     different entries of one epoch.
     """
@@ -135,7 +142,7 @@ def look(uri: str, table: DeltaTable) -> Whole:
     found: list[Entry] = []
     for file in _files(uri, table):
         try:
-            held = read_entries(uri, [file])
+            held = read_entries(storage, uri, [file])
             _require_sound(file, held)
         except LogUnreadable as error:
             require_answer(error.__cause__)
@@ -147,7 +154,7 @@ def look(uri: str, table: DeltaTable) -> Whole:
     if not damaged:
         return Whole([], files, here, [], None)
     known = {file.path for file in (*files, *(one.file for one in damaged))}
-    beside = list(loose(uri, known))
+    beside = list(loose(storage, uri, known))
     by_hash = {entry.hash: entry for stored in beside for entry in stored.entries}
     entries: list[Entry] = []
     restored: list[Entry] = []
@@ -159,7 +166,7 @@ def look(uri: str, table: DeltaTable) -> Whole:
         restored += between
         entries += [*between, entry]
     last = _last(damaged)
-    after = _at_the_end(entries, last, _named(uri, beside))
+    after = _at_the_end(entries, last, _named(storage, uri, beside))
     entries, restored = [*entries, *after], [*restored, *after]
     if (entries[-1].epoch if entries else 0) < last:
         why = "no file that a commit has named holds it as well"
@@ -218,19 +225,19 @@ def _at_the_end(before: Sequence[Entry], last: int, named: Iterable[Stored]) -> 
     return found
 
 
-def _named(uri: str, beside: Iterable[Stored]) -> Iterator[Stored]:
+def _named(storage: Storage, uri: str, beside: Iterable[Stored]) -> Iterator[Stored]:
     """Those of the files that no version names any more which a commit has named once."""
-    once = _paths_in_commits(uri) | _paths_in_checkpoints(uri)
+    once = _paths_in_commits(storage, uri) | _paths_in_checkpoints(storage, uri)
     return (stored for stored in beside if stored.file.path in once)
 
 
-def _paths_in_commits(uri: str) -> set[str]:
+def _paths_in_commits(storage: Storage, uri: str) -> set[str]:
     paths: set[str] = set()
-    directory = storage.join(uri, delta_commits.LOG)
+    directory = places.join(uri, delta_commits.LOG)
     for listed in storage.list_files(directory):
         if "/" in listed.name or not listed.name.endswith(".json") or not listed.name[0].isdigit():
             continue
-        for line in storage.read_bytes(storage.join(directory, listed.name)).splitlines():
+        for line in storage.read_bytes(places.join(directory, listed.name)).splitlines():
             try:
                 action = json.loads(line)
                 paths |= {unquote(action[kind]["path"]) for kind in ("add", "remove") if kind in action}
@@ -239,9 +246,9 @@ def _paths_in_commits(uri: str) -> set[str]:
     return paths
 
 
-def _paths_in_checkpoints(uri: str) -> set[str]:
+def _paths_in_checkpoints(storage: Storage, uri: str) -> set[str]:
     paths: set[str] = set()
-    directory = storage.join(uri, delta_commits.LOG)
+    directory = places.join(uri, delta_commits.LOG)
     filesystem, root = storage.filesystem(directory)
     for listed in storage.list_files(directory):
         if "/" in listed.name or not listed.name.endswith(".checkpoint.parquet"):
@@ -256,9 +263,9 @@ def _paths_in_checkpoints(uri: str) -> set[str]:
     return paths
 
 
-def _stored(uri: str, whole: Whole) -> list[NewFile]:
+def _stored(storage: Storage, uri: str, whole: Whole) -> list[NewFile]:
     """New data files of what is put back, each with epochs in a row."""
-    return [new_file(write_anew(uri, run)) for run in runs(whole.restored)]
+    return [new_file(write_anew(storage, uri, run)) for run in runs(whole.restored)]
 
 
 def runs(entries: Sequence[Entry]) -> list[list[Entry]]:
@@ -303,9 +310,9 @@ def _how(error: LogUnreadable) -> str:
     return f"its data file cannot be read ({words_of(error.__cause__)})"
 
 
-def _is_there(uri: str) -> bool:
+def _is_there(storage: Storage, uri: str) -> bool:
     """Whether there is a log; who opens the cluster says what it means that there is none."""
-    return storage.exists(storage.join(uri, delta_commits.LOG))
+    return storage.exists(places.join(uri, delta_commits.LOG))
 
 
 def _files(uri: str, table: DeltaTable) -> list[LogFile]:

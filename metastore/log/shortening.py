@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deltalake.exceptions import DeltaError
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.log.delta import APP_ID, DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, position_of
@@ -18,15 +17,17 @@ from epochlake.metastore.log.files import LogFile, new_file, read_entries, write
 from epochlake.metastore.log.rescued import RescuedLog
 from epochlake.metastore.log.restoring import look, opened, runs
 from epochlake.metastore.rewriting import Mark, OldFile, replace_files
+from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.storage import Storage
 
 
 class ShortLog(RescuedLog):
     """The log as it is before entries that are lost; the first append shortens it to that."""
 
-    def __init__(self, uri: str) -> None:
-        self._table = opened(uri)
-        self._known = look(uri, self._table)
-        super().__init__(uri, self._known.entries)
+    def __init__(self, storage: Storage, uri: str) -> None:
+        self._table = opened(storage, uri)
+        self._known = look(storage, uri, self._table)
+        super().__init__(storage, uri, self._known.entries)
 
     @property
     def gone(self) -> list[LogFile]:
@@ -41,16 +42,16 @@ class ShortLog(RescuedLog):
         if not whole:
             return None
         newest = max(whole, key=lambda file: file.last or 0)
-        return position_of(read_entries(self.uri, [newest])[-1])
+        return position_of(read_entries(self._storage, self.uri, [newest])[-1])
 
     def _look_again(self) -> None:
-        table = opened(self.uri)
+        table = opened(self._storage, self.uri)
         if table.version() == self._table.version():
             return
-        self._table, self._known = table, look(self.uri, table)
+        self._table, self._known = table, look(self._storage, self.uri, table)
         self._entries = self._known.entries
         if self._known.lost is None:
-            self._whole = DeltaLog(self.uri)
+            self._whole = DeltaLog(self._storage, self.uri)
 
     def _version_before(self) -> int:
         version: int = self._table.version()
@@ -65,13 +66,13 @@ class ShortLog(RescuedLog):
         again = [entry for entry in self._entries if entry.epoch not in held]
         try:
             for run in runs([*again, *entries]):
-                stored.append(write_entries(self.uri, run))
-            storage.sync_always([f"{self.uri}/{file.path}" for file in stored], [self.uri])
+                stored.append(write_entries(self._storage, self.uri, run))
+            self._storage.sync_always([f"{self.uri}/{file.path}" for file in stored], [self.uri])
             putting = True
             removes, adds = [OldFile(file.path, file.size) for file in gone], [new_file(file) for file in stored]
-            done = replace_files(self._table, removes, adds, mark=Mark(APP_ID, entries[-1].epoch))
+            done = replace_files(self._storage, self._table, removes, adds, mark=Mark(APP_ID, entries[-1].epoch))
         except (OSError, DeltaError, StorageUnavailable) as error:
-            cause = storage.unavailable("write", self.uri, error)
+            cause = failures.unavailable("write", self.uri, error)
             if putting:
                 raise AppendUncertain(f"epoch {first}: {cause}") from error
             raise self._not_written(first, cause, stored) from error

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import pyarrow as pa
-from epochlake.metastore import storage
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following.history import metadata_at
 from epochlake.metastore.following.snapshots import Snapshots
@@ -24,6 +23,8 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import decode_event
 from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.storage import places
+from epochlake.metastore.storage.storage import Storage
 from epochlake.metastore.tables import metadata as tables
 from epochlake.metastore.tables.columns import EPOCH, SUMMARY
 from epochlake.placement.dataframes.frames import frame_of
@@ -109,7 +110,7 @@ def history(spark: SparkSession, log_uri: str, up_to: int | None = None) -> Data
 
     In no order: sort by `epoch`. An event that this version does not know is summed up by its kind.
     """
-    log = spark.read.format("delta").load(storage.spark_uri(log_uri)).select(*SCHEMA.names)
+    log = spark.read.format("delta").load(places.spark_uri(log_uri)).select(*SCHEMA.names)
     if up_to is not None:
         log = log.where(F.col(EPOCH) <= up_to)
     summed_up = StructType([*log.schema.fields, StructField(SUMMARY, StringType(), nullable=False)])
@@ -140,6 +141,7 @@ class OpenCluster(Protocol):
     """What is needed of an open cluster (`epochlake.jobs.cluster.Cluster`)."""
 
     root: OpenRoot
+    storage: Storage
     snapshots: Snapshots
 
     def catch_up(self) -> ClusterMetadata:
@@ -247,4 +249,4 @@ class MetadataFrames:
 
     def _metadata_at(self, epoch: int) -> ClusterMetadata:
         # A handle of its own: see metastore/following/history.py.
-        return metadata_at(DeltaLog(self._cluster.root.log), self._cluster.snapshots, epoch)
+        return metadata_at(DeltaLog(self._cluster.storage, self._cluster.root.log), self._cluster.snapshots, epoch)

@@ -14,6 +14,7 @@ from epochlake.metastore.configuration import Configuration, ZooKeeperSettings
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metastore import init_cluster
 
+from tests.support.storages import STORAGE
 from tests.support.zookeeper import Ensemble
 
 pytestmark = pytest.mark.timing
@@ -30,7 +31,7 @@ def test_a_lease_goes_to_the_root_while_zookeeper_is_away_and_back(
     init_cluster(configuration)
 
     def is_at_the_root() -> bool:
-        return [lease.name for lease in stored_leases(cluster.root.leases)] == ["load"]
+        return [lease.name for lease in stored_leases(STORAGE, cluster.root.leases)] == ["load"]
 
     with Cluster(configuration) as cluster, Cluster(configuration) as vacuum:
         with Pipeline(cluster, "load", None):  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ from tests.support.committing_process import (
     a_keyspace,
 )
 from tests.support.histories import register
+from tests.support.storages import STORAGE
 from tests.support.zookeeper import Ensemble
 
 SESSION_SECONDS = 1.0
@@ -88,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
 
 
 def entries_of(configuration: Configuration) -> list[Entry]:
-    return DeltaLog(f"{configuration.root}/log").read(0)
+    return DeltaLog(STORAGE, f"{configuration.root}/log").read(0)
 
 
 def assert_reports_are_true(
@@ -97,7 +98,7 @@ def assert_reports_are_true(
     """What the module's docstring says; how often there was which outcome."""
     entries = entries_of(configuration)
     assert_sound(entries)
-    assert Follower(DeltaLog(f"{configuration.root}/log")).catch_up().epoch == len(entries)
+    assert Follower(DeltaLog(STORAGE, f"{configuration.root}/log")).catch_up().epoch == len(entries)
     by_request = {entry.request_id: entry for entry in entries}
     outcomes: Counter[str] = Counter()
     for process in processes + dead:
@@ -189,7 +190,7 @@ def test_eight_processes_that_commit_at_once_share_appends_and_lose_nothing(
     assert [process.wait() for process in processes] == [0] * 8
     outcomes = assert_reports_are_true(configuration, *processes)
     assert outcomes == {"Committed": 8 * 4 * 12, "Rejected": 8 * 4 * 2}
-    versions = len(entries_of(configuration)) / DeltaLog(f"{configuration.root}/log")._open().version()
+    versions = len(entries_of(configuration)) / DeltaLog(STORAGE, f"{configuration.root}/log")._open().version()
     assert versions > 1.5, "epochs for each version of the log"
     assert_goes_on(configuration)
 
@@ -199,7 +200,7 @@ def test_processes_with_one_thread_each_share_appends_as_well(configuration: Con
     assert [process.wait() for process in processes] == [0] * 8
     outcomes = assert_reports_are_true(configuration, *processes)
     assert outcomes == {"Committed": 8 * 18, "Rejected": 8 * 3}
-    versions = len(entries_of(configuration)) / DeltaLog(f"{configuration.root}/log")._open().version()
+    versions = len(entries_of(configuration)) / DeltaLog(STORAGE, f"{configuration.root}/log")._open().version()
     assert versions > 1.5, "epochs for each version of the log"
     assert_goes_on(configuration)
 
@@ -293,15 +294,15 @@ def test_of_two_that_initialise_at_once_one_wins_and_one_is_rejected(tmp_path: P
         assert sorted(line.outcome for line in pair) == ["Committed", "Rejected"]
         [loser] = [line for line in pair if line.outcome == "Rejected"]
         assert loser.text == "already-initialised"
-        [entry] = DeltaLog(f"{root}/log").read(0)
+        [entry] = DeltaLog(STORAGE, f"{root}/log").read(0)
         [winner] = [process.task.name for process, line in zip(processes, pair, strict=True) if line.epoch]
-        assert Follower(DeltaLog(f"{root}/log")).catch_up().identity.name == winner
+        assert Follower(DeltaLog(STORAGE, f"{root}/log")).catch_up().identity.name == winner
         assert entry.epoch == 1
 
 
 def test_an_initialisation_that_was_killed_half_way_can_be_run_again(tmp_path: Path) -> None:
     configuration = Configuration(root=str(tmp_path / "root"))
-    create_log_table(f"{configuration.root}/log")
+    create_log_table(STORAGE, f"{configuration.root}/log")
     assert init_cluster(configuration).epoch == 1
     with pytest.raises(Rejected, match="already-initialised"):
         init_cluster(msgspec.structs.replace(configuration))

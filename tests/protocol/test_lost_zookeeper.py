@@ -21,6 +21,7 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.metastore import init_cluster
 
+from tests.support.storages import STORAGE
 from tests.support.zookeeper import Ensemble
 
 pytestmark = pytest.mark.timing
@@ -121,7 +122,7 @@ def test_a_watcher_outlives_what_goes_wrong_while_it_reads(tmp_path: Path) -> No
     with Cluster(configuration) as cluster:
         [file] = list(Path(configuration.root, "log").glob("*.parquet"))
         hidden = file.rename(tmp_path / "hidden")
-        follower = Follower(DeltaLog(cluster.root.log))
+        follower = Follower(DeltaLog(STORAGE, cluster.root.log))
         failures: list[int] = []
         read = follower.log.read
 

@@ -15,6 +15,8 @@ from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.metastore import init_cluster
 
+from tests.support.storages import STORAGE
+
 pytestmark = pytest.mark.timing
 
 
@@ -41,7 +43,7 @@ def test_news_of_another_process_arrive_by_the_watch_long_before_the_next_look_a
 
 
 def test_without_a_watch_the_log_is_looked_at_from_time_to_time(settings: Configuration) -> None:
-    follower = Follower(DeltaLog(f"{settings.root}/log"))
+    follower = Follower(DeltaLog(STORAGE, f"{settings.root}/log"))
     watcher = Watcher(follower, None, poll_seconds=0.1)
     try:
         assert watcher.wait(0, 20)

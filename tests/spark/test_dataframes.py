@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.support.random_histories import History, random_history, random_ring_history
+from tests.support.storages import STORAGE
 
 PARTS = (
     *("nodes", "volumes", "keyspaces", "tables", "tablets", "transitions", "read_placements", "write_placements"),
@@ -37,14 +38,15 @@ class HistoryOnDisk:
 
     def __init__(self, uri: Path, history: History) -> None:
         self.root = Root(uri)
-        self.snapshots = Snapshots(str(uri / "snapshots"))
+        self.storage = STORAGE
+        self.snapshots = Snapshots(STORAGE, str(uri / "snapshots"))
         self.history = history
         self._written = 0
-        create_log_table(self.root.log)
+        create_log_table(STORAGE, self.root.log)
         self.catch_up()
 
     def catch_up(self) -> ClusterMetadata:
-        log = DeltaLog(self.root.log)
+        log = DeltaLog(STORAGE, self.root.log)
         log.read(self._written)
         if new := self.history.entries[self._written :]:
             log.append(new)

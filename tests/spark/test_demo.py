@@ -29,6 +29,8 @@ from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
+from tests.support.storages import STORAGE
+
 ROWS = 1400
 MONTHS = 7
 
@@ -153,7 +155,7 @@ def a_misplaced_file(stage: RunningDemo) -> Iterator[None]:
     file, replicas = some_file(stage)
     metadata = stage.cluster.metadata
     elsewhere = next(
-        address_of(metadata, metadata.table(flights.TABLE), node.volumes[0].volume_id)
+        address_of(STORAGE, metadata, metadata.table(flights.TABLE), node.volumes[0].volume_id)
         for node in metadata.directory.nodes.values()
         if node.state == "normal" and node.volumes[0].volume_id not in {r.volume_id for r in replicas}
     )
@@ -191,7 +193,7 @@ def some_file(stage: RunningDemo) -> tuple[DataFile, list[ReplicaAddress]]:
     metadata = stage.cluster.catch_up()
     table = metadata.table(flights.TABLE)
     tablet_map = metadata.tablets.maps[table.table_id]
-    replicas = [address_of(metadata, table, volume) for volume in tablet_map.replicas(0)]
+    replicas = [address_of(STORAGE, metadata, table, volume) for volume in tablet_map.replicas(0)]
     low, high = tokens_of_label(tablet_label(0, tablet_map.count))
     files = open_snapshot(replicas[0]).within(low, high)
     return files[0], replicas

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs.replicas.volumes import MARKER_FILE
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration, StorageSettings
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
@@ -24,18 +23,14 @@ def test_a_quorum_write_with_two_good_replicas_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
     without_zookeeper(monkeypatch)
-    before = storage.used_settings()
     configuration = Configuration(storage=StorageSettings(deadline_seconds=DEADLINE_SECONDS))
     cluster = placed(tmp_path, FOUR, "ABC", configuration=configuration)
-    try:
-        rows = spark.range(0, 20, 1, 1).selectExpr("id", "'kept' as note")
-        with hanging(monkeypatch, cluster.directory / "B", MARKER_FILE):
-            with cluster.pipeline("load", spark) as pipeline:
-                pipeline.write(rows, "air.flights", consistency="QUORUM")
-                assert pipeline.read("air.flights", consistency="QUORUM").count() == 20
-            with cluster.pipeline("executors alone", spark) as fresh:
-                fresh.write(rows, "air.flights", consistency="QUORUM")
-        assert cluster.files_on("A") == cluster.files_on("C")
-        assert len(cluster.files_on("A")) == 2
-    finally:
-        storage.use_settings(before)
+    rows = spark.range(0, 20, 1, 1).selectExpr("id", "'kept' as note")
+    with hanging(monkeypatch, cluster.directory / "B", MARKER_FILE):
+        with cluster.pipeline("load", spark) as pipeline:
+            pipeline.write(rows, "air.flights", consistency="QUORUM")
+            assert pipeline.read("air.flights", consistency="QUORUM").count() == 20
+        with cluster.pipeline("executors alone", spark) as fresh:
+            fresh.write(rows, "air.flights", consistency="QUORUM")
+    assert cluster.files_on("A") == cluster.files_on("C")
+    assert len(cluster.files_on("A")) == 2

@@ -12,6 +12,7 @@ from epochlake import Configuration, open_cluster
 from epochlake.jobs.views.status import node_statuses
 
 from tests.support.pages import REPOSITORY, agrees, perform, steps
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,6 @@ def test_a_page_is_done_as_it_is_written(page: str, spark: SparkSession, lake: P
         assert not command.printed or agrees(printed, command.printed), f"{where} prints\n{printed}"
     if page == "README.md":
         with open_cluster(Configuration(root=str(lake / ".epochlake"))) as cluster:
-            held = {node.name: (node.state, node.tablets) for node in node_statuses(cluster.metadata)}
+            held = {node.name: (node.state, node.tablets) for node in node_statuses(STORAGE, cluster.metadata)}
         assert held["n1"] == ("left", 0)
         assert [held[name] for name in ("n2", "n3", "n4")] == [("normal", 16)] * 3

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
+from epochlake.jobs.replicas.encoding import StagingPlan
 from epochlake.jobs.replicas.reading import Asked, Scan, not_overlapping, plan_read, read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.staging import stage
@@ -23,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.replicas import TABLE, make_replica, tablets_on
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +55,7 @@ def write(
 ) -> None:
     """Write a batch on all replicas but those that miss it."""
     cover = tablets_on(tablets, dict.fromkeys(range(tablets), replicas))
-    staged = stage(df, table, cover, written_at=at, deleted=deleted)
+    staged = stage(df, StagingPlan(table, cover, at, deleted, 128 << 20, STORAGE))
     files, batch = [one.file for one in staged], next(batches)
     for replica in replicas:
         if replica not in missed:

@@ -25,6 +25,7 @@ from epochlake.placement.tablets.resizing import Goal
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,15 +146,15 @@ def test_spark_measures_what_the_coordinator_does_and_leaves_out_who_is_away(
     story = Resizable(cluster, random.Random(seed))
     story.write(count=50)
     metadata = cluster.metadata
-    by_spark = partial(measure_loads, workers=SparkWorkers(spark, 3))
+    by_spark = partial(measure_loads, STORAGE, workers=SparkWorkers(spark, 3))
     with cluster.without("C"):
-        measured, known = by_spark(metadata), measure_loads(metadata)
-        rows = tablet_sizes(spark, metadata).collect()
+        measured, known = by_spark(metadata), measure_loads(STORAGE, metadata)
+        rows = tablet_sizes(spark, STORAGE, metadata).collect()
     assert measured == known
     assert measured.unmeasured == {cluster.volume("C")}
     assert len(rows) == 4, "the replicas of the two tablets, without those on C"
     assert {(row.table_id, row.tablet, row.volume_id): row.bytes for row in rows if row.bytes} == measured.sizes
-    [row] = planned_resizes_frame(spark, metadata, TabletSettings(target_bytes=1)).collect()
+    [row] = planned_resizes_frame(spark, STORAGE, metadata, TabletSettings(target_bytes=1)).collect()
     assert (row.resize_type, row.changes, row["count"]) == ("split", True, 2)
     story.aim(ALWAYS_SPLIT)
     cluster.coordinator = Coordinator(cluster.cluster, measure=by_spark)

@@ -28,6 +28,7 @@ from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.ring_story import LEVELS, MortalCoordinator, Workload, require_contents, wait_until
 from tests.support.slices import some
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,10 +130,10 @@ def require_end(cluster: Cluster, workload: Workload, spark: SparkSession) -> No
     for table in TABLES:
         # What missed a replica that was away, at its level all the same; and pieces that are known to be empty.
         assert repair(cluster, table).complete
-    assert owned_exactly(cluster.catch_up(), cluster.ledger) == ()
-    report = verify_replicas(metadata, cluster.ledger)
+    assert owned_exactly(STORAGE, cluster.catch_up(), cluster.ledger) == ()
+    report = verify_replicas(STORAGE, metadata, cluster.ledger)
     assert (report.violations, report.unswept, report.unreachable) == ((), (), ())
-    log = DeltaLog(cluster.root.log)
+    log = DeltaLog(STORAGE, cluster.root.log)
     assert verify(log, cluster.snapshots).holds
     assert verify_quorums(log) == ()
     with cluster.pipeline("the end", spark) as pipeline:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs.workers.spark import SparkWorkers, TaskFailed
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.rejections import Code
 
 from tests.support.workers import WorkersContract
@@ -25,14 +25,10 @@ class TestExecutors(WorkersContract):
 
 def test_tasks_use_storage_with_the_settings_of_the_driver(spark: SparkSession) -> None:
     def task(_: int) -> float:
-        return storage.used_settings().deadline_seconds
+        return used.settings.deadline_seconds
 
-    before = storage.used_settings()
-    storage.use_settings(StorageSettings(deadline_seconds=1234.0))
-    try:
-        assert SparkWorkers(spark).run(task, range(2), returns=float) == [1234.0] * 2
-    finally:
-        storage.use_settings(before)
+    used = Storage(StorageSettings(deadline_seconds=1234.0))
+    assert SparkWorkers(spark).run(task, range(2), returns=float) == [1234.0] * 2
 
 
 def test_an_error_says_where_in_the_executor_it_was_raised(spark: SparkSession) -> None:

@@ -23,7 +23,6 @@ from epochlake.jobs.replicas.reading import read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.staging import StagedFile, slice_of, stage, tasks_of_slices
 from epochlake.jobs.replicas.volumes import prepare_volume
-from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.placements import highs, index_of
 from epochlake.placement.errors import InvalidRequest
@@ -43,6 +42,7 @@ from epochlake.placement.tokens import (
 
 from tests.support.failures import mounted, remount
 from tests.support.replicas import TABLE, make_replica, marker, tablets_on
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ def replicas(tmp_path: Path) -> list[ReplicaAddress]:
 def planned(
     table: Table, cover: Routing, at: int, *, deleted: bool = False, target_file_bytes: int = 128 << 20
 ) -> StagingPlan:
-    return StagingPlan(table, cover, at, deleted, target_file_bytes, StorageSettings())
+    return StagingPlan(table, cover, at, deleted, target_file_bytes, STORAGE)
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
@@ -299,7 +299,7 @@ def test_a_replica_that_missed_a_file_gets_the_same_one_later(
     lose_the_marker(replicas[2])
     [staged] = write(numbers(spark, 10), replicas, tablets=1)
 
-    prepare_volume(replicas[2].volume_uri, marker(3))
+    prepare_volume(STORAGE, replicas[2].volume_uri, marker(3))
     copy_data_file(file_copy(staged.file, replicas[0], replicas[2]))
     assert isinstance(commit_files(replicas[2], [staged.file], epoch=1, app_id="load", app_version=100), Acknowledged)
     assert open_snapshot(replicas[2]).all_files == open_snapshot(replicas[0]).all_files

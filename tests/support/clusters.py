@@ -54,6 +54,7 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval, tablet_label, tokens_of_label
 
 from tests.support.replicas import store
+from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,7 +160,9 @@ class SmallTable:
 
     def address(self, node: str) -> ReplicaAddress:
         """Where a node's replica table is; to look at also when the node is declared lost."""
-        return msgspec.structs.replace(address_of(self.metadata, self.table, self.volume(node)), lost="")
+        return msgspec.structs.replace(
+            address_of(self.cluster.storage, self.metadata, self.table, self.volume(node)), lost=""
+        )
 
     def files_within(self, node: str, low: int = MIN_TOKEN, high: int = MAX_TOKEN) -> list[DataFile]:
         """Live files with rows between two tokens; of a node without the replica table, none."""
@@ -236,7 +239,7 @@ class SmallTable:
         file = stored_by_hand(self.directory / "staging", placements.label(index), ids, at, tokens)
         stored = set()
         for volume in placements.placement(index).writes:
-            address = address_of(metadata, self.table, volume)
+            address = address_of(self.cluster.storage, metadata, self.table, volume)
             if metadata.directory.node_of_volume[volume].name in skip:
                 continue
             if Path(address.volume_uri, MARKER_FILE).exists() and Path(address.uri).exists():
@@ -354,7 +357,7 @@ def stored_by_hand(
 ) -> DataFile:
     """A real data file of a tablet or range below a directory, as staging would have made it."""
     (directory / directory_of(label)).mkdir(parents=True, exist_ok=True)
-    address = ReplicaAddress("", 0, str(directory.parent), ".", directory.name)
+    address = ReplicaAddress(STORAGE, "", 0, str(directory.parent), ".", directory.name)
     return store(address, label, ids=ids, at=at, tokens=tokens)
 
 
@@ -386,7 +389,7 @@ def placed(
     table = flights(columns, append_only)
     rows = [[metadata.node(name).volumes[0].volume_id for name in placed[tablet]] for tablet in sorted(placed)]
     for volume in {volume for row in rows for volume in row}:
-        create_replica(address_of(metadata, table, volume), table, metadata.epoch)
+        create_replica(address_of(STORAGE, metadata, table, volume), table, metadata.epoch)
     cluster.commit(CreateTable(table, len(rows), encode_replicas(np.array(rows, np.int32))))
     return SmallCluster(cluster, cluster.catch_up().table("air.flights"), directory)
 
@@ -412,7 +415,7 @@ def assert_at_rest(cluster: SmallCluster, acknowledged: Collection[str], tablet:
     metadata = cluster.metadata
     assert not metadata.tablets.transitions
     assert not list(metadata.open_requests())
-    report = verify_replicas(metadata)
+    report = verify_replicas(STORAGE, metadata)
     assert report.violations == ()
     replicas = metadata.tablets.maps[cluster.table.table_id].replicas(tablet)
     names = {metadata.directory.node_of_volume[volume].name for volume in replicas}

@@ -11,6 +11,8 @@ import pytest
 from epochlake.jobs.cli.main import main
 from epochlake.metastore.log.delta import DeltaLog
 
+from tests.support.storages import STORAGE
+
 COLUMNS = "id bigint, note string"
 
 
@@ -86,4 +88,4 @@ class CommandLine:
         """Epochs and hashes of everything in the log; empty when there is none."""
         if not (self.root / "log" / "_delta_log").exists():
             return []
-        return [(entry.epoch, entry.hash) for entry in DeltaLog(str(self.root / "log")).read(0)]
+        return [(entry.epoch, entry.hash) for entry in DeltaLog(STORAGE, str(self.root / "log")).read(0)]

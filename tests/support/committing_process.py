@@ -31,6 +31,7 @@ from epochlake.metastore.metadata.events import CreateKeyspace
 from epochlake.metastore.metadata.model import Keyspace, PlacementKind
 from epochlake.metastore.metastore import init_cluster
 from epochlake.metastore.root import Root
+from epochlake.metastore.storage.storage import Storage
 
 BEFORE_LOCK, BEFORE_APPEND, AFTER_APPEND, AFTER_HEAD = "before lock", "before append", "after append", "after head"
 AFTER_CLAIM = "after claim"
@@ -128,8 +129,8 @@ class _Point:
 
 
 class _Log(DeltaLog):
-    def __init__(self, uri: str, at: _Point) -> None:
-        super().__init__(uri, compact_every=16)
+    def __init__(self, storage: Storage, uri: str, at: _Point) -> None:
+        super().__init__(storage, uri, compact_every=16)
         self._at = at
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -220,7 +221,7 @@ def main(encoded: str) -> int:
         return 0
     at = _Point(task)
     with Cluster(task.configuration) as cluster:
-        follower = Follower(_Log(Root(task.configuration.root).log, at), cluster.snapshots)
+        follower = Follower(_Log(cluster.storage, Root(task.configuration.root).log, at), cluster.snapshots)
         committer = Committer(follower, _Queue(cluster.coordination, at), author=task.name, snapshot_every=50)
         threads = [
             threading.Thread(target=_commit, args=(task, committer, report, thread)) for thread in range(task.threads)

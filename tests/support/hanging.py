@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from epochlake.metastore import deadlines
+from epochlake.metastore.storage.deadlines import Deadlines, left_behind
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, volume: Path, name: str) -> Iterato
         path.rename(aside)
     os.mkfifo(path)
     with monkeypatch.context() as patch:
-        patch.setattr(deadlines, "_patience", lambda place: HANGS_AFTER if place == str(volume) else 120.0)
+        patch.setattr(Deadlines, "patience", lambda _, place: HANGS_AFTER if place == str(volume) else 120.0)
         try:
             yield
         finally:
@@ -41,7 +41,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, volume: Path, name: str) -> Iterato
 def _release(pipe: Path) -> None:
     """Let everybody go on who hangs at a pipe; all threads come back."""
     ends = time.monotonic() + 120
-    while deadlines.left_behind():
+    while left_behind():
         assert time.monotonic() < ends
         with suppress(OSError):  # nobody waits at this instant
             os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
@@ -58,16 +58,16 @@ class Fault:
         self._happen = happen
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        within = deadlines.within
+        within = Deadlines.within
 
-        def watched(uri: str, asked: str, call: Callable[[], T]) -> T:
+        def watched(deadlines: Deadlines, uri: str, asked: str, call: Callable[[], T]) -> T:
             if uri.startswith(self._volume):
                 number, self.accesses = self.accesses, self.accesses + 1
                 if number == self.at:
-                    return within(uri, asked, lambda: (self._happen(), call())[1])
-            return within(uri, asked, call)
+                    return within(deadlines, uri, asked, lambda: (self._happen(), call())[1])
+            return within(deadlines, uri, asked, call)
 
-        patch.setattr(deadlines, "within", watched)
+        patch.setattr(Deadlines, "within", watched)
 
 
 def vanish(volume: Path) -> None:

@@ -1,6 +1,6 @@
 """A disk that forgets: what was synced, as it was then, and trees of files as a power cut leaves them.
 
-Everything that syncs goes through `syncing.fsync`; the recorder stands in its place. Files that were synced have the
+Everything that syncs goes through `local_disk.fsync`; the recorder stands in its place. Files that were synced have the
 bytes of that moment, directories the names of that moment. The rest is gone, or (`torn`) has its name and no bytes.
 """
 
@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from epochlake.metastore import delta_commits, syncing
+from epochlake.metastore.delta_commits import SyncedCommits
+from epochlake.metastore.storage import local_disk
+
+from tests.support.storages import STORAGE, forget
 
 Names = dict[str, int]
 
@@ -63,13 +66,12 @@ class Disk:
     @contextmanager
     def unsynced(self) -> Iterator[None]:
         """What is done in the block is done by another process, which never comes to syncing its commits."""
-        self._hasty, known = True, dict(delta_commits._synced)
+        self._hasty, known = True, dict(STORAGE.kept(SyncedCommits).newest)
         try:
             yield
         finally:
             self._hasty = False
-            delta_commits._synced.clear()
-            delta_commits._synced.update(known)
+            STORAGE.kept(SyncedCommits).newest = known
 
     def promise(self, what: str, holds: Callable[[Path], None]) -> None:
         """From now on `holds(root)` has to go through after every power cut, in place of an earlier promise of it."""
@@ -84,7 +86,7 @@ class Disk:
                 continue
             root = target / f"cut-{number}"
             _restore(self.root, root, moment, torn=torn)
-            delta_commits._synced.clear()
+            forget()
             for what, holds in due.items():
                 try:
                     holds(root)
@@ -101,8 +103,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_syncs: None) -> 
     root.mkdir()
     (tmp_path / "kept").mkdir()
     recorder = Disk(root)
-    monkeypatch.setattr(syncing, "fsync", recorder.fsync)
-    monkeypatch.setattr(syncing, "THREADS", 1)
+    monkeypatch.setattr(local_disk, "fsync", recorder.fsync)
+    monkeypatch.setattr(local_disk, "THREADS", 1)
     return recorder
 
 

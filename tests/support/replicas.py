@@ -14,7 +14,10 @@ from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.replicas.volumes import VolumeMarker, prepare_volume
 from epochlake.metastore.metadata.model import Column, Table, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN, tablet_label, tokens_of_label
+
+from tests.support.storages import STORAGE
 
 CLUSTER_ID = "7b0ad0b5-5a5f-4c44-9d4e-6f2f5d1c9a10"
 TABLE = Table(
@@ -38,14 +41,17 @@ def marker(volume_id: VolumeId, *, cluster_id: str = CLUSTER_ID, host_id: str | 
     )
 
 
-def make_volume(root: Path, volume_id: VolumeId) -> str:
+def make_volume(root: Path, volume_id: VolumeId, storage: Storage = STORAGE) -> str:
     uri = str(root / f"v{volume_id}")
-    prepare_volume(uri, marker(volume_id))
+    prepare_volume(storage, uri, marker(volume_id))
     return uri
 
 
-def make_replica(root: Path, volume_id: VolumeId, *, fence: int = 1, table: Table = TABLE) -> ReplicaAddress:
-    address = ReplicaAddress(CLUSTER_ID, volume_id, make_volume(root, volume_id), table.keyspace, table.table_id)
+def make_replica(
+    root: Path, volume_id: VolumeId, *, fence: int = 1, table: Table = TABLE, storage: Storage = STORAGE
+) -> ReplicaAddress:
+    uri = make_volume(root, volume_id, storage)
+    address = ReplicaAddress(storage, CLUSTER_ID, volume_id, uri, table.keyspace, table.table_id)
     create_replica(address, table, fence)
     return address
 

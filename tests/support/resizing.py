@@ -24,6 +24,7 @@ from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import SmallCluster
+from tests.support.storages import STORAGE
 
 NEVER_SPLIT = 1 << 60
 ALWAYS_SPLIT = 1
@@ -55,7 +56,7 @@ class Resizable:
 
     def stay(self) -> None:
         """From now on neither a split nor a merge is due."""
-        [planned] = plan_resize(self.cluster.metadata, Configuration().tablets).tables
+        [planned] = plan_resize(STORAGE, self.cluster.metadata, Configuration().tablets).tables
         self.aim(int((planned.bytes or 1) * 1.4))
 
     def restart(self) -> None:
@@ -111,7 +112,7 @@ class Resizable:
     def assert_sound(self) -> None:
         """INV-TABL-1 holds, and whatever quorum is read, every acknowledged row is there, and none twice."""
         metadata = self.cluster.metadata
-        assert verify_replicas(metadata).violations == ()
+        assert verify_replicas(STORAGE, metadata).violations == ()
         nodes = sorted({metadata.directory.node_of_volume[v].name for row in self.tablets for v in row})
         for away in nodes:
             with self.cluster.without(away):

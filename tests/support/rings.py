@@ -21,6 +21,7 @@ from epochlake.placement.ring.state import STEPS, Step
 from epochlake.placement.tokens import MAX_TOKEN
 
 from tests.support.clusters import COLUMNS, SmallTable, begin
+from tests.support.storages import STORAGE
 
 NodeSpec = tuple[str, str, Sequence[int]]
 """Datacenter, rack, tokens."""
@@ -184,7 +185,7 @@ def assert_settled(ring: RingCluster, acknowledged: Collection[int], datacenter:
     for table in metadata.schema.tables.values():
         if metadata.is_on_ring(table.table_id):
             _assert_no_session_is_open(ring, table.table_id)
-    report = verify_replicas(metadata)
+    report = verify_replicas(STORAGE, metadata)
     assert (report.violations, report.unswept) == ((), ())
     assert set(acknowledged) <= read_at_every_quorum(ring, datacenter)
     rows = ring.read_rows(ring.pipeline())
@@ -229,6 +230,6 @@ def _assert_no_session_is_open(ring: RingCluster, table_id: str) -> None:
             continue
         assert node.state is NodeState.NORMAL
         for volume in node.volumes:
-            address = address_of(metadata, metadata.schema.tables[table_id], volume.volume_id)
+            address = address_of(ring.cluster.storage, metadata, metadata.schema.tables[table_id], volume.volume_id)
             if Path(address.uri).exists():
                 assert open_snapshot(address).sessions == frozenset()

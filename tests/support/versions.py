@@ -21,12 +21,13 @@ from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import CompactionReport, compact
-from epochlake.metastore import storage
 from epochlake.metastore.metadata.placements import index_of
+from epochlake.metastore.storage import places
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
 from tests.support.clusters import SmallTable
+from tests.support.storages import STORAGE
 
 Row = Mapping[str, object]
 
@@ -48,7 +49,9 @@ def stage_versions(
     staged = []
     for index in sorted(set(ranges)):
         mine = [row for row, where in zip(rows, ranges, strict=True) if where == index]
-        addresses = [address_of(metadata, table.table, volume) for volume in placements.placement(index).writes]
+        addresses = [
+            address_of(STORAGE, metadata, table.table, volume) for volume in placements.placement(index).writes
+        ]
         usable = [
             address
             for address in addresses
@@ -131,7 +134,7 @@ def _sources(merge: RangeMerge) -> list[Row]:
     return [
         row
         for source in merge.sources
-        for row in _rows(Path(storage.local_path(source.uri) or source.uri), [(source.low, source.high)])
+        for row in _rows(Path(places.local_path(source.uri) or source.uri), [(source.low, source.high)])
     ]
 
 

@@ -7,7 +7,7 @@ import configparser
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -261,6 +261,119 @@ def test_the_metadata_touches_no_file_no_clock_no_chance_and_no_spark() -> None:
         named(path): found for path in modules("metastore/metadata") if (found := forbidden_imports(path, forbidden))
     }
     assert not wrong
+
+
+KEEPS_STORAGE = ("metastore/storage", "metastore/delta_commits.py", "jobs/replicas")
+STATE_OF_THE_PROCESS = {
+    (
+        "metastore/storage/deadlines.py",
+        "_process",
+    ): "threads that hang are counted for all storages, and forgotten in a fork",
+    ("metastore/storage/deadlines.py", "_current"): "which access a thread is in",
+    ("metastore/storage/local_disk.py", "_lost"): "what the kernel may call clean though its sync failed, whoever asks",
+    ("metastore/storage/storage.py", "storage_of_process"): "in an executor what is kept lives on between tasks",
+}
+"""What no storage holds. Everything else belongs to the storage of one cluster."""
+
+UNCHANGEABLE = {"compile", "frozenset", "getLogger", "schema", "TypeVar", "struct", "list_", "Encoder"}
+"""What is called for a constant."""
+
+
+def state_of_modules(path: Path) -> Iterator[str]:
+    """The names of a module that hold what may change: containers and objects, caches, what is rebound by `global`."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            annotated = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not (annotated.startswith(("Mapping", "Callable")) or is_constant(node.value, targets)):
+                yield from (ast.unparse(target) for target in targets)
+        elif isinstance(node, ast.FunctionDef):
+            decorators = {ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in node.decorator_list}
+            if decorators & {"cache", "lru_cache"}:
+                yield node.name
+        elif isinstance(node, ast.Global):
+            yield from node.names
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Global):
+            yield from node.names
+
+
+def is_constant(value: ast.expr, targets: Sequence[ast.expr]) -> bool:
+    """Whether a value cannot change, or has the name of what nobody changes: all capitals."""
+    if all(isinstance(target, ast.Name) and target.id.strip("_").isupper() for target in targets):
+        return True
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func).rpartition(".")[2] in UNCHANGEABLE
+    return not isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+
+
+def test_storage_has_no_state_of_the_process_but_what_belongs_to_it() -> None:
+    paths = [path for path in modules("metastore", "jobs") if named(path).startswith(KEEPS_STORAGE)]
+    found = {(named(path), name) for path in paths for name in state_of_modules(path)}
+    assert found == STATE_OF_THE_PROCESS.keys()
+
+
+ASKS_THE_SYSTEM = {
+    "metastore/storage/local_disk.py": "the disk of this machine",
+    "metastore/coordination/embedded": "the room of the embedded ZooKeeper is of one machine and of no storage",
+    "metastore/configuration.py": "it says what the storage is",
+    "metastore/diagnostics.py": "the file that messages go to",
+    "metastore/preflight.py": "Java",
+    "metastore/metastore.py": "the room of the embedded ZooKeeper",
+    "jobs/views/status.py": "the room of the embedded ZooKeeper",
+    "jobs/cluster.py": "the path of a configuration",
+    "jobs/spark_session.py": "jars and settings of Spark",
+    "jobs/cli": "what a user names at the command line",
+    "jobs/demo": "files of the tour",
+}
+"""What may touch files by itself, and why."""
+FILE_CALLS = {
+    *("access", "chmod", "fsync", "ftruncate", "link", "listdir", "lstat", "makedirs", "mkdir", "open", "readlink"),
+    *("remove", "removedirs", "rename", "renames", "replace", "rmdir", "scandir", "stat", "statvfs", "symlink", "sync"),
+    *("truncate", "unlink", "utime", "walk", "write"),
+}
+PATH_CALLS = {
+    "exists",
+    "getmtime",
+    "getsize",
+    "isdir",
+    "isfile",
+    "islink",
+    "ismount",
+    "lexists",
+    "realpath",
+    "samefile",
+}
+
+
+def file_access(path: Path) -> Iterator[str]:
+    """What a module does to files, past its storage."""
+    forbidden = {"fcntl", "fileinput", "glob", "pathlib", "shutil", "tempfile"}
+    yield from (f"imports {name}" for name in sorted(forbidden_imports(path, forbidden)) if "." not in name)
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute):
+            holder = ast.unparse(node.value)
+            if (holder == "os" and node.attr in FILE_CALLS) or (holder == "os.path" and node.attr in PATH_CALLS):
+                yield f"line {node.lineno}: {holder}.{node.attr}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            yield f"line {node.lineno}: open"
+
+
+def test_only_the_disk_asks_the_system_for_files() -> None:
+    wrong = [
+        f"{named(path)} {what}"
+        for path in modules("metastore", "jobs")
+        if not named(path).startswith(tuple(ASKS_THE_SYSTEM))
+        for what in file_access(path)
+    ]
+    assert not wrong
+    assert all(any(file_access(path)) for path in modules("metastore/storage") if path.stem == "local_disk")
+    unused = [
+        place
+        for place in ASKS_THE_SYSTEM
+        if not any(any(file_access(path)) for path in modules("metastore", "jobs") if named(path).startswith(place))
+    ]
+    assert not unused
 
 
 def test_names_say_what_a_thing_is() -> None:

@@ -50,15 +50,15 @@ def init(
             f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}",
             hint="Leave --name out, or correct [cluster] name",
         )
-    require_new(session.places)
+    require_new(session.storage, session.places)
     if dry_run:
         wanted = name or configuration.cluster.name or DEFAULT_NAME
         metadata = ClusterMetadata.empty()
         with suppress(NotInitialised):
-            for entry in DeltaLog(session.places.log).read(0)[:1]:
+            for entry in DeltaLog(session.storage, session.places.log).read(0)[:1]:
                 metadata = metadata.apply(entry.decode(), entry.state_id)
         event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
-        session.show(planned(Preview.of(metadata, event)), changes_text.planned)
+        session.show(planned(session, Preview.of(metadata, event)), changes_text.planned)
         return
     require_request_id(request_id)
     request_id = request_id or next_state_id("")

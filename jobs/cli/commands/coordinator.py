@@ -56,7 +56,9 @@ def run(
         spread = {
             "copier": Copier(SparkWorkers(spark, COPYING_PARTITIONS), bytes_per_second=rate),
             "pre_splitter": PreSplitter(SparkWorkers(spark), rate),
-            "measure": partial(measure_loads, workers=SparkWorkers(spark, MEASURING_PARTITIONS)),
+            "measure": partial(
+                measure_loads, session.cluster.storage, workers=SparkWorkers(spark, MEASURING_PARTITIONS)
+            ),
         }
     look = partial(operations_in_flight, session.cluster)
     with (

@@ -83,7 +83,7 @@ def list_(
 def show(context: typer.Context, epoch: Epoch) -> None:
     """Show an epoch: its event, its place in the chain, and what it changed."""
     session = of(context)
-    log, snapshots = session.log(), Snapshots(session.places.snapshots)
+    log, snapshots = session.log(), Snapshots(session.storage, session.places.snapshots)
     entry = entries(log, epoch, epoch)[0]
     before = ClusterMetadata.empty() if epoch == 1 else metadata_at(log, snapshots, epoch - 1)
     after = before.apply(entry.decode(), entry.state_id)
@@ -142,13 +142,13 @@ def verify_(
     session = of(context)
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
     log = session.log()
-    report = verify(log, Snapshots(session.places.snapshots))
+    report = verify(log, Snapshots(session.storage, session.places.snapshots))
     copied = log.stored_twice() if report.holds else StoredTwice()
     replicas = _replicas(session.cluster) if tablets and report.holds else None
     disjoint = verify_quorums(session.log()) if quorums and report.holds else ()
     look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
     others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
-    checkpoints = [str(one) for one in damaged_checkpoints(session.places.log)]
+    checkpoints = [str(one) for one in damaged_checkpoints(session.storage, session.places.log)]
     document = _verified(report, replicas, others, look.unasked, checkpoints, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
@@ -180,7 +180,7 @@ def heal(
     """
     session = of(context)
     # Before the cluster is opened, which a torn log refuses.
-    mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.places.log)))
+    mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.storage, session.places.log)))
     if mended and dry_run:
         session.show(Healed(True, 0, (), 0, 0, mended), text.healed)
         return
@@ -329,4 +329,4 @@ def _finding(found: ReplicaFinding) -> FindingRow:
 
 
 def _replicas(cluster: Cluster) -> ReplicaReport:
-    return verify_replicas(cluster.catch_up(), cluster.ledger, cluster.receipts)
+    return verify_replicas(cluster.storage, cluster.catch_up(), cluster.ledger, cluster.receipts)

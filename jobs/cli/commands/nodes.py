@@ -86,7 +86,7 @@ def list_(
 ) -> None:
     """List the nodes by what the metadata says of them; `status` asks the volumes as well."""
     session = of(context)
-    found = node_statuses(session.cluster.at(at))
+    found = node_statuses(session.cluster.storage, session.cluster.at(at))
     session.show([node for node in found if everything or node.state != "left"], node_list)
 
 
@@ -98,7 +98,7 @@ def show(context: typer.Context, name: Name, at: At = None) -> None:
     node = metadata.node(name)
     requests = [request for request in metadata.open_requests() if name in subjects(metadata, request)]
     shown = NodeShown(
-        node=next(found for found in node_statuses(metadata) if found.node_id == node.node_id),
+        node=next(found for found in node_statuses(session.cluster.storage, metadata) if found.node_id == node.node_id),
         tokens=node.tokens,
         requests=tuple(request_row(metadata, request) for request in requests),
         epoch=node.epoch,
@@ -219,6 +219,6 @@ def set_(
 
 
 def _say_what_shares_a_disk(session: Session, name: str, how: How) -> None:
-    shared = "" if how.dry_run else sharing_one_file_system(session.cluster.metadata, name)
+    shared = "" if how.dry_run else sharing_one_file_system(session.cluster.storage, session.cluster.metadata, name)
     if shared:
         session.warn(shared)

@@ -30,7 +30,7 @@ def balance(
     """Show what balancing would move now, in waves, and what stays and why. JSON has each move with its reason."""
     session = of(context)
     streams = session.configuration.coordinator.streams_per_volume
-    plan = plan_balance(session.cluster.catch_up(), streams)
+    plan = plan_balance(session.storage, session.cluster.catch_up(), streams)
     session.show(plan, partial(balance_plan, explain=explain, limit=limit))
 
 
@@ -38,4 +38,4 @@ def balance(
 def resize(context: typer.Context) -> None:
     """Show for every table how many tablets it has and should have by its size, and why it is split, merged or not."""
     session = of(context)
-    session.show(plan_resize(session.cluster.catch_up(), session.configuration.tablets), resize_plan)
+    session.show(plan_resize(session.storage, session.cluster.catch_up(), session.configuration.tablets), resize_plan)

@@ -24,26 +24,27 @@ from epochlake.jobs.replicas.replica import (
     require_place,
 )
 from epochlake.jobs.replicas.streaming import plan_streaming
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import Interval
 
 
-def replica_address(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaAddress:
+def replica_address(storage: Storage, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaAddress:
     """Where the replica table is."""
-    return address_of(metadata, metadata.schema.tables[table_id], volume)
+    return address_of(storage, metadata, metadata.schema.tables[table_id], volume)
 
 
-def open_replica(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaSnapshot:
+def open_replica(storage: Storage, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> ReplicaSnapshot:
     try:
-        return open_snapshot(replica_address(metadata, table_id, volume))
+        return open_snapshot(replica_address(storage, metadata, table_id, volume))
     except (StorageUnavailable, WrongCluster) as error:
         raise SideEffectFailed.of(error) from error
 
 
 def make_replica(
+    storage: Storage,
     metadata: ClusterMetadata,
     table_id: TableId,
     volume: VolumeId,
@@ -58,7 +59,7 @@ def make_replica(
     `unfilled` is the rebuild that is to bring its rows: until it has, nobody reads it. What an earlier table in its
     place has acknowledged is no matter of the new one: its `receipts` are forgotten.
     """
-    address = replica_address(metadata, table_id, volume)
+    address = replica_address(storage, metadata, table_id, volume)
     try:
         if receipts is not None and was_never_made(address):
             receipts.forget(address)
@@ -71,12 +72,13 @@ def was_never_made(address: ReplicaAddress) -> bool:
     """Whether the volume answers and has no such table."""
     try:
         require_place(address)
-        return not storage.exists(address.uri)
+        return not address.storage.exists(address.uri)
     except (StorageUnavailable, WrongCluster):
         return False
 
 
 def drop(
+    storage: Storage,
     metadata: ClusterMetadata,
     table_id: TableId,
     volume: VolumeId,
@@ -89,7 +91,7 @@ def drop(
 
     With `once`, a name, only once for what began under that name at epoch `since`.
     """
-    place, incarnation = replica_address(metadata, table_id, volume), metadata.incarnation_since(since)
+    place, incarnation = replica_address(storage, metadata, table_id, volume), metadata.incarnation_since(since)
     outcome = drop_ranges(place, ranges, metadata.fence, once=once, incarnation=incarnation)
     match outcome:
         case FencedOff(fence=fence):
@@ -111,6 +113,7 @@ def copies_for(
 
 
 def commit_streamed(
+    storage: Storage,
     ledger: Ledger,
     metadata: ClusterMetadata,
     table_id: TableId,
@@ -126,7 +129,7 @@ def commit_streamed(
     session has taken this one's place, and not all of the files are there.
     """
     outcome = commit_files(
-        replica_address(metadata, table_id, volume),
+        replica_address(storage, metadata, table_id, volume),
         files,
         epoch=metadata.fence,
         app_id=session,

@@ -34,6 +34,7 @@ from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.rings import Running
 from epochlake.metastore.planning.ring_changes import Gain, change_of
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import Operation, OperationKind
 
 THREADS = 16
@@ -51,7 +52,12 @@ class StreamedGroup(msgspec.Struct, frozen=True):
     finished: bool
 
 
-def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
+def prepare(
+    storage: Storage,
+    metadata: ClusterMetadata,
+    operation: Operation,
+    receipts: Receipts | None = None,
+) -> None:
     """Make every replica table that gains ranges, with nothing in these. Raises SideEffectFailed.
 
     A rebuilt node serves its ranges until START, so nothing is taken from it, and a table that was lost is made after
@@ -63,18 +69,23 @@ def prepare(metadata: ClusterMetadata, operation: Operation, receipts: Receipts 
     def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
         table_id, volume = replica
         if volume not in metadata.ring_volumes(table_id):
-            make_replica(metadata, table_id, volume, metadata.fence, receipts)
+            make_replica(storage, metadata, table_id, volume, metadata.fence, receipts)
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
         ranges = [(gain.low, gain.high) for gain in gains if not gain.stays]
-        drop(metadata, table_id, volume, ranges, once=name, since=since)
+        drop(storage, metadata, table_id, volume, ranges, once=name, since=since)
 
     since = metadata.rings.running[operation.operation_id].started_epoch
     gains = change_of(metadata, operation).gains_of().items()
     _everywhere([(replica, gained) for replica, gained in gains if not is_gone(metadata, replica[1])], attempt)
 
 
-def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
+def prepare_rebuilt(
+    storage: Storage,
+    metadata: ClusterMetadata,
+    operation: Operation,
+    receipts: Receipts | None = None,
+) -> None:
     """Make the replica tables that a rebuilt node has lost, once nobody reads them. Raises SideEffectFailed.
 
     Their fence is at START's epoch or above from the beginning: a pipeline of before that finds one plans again.
@@ -85,13 +96,20 @@ def prepare_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: R
         name = operation.operation_id
 
         def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
-            make_replica(metadata, *replica, metadata.fence, receipts, unfilled=name)
-            _require_marked(metadata, replica, mark_unfilled(replica_address(metadata, *replica), metadata.fence, name))
+            make_replica(storage, metadata, *replica, metadata.fence, receipts, unfilled=name)
+            _require_marked(
+                metadata, replica, mark_unfilled(replica_address(storage, metadata, *replica), metadata.fence, name)
+            )
 
         _everywhere(replica_keys, attempt)
 
 
-def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Receipts | None = None) -> None:
+def finish_rebuilt(
+    storage: Storage,
+    metadata: ClusterMetadata,
+    operation: Operation,
+    receipts: Receipts | None = None,
+) -> None:
     """Let the replica tables of a rebuilt node be read, all of whose rows are there now. Raises SideEffectFailed.
 
     Before MID, whose readers read them. A rebuild that is taken back earlier leaves tables that were made anew unread:
@@ -102,7 +120,7 @@ def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Re
         return
 
     def attempt(replica: ReplicaKey, gains: Sequence[Gain]) -> None:
-        address = replica_address(metadata, *replica)
+        address = replica_address(storage, metadata, *replica)
         if receipts is not None:
             _settle(receipts, address)
         _require_marked(metadata, replica, mark_filled(address, metadata.fence, operation.operation_id))
@@ -112,6 +130,7 @@ def finish_rebuilt(metadata: ClusterMetadata, operation: Operation, receipts: Re
 
 
 def stream_group(
+    storage: Storage,
     metadata: ClusterMetadata,
     operation: Operation,
     running: Running,
@@ -125,8 +144,8 @@ def stream_group(
     """Bring the next group of files of what a replica table gains. Raises SideEffectFailed."""
     assert running.session is not None
     table_id, volume = replica
-    target = open_replica(metadata, table_id, volume)
-    sources = Sources(metadata, table_id, metadata.fence_at(running.epoch), receipts)
+    target = open_replica(storage, metadata, table_id, volume)
+    sources = Sources(storage, metadata, table_id, metadata.fence_at(running.epoch), receipts)
     copies: list[PartCopy] = []
     for gain in gains:
         copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
@@ -139,7 +158,7 @@ def stream_group(
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.
     landed = commit_streamed(
-        ledger, metadata, table_id, volume, copied.arrived, running.session, target.version, receipts
+        storage, ledger, metadata, table_id, volume, copied.arrived, running.session, target.version, receipts
     )
     if copied.failed:
         first = next(iter(copied.failed.values()))

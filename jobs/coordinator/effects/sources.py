@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events.losses import DECLARING
 from epochlake.metastore.metadata.events.nodes import nodes_given_up
 from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import blocking
 
 
@@ -28,9 +29,15 @@ class Sources:
     """
 
     def __init__(
-        self, metadata: ClusterMetadata, table_id: TableId, epoch: int, receipts: Receipts | None = None
+        self,
+        storage: Storage,
+        metadata: ClusterMetadata,
+        table_id: TableId,
+        epoch: int,
+        receipts: Receipts | None = None,
     ) -> None:
         self._acknowledged = {} if receipts is None else receipts.of(table_id)
+        self._storage = storage
         self._metadata = metadata
         self._table_id = table_id
         self._epoch = epoch
@@ -104,7 +111,7 @@ class Sources:
 
     def _open(self, volume: VolumeId) -> ReplicaSnapshot | SideEffectFailed:
         try:
-            snapshot = open_replica(self._metadata, self._table_id, volume)
+            snapshot = open_replica(self._storage, self._metadata, self._table_id, volume)
         except SideEffectFailed as failure:
             return failure
         if snapshot.unfilled:

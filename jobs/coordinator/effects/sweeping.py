@@ -24,6 +24,7 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState, TopologyRequest, VolumeId
 from epochlake.metastore.planning.ring_changes import change_of, owned_by, tables_by_setting
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import Operation
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
 
@@ -40,7 +41,8 @@ class Sweeper:
     nothing, and looks at every replica table on the ring.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._seen: dict[str, frozenset[ReplicaKey]] = {}
 
     def see(self, metadata: ClusterMetadata, request_id: str, operation: Operation) -> None:
@@ -53,11 +55,13 @@ class Sweeper:
         replica_keys = self._seen.get(request.request_id)
         if replica_keys is None or request.kind is RequestKind.KEYSPACE_RF_CHANGE:
             replica_keys = frozenset(_everywhere(metadata))
-        sweep_replicas(metadata, request, replica_keys)
+        sweep_replicas(self._storage, metadata, request, replica_keys)
         self._seen.pop(request.request_id, None)
 
 
-def sweep_replicas(metadata: ClusterMetadata, request: TopologyRequest, replica_keys: Collection[ReplicaKey]) -> None:
+def sweep_replicas(
+    storage: Storage, metadata: ClusterMetadata, request: TopologyRequest, replica_keys: Collection[ReplicaKey]
+) -> None:
     """Sweep these replica tables, those of tables that were dropped left out. Raises SideEffectFailed."""
     sessions = sessions_by_replica(metadata)
     owned = {
@@ -73,7 +77,7 @@ def sweep_replicas(metadata: ClusterMetadata, request: TopologyRequest, replica_
             return None
         try:
             holds = [*owned[table_id].get(volume, ()), *coming.get(replica, ())]
-            _sweep(metadata, replica, holds, sessions.get(replica, frozenset()))
+            _sweep(storage, metadata, replica, holds, sessions.get(replica, frozenset()))
         except SideEffectFailed as failure:
             return str(failure) if _is_expected_back(metadata, request, volume) else None
         return None
@@ -91,15 +95,17 @@ def unowned(owned: Iterable[Interval]) -> list[Interval]:
     return without((MIN_TOKEN, MAX_TOKEN), owned)
 
 
-def _sweep(metadata: ClusterMetadata, replica: ReplicaKey, kept: Iterable[Interval], sessions: frozenset[str]) -> None:
-    address = replica_address(metadata, *replica)
+def _sweep(
+    storage: Storage, metadata: ClusterMetadata, replica: ReplicaKey, kept: Iterable[Interval], sessions: frozenset[str]
+) -> None:
+    address = replica_address(storage, metadata, *replica)
     if was_never_made(address):
         return
     # Sessions of streaming that was given up are closed where they were opened.
     fence = raise_fence(address, metadata.fence, open_sessions=sessions)
     if isinstance(fence, Unreachable):
         raise SideEffectFailed(f"{metadata.describe(replica[1])}: {fence.reason}")
-    drop(metadata, *replica, unowned(kept))
+    drop(storage, metadata, *replica, unowned(kept))
 
 
 def _coming(metadata: ClusterMetadata) -> dict[ReplicaKey, list[Interval]]:

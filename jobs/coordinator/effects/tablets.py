@@ -29,6 +29,7 @@ from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import Interval, tablet_label, tokens_of_label
 
@@ -38,7 +39,9 @@ FIRST_STAGES = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET,
 """Stages in which the pending replica's table need not be there yet."""
 
 
-def prepare_pending(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None = None) -> None:
+def prepare_pending(
+    storage: Storage, metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None = None
+) -> None:
     """Make the pending replica ready for writes: its table is there, and nothing of the tablet is left in it.
 
     What an earlier transition left behind is dropped under the new fence, so that no late write of it can come after.
@@ -46,13 +49,22 @@ def prepare_pending(metadata: ClusterMetadata, transition: Transition, receipts:
     been acknowledged since (tests/support/stage_model.py).
     """
     if not _should_exist(metadata, transition.table_id, transition.pending):
-        make_replica(metadata, transition.table_id, transition.pending, metadata.fence, receipts)
+        make_replica(storage, metadata, transition.table_id, transition.pending, metadata.fence, receipts)
     since = transition.started_epoch
     name = f"prepare-{transition.table_id}-{transition.tablet}-{since}"
-    drop(metadata, transition.table_id, transition.pending, [tokens_of(metadata, transition)], once=name, since=since)
+    drop(
+        storage,
+        metadata,
+        transition.table_id,
+        transition.pending,
+        [tokens_of(metadata, transition)],
+        once=name,
+        since=since,
+    )
 
 
 def stream(
+    storage: Storage,
     metadata: ClusterMetadata,
     transition: Transition,
     copier: Copier,
@@ -61,8 +73,10 @@ def stream(
 ) -> int:
     """Bring the tablet's files to the pending replica, under the session of the stage; the bytes that were copied."""
     assert transition.session is not None
-    target = open_replica(metadata, transition.table_id, transition.pending)
-    copies = copies_for(ledger, _sources(metadata, transition, receipts), target, *tokens_of(metadata, transition))
+    target = open_replica(storage, metadata, transition.table_id, transition.pending)
+    copies = copies_for(
+        ledger, _sources(storage, metadata, transition, receipts), target, *tokens_of(metadata, transition)
+    )
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = Copier(how=link_data_file)
     copied = copier.copy(copies)
@@ -72,26 +86,26 @@ def stream(
         raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     # A later try of the session brings what has come to the sources since.
     place = (transition.table_id, transition.pending)
-    commit_streamed(ledger, metadata, *place, copied.arrived, transition.session, metadata.epoch, receipts)
+    commit_streamed(storage, ledger, metadata, *place, copied.arrived, transition.session, metadata.epoch, receipts)
     return sum(file.size for file in copied.arrived)
 
 
-def clean_up_leaving(metadata: ClusterMetadata, transition: Transition) -> None:
+def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
     """Drop the tablet from the replica that it has left. A node that is gone for good has nothing to clean."""
     if transition.leaving is not None:
-        _drop_unless_gone(metadata, transition, transition.leaving)
+        _drop_unless_gone(storage, metadata, transition, transition.leaving)
 
 
-def clean_up_target(metadata: ClusterMetadata, transition: Transition) -> None:
+def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
     """Drop the tablet from the replica that it was to come to, and close the session of its streaming there."""
     place = (transition.table_id, transition.pending)
-    address = replica_address(metadata, *place)
+    address = replica_address(storage, metadata, *place)
     if not _should_exist(metadata, *place) and was_never_made(address):
         return
     fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_replica(metadata).get(place, frozenset()))
     if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
         raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
-    _drop_unless_gone(metadata, transition, transition.pending)
+    _drop_unless_gone(storage, metadata, transition, transition.pending)
 
 
 def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
@@ -100,12 +114,14 @@ def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
     return tokens_of_label(tablet_label(transition.tablet, count))
 
 
-def _sources(metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None) -> list[ReplicaSnapshot]:
+def _sources(
+    storage: Storage, metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None
+) -> list[ReplicaSnapshot]:
     """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
 
     The second also where the leaving replica has been declared lost since its migration began.
     """
-    sources = Sources(metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
+    sources = Sources(storage, metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
     leaving = transition.leaving
     if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
         return sources.quorum(transition.replicas, transition.pending)
@@ -123,9 +139,9 @@ def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId
     )
 
 
-def _drop_unless_gone(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
+def _drop_unless_gone(storage: Storage, metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
     try:
-        _drop(metadata, transition, volume)
+        _drop(storage, metadata, transition, volume)
     except SideEffectFailed:
         node = metadata.directory.node_of_volume[volume]
         if not is_gone(metadata, volume):
@@ -133,5 +149,5 @@ def _drop_unless_gone(metadata: ClusterMetadata, transition: Transition, volume:
         logger.info("node %s is %s: nothing to clean up on it", node.name, node.state)
 
 
-def _drop(metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
-    drop(metadata, transition.table_id, volume, [tokens_of(metadata, transition)])
+def _drop(storage: Storage, metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
+    drop(storage, metadata, transition.table_id, volume, [tokens_of(metadata, transition)])

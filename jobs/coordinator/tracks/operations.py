@@ -174,7 +174,7 @@ class OperationTrack:
         if work.going_back:
             return RetreatOperation(work.operation.operation_id, Step.PREPARE)
         try:
-            prepare(metadata, work.operation, self._cluster.receipts)
+            prepare(self._cluster.storage, metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return None
@@ -185,7 +185,7 @@ class OperationTrack:
         if work.last is not Step.START or work.going_back:
             return True
         try:
-            prepare_rebuilt(metadata, work.operation, self._cluster.receipts)
+            prepare_rebuilt(self._cluster.storage, metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return False
@@ -196,7 +196,7 @@ class OperationTrack:
         if not self._is_streamed(metadata, work):
             return False
         try:
-            finish_rebuilt(metadata, work.operation, self._cluster.receipts)
+            finish_rebuilt(self._cluster.storage, metadata, work.operation, self._cluster.receipts)
         except SideEffectFailed as failure:
             self._blocked_by(metadata, work, str(failure))
             return False
@@ -243,6 +243,7 @@ class OperationTrack:
         most = min(GROUP_BYTES, int(rate * GROUP_SECONDS)) if rate else GROUP_BYTES
         try:
             done = stream_group(
+                self._cluster.storage,
                 metadata,
                 work.operation,
                 work.running,

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -87,13 +88,13 @@ class ResizingTrack:
         cluster: Store,
         pre_splitter: PreSplitter | None = None,
         avoided: Callable[[], Collection[VolumeId]] = frozenset,
-        measure: Callable[[ClusterMetadata], Loads] = measure_loads,
+        measure: Callable[[ClusterMetadata], Loads] | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
         self._pre_splitter = pre_splitter or PreSplitter(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
-        self._measure = measure
+        self._measure = measure or partial(measure_loads, cluster.storage)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
         self._cutting: _Cutting | None = None
         self._loads: tuple[object, float, Loads] | None = None
@@ -228,7 +229,13 @@ class ResizingTrack:
             limit = min(SLICE_BYTES, int(rate * PATIENCE_SECONDS) // len(volumes)) if rate else SLICE_BYTES
             table = metadata.schema.tables[decided[0]]
             asked = [
-                PreSplit(address_of(metadata, table, volume), count, metadata.fence, fence, max(1, limit))
+                PreSplit(
+                    address_of(self._cluster.storage, metadata, table, volume),
+                    count,
+                    metadata.fence,
+                    fence,
+                    max(1, limit),
+                )
                 for volume in volumes
             ]
             self._cutting = _Cutting(decided, asked, self._beside.submit(self._pre_splitter.pre_split, asked))
@@ -310,7 +317,8 @@ class ResizingTrack:
         tablet_map, table = metadata.tablets.maps[table_id], metadata.schema.tables[table_id]
         volumes = volumes_of(tablet_map)
         outcomes = ThreadWorkers(THREADS).run(
-            lambda volume: raise_fence(address_of(metadata, table, volume), metadata.fence), volumes
+            lambda volume: raise_fence(address_of(self._cluster.storage, metadata, table, volume), metadata.fence),
+            volumes,
         )
         found = dict(zip(volumes, outcomes, strict=True))
         self._away[(table_id, tablet_map.resize_seq_number)] = {
@@ -353,7 +361,7 @@ class ResizingTrack:
         return changed
 
     def _relabel(self, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
-        address = address_of(metadata, metadata.schema.tables[table_id], volume)
+        address = address_of(self._cluster.storage, metadata, metadata.schema.tables[table_id], volume)
         outcome = relabel(address, _labels(metadata.placements(table_id)), metadata.fence)
         if isinstance(outcome, Acknowledged | AlreadyApplied):
             self._labelled[(table_id, volume)] = metadata.tablets.maps[table_id].resize_seq_number

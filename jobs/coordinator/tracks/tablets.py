@@ -115,7 +115,7 @@ class TabletTrack:
         def attempt(group: list[Transition]) -> None:
             for transition in group:
                 try:
-                    prepare_pending(metadata, transition, self._cluster.receipts)
+                    prepare_pending(self._cluster.storage, metadata, transition, self._cluster.receipts)
                     self._failures.pop(transition.key, None)
                 except SideEffectFailed as failure:
                     self._fail(metadata, transition, failure)
@@ -143,12 +143,14 @@ class TabletTrack:
                         return None
                 case Stage.STREAMING:
                     cluster = self._cluster
-                    streamed = stream(metadata, transition, self._copier, cluster.ledger, cluster.receipts)
+                    streamed = stream(
+                        self._cluster.storage, metadata, transition, self._copier, cluster.ledger, cluster.receipts
+                    )
                     self._tally.bytes_streamed += streamed
                 case Stage.CLEANUP:
-                    clean_up_leaving(metadata, transition)
+                    clean_up_leaving(self._cluster.storage, metadata, transition)
                 case Stage.CLEANUP_TARGET:
-                    clean_up_target(metadata, transition)
+                    clean_up_target(self._cluster.storage, metadata, transition)
         except SideEffectFailed as failure:
             self._fail(metadata, transition, failure)
             return None
@@ -205,7 +207,9 @@ class TabletTrack:
         if not metadata.tablets.maps or not self._has_room(metadata):
             return False
         avoided = self.avoided()
-        loads = msgspec.structs.replace(measure_loads(metadata), avoided=frozenset(avoided), held=self.held())
+        loads = msgspec.structs.replace(
+            measure_loads(self._cluster.storage, metadata), avoided=frozenset(avoided), held=self.held()
+        )
         new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
         self.blocked += stuck
         if not new:

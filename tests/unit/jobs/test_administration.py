@@ -29,6 +29,7 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest, Placement
 
 from tests.support.clusters import COLUMNS, begin, finish, grow, join, without_zookeeper
 from tests.support.replicas import store
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_adding_a_node_marks_its_volumes_as_the_log_numbers_them(tmp_path: Path)
     node = cluster.metadata.node("n1")
     assert node.volumes[1].capacity > 0
     for volume in node.volumes:
-        marker = read_marker(volume.uri)
+        marker = read_marker(STORAGE, volume.uri)
         assert (marker.host_id, marker.volume_id, marker.volume) == (node.host_id, volume.volume_id, volume.name)
 
 
@@ -68,10 +69,10 @@ def test_the_next_try_takes_over_the_marker_of_one_that_died_before_its_commit(
         patched.setattr(Committer, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a"))
-    left = read_marker(str(tmp_path / "a"))
+    left = read_marker(STORAGE, str(tmp_path / "a"))
     join(cluster, tmp_path / "others", "n2", "r2")  # takes the volume number that was planned
     administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a"))
-    node, marker = cluster.metadata.node("n1"), read_marker(str(tmp_path / "a"))
+    node, marker = cluster.metadata.node("n1"), read_marker(STORAGE, str(tmp_path / "a"))
     assert (marker.host_id, marker.volume_id) == (left.host_id, node.volumes[0].volume_id)
     assert node.host_id == left.host_id
 
@@ -93,17 +94,17 @@ def test_nodes_that_are_added_at_once_get_numbers_and_markers_that_agree(tmp_pat
         thread.join()
     assert not errors
     for node in cluster.metadata.directory.nodes.values():
-        assert read_marker(node.volumes[0].uri).volume_id == node.volumes[0].volume_id
+        assert read_marker(STORAGE, node.volumes[0].uri).volume_id == node.volumes[0].volume_id
 
 
 def test_a_stale_number_in_a_marker_is_put_right_after_the_registration(tmp_path: Path) -> None:
     cluster = begin(tmp_path)
     administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a"))
-    wrong = msgspec.structs.replace(read_marker(str(tmp_path / "a")), volume_id=77)
+    wrong = msgspec.structs.replace(read_marker(STORAGE, str(tmp_path / "a")), volume_id=77)
     (tmp_path / "a" / MARKER_FILE).write_bytes(msgspec.json.encode(wrong))
     with pytest.raises(Rejected, match="node-exists"):
         administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "a"))
-    assert read_marker(str(tmp_path / "a")).volume_id == cluster.metadata.node("n1").volumes[0].volume_id
+    assert read_marker(STORAGE, str(tmp_path / "a")).volume_id == cluster.metadata.node("n1").volumes[0].volume_id
 
 
 def test_a_volume_of_another_cluster_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_who_loses_a_name_takes_its_own_markers_back(tmp_path: Path, monkeypatch
     with pytest.raises(Rejected, match="node-exists"):
         administration.add_node(cluster, "n1", "dc1", "r1", volume(tmp_path / "b"))
     assert list((tmp_path / "b").iterdir()) == []
-    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
+    assert read_marker(STORAGE, str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
     administration.add_node(cluster, "n2", "dc1", "r1", volume(tmp_path / "b"))
 
 
@@ -164,15 +165,15 @@ def test_a_marker_that_another_try_may_rely_on_or_whose_outcome_is_unknown_stays
     overtaken(monkeypatch, lambda: register("n1", "a"))
     with pytest.raises(Rejected, match="node-exists"):
         register("n1", "a")
-    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
+    assert read_marker(STORAGE, str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id
     overtaken(monkeypatch, lambda: register("n2", "b"), CommitUnknown("r", "nobody knows"))
     with pytest.raises(CommitUnknown):
         register("n2", "c")
-    left = read_marker(str(tmp_path / "c"))
+    left = read_marker(STORAGE, str(tmp_path / "c"))
     overtaken(monkeypatch, lambda: None, Rejected("epoch-moved", "Look again"))
     with pytest.raises(Rejected):
         register("n3", "d")
-    assert (left.node, read_marker(str(tmp_path / "d")).node) == ("n2", "n3")
+    assert (left.node, read_marker(STORAGE, str(tmp_path / "d")).node) == ("n2", "n3")
 
 
 def test_a_preview_shows_a_node_without_a_host_and_marks_nothing(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_a_preview_shows_a_node_without_a_host_and_marks_nothing(tmp_path: Path)
     assert (preview.after.node("n1").rack, cluster.catch_up().epoch) == ("r1", 1)
     assert not (tmp_path / "a").exists()
     cluster.commit(change)
-    assert read_marker(str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id != "(new)"
+    assert read_marker(STORAGE, str(tmp_path / "a")).host_id == cluster.metadata.node("n1").host_id != "(new)"
 
 
 def test_a_table_that_is_created_again_tells_what_its_newest_plan_has_found(tmp_path: Path) -> None:
@@ -202,9 +203,9 @@ def test_a_table_that_is_created_again_tells_what_its_newest_plan_has_found(tmp_
 
 def test_volumes_at_one_place_are_refused_however_it_is_spelt(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="given twice"):
-        nodes.measured([("d1", f"{tmp_path}/a", 1), ("d2", f"file://{tmp_path}/a/", 1)])
+        nodes.measured(STORAGE, [("d1", f"{tmp_path}/a", 1), ("d2", f"file://{tmp_path}/a/", 1)])
     with pytest.raises(InvalidRequest, match="capacity"):
-        nodes.measured([("d1", "s3://bucket/a", None)])
+        nodes.measured(STORAGE, [("d1", "s3://bucket/a", None)])
 
 
 def test_a_replacement_takes_the_place_of_the_lost_node(tmp_path: Path) -> None:
@@ -241,6 +242,7 @@ def test_a_table_has_its_replica_tables_before_it_is_in_the_log(
         table = what(metadata).table  # type: ignore[operator]
         for node in metadata.directory.nodes.values():
             address = ReplicaAddress(
+                STORAGE,
                 metadata.identity.cluster_id,
                 node.volumes[0].volume_id,
                 node.volumes[0].uri,
@@ -307,7 +309,7 @@ def test_a_plan_that_went_stale_is_made_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(nodes.NodeAddition, "plan", overtaken)
     administration.add_node(cluster, "slow", "dc1", "r1", volume(tmp_path / "slow"))
     assert planned == [1, 2]
-    assert read_marker(str(tmp_path / "slow")).volume_id == 2
+    assert read_marker(STORAGE, str(tmp_path / "slow")).volume_id == 2
 
 
 def test_a_node_that_has_left_comes_back_under_its_name_with_other_volumes(tmp_path: Path) -> None:
@@ -349,7 +351,7 @@ def test_sweeping_deletes_what_is_old_enough_and_no_live_pipeline_can_need(
     cluster = grow(tmp_path)
     administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=4)
     table, volume = cluster.metadata.table("air.flights"), cluster.metadata.node("n1").volumes[0]
-    address = address_of(cluster.metadata, table, volume.volume_id)
+    address = address_of(STORAGE, cluster.metadata, table, volume.volume_id)
     old, young = (Path(address.uri) / store(address).path for _ in range(2))
     three_hours_ago = time.time() - 3 * 3600
     os.utime(old, (three_hours_ago, three_hours_ago))

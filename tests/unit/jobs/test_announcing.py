@@ -16,6 +16,7 @@ from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import begin, without_zookeeper
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def names(cluster: Cluster) -> list[str]:
-    return [lease.name for lease in stored_leases(cluster.root.leases)]
+    return [lease.name for lease in stored_leases(STORAGE, cluster.root.leases)]
 
 
 def pipeline(cluster: Cluster, name: str = "load") -> Pipeline:
@@ -39,7 +40,7 @@ def aged(cluster: Cluster, seconds: float) -> None:
 
 def test_without_zookeeper_pipelines_and_jobs_are_announced_at_the_root_until_they_end(cluster: Cluster) -> None:
     with pipeline(cluster) as load, announced(cluster, "repair", "air.flights"):
-        [lease, repair] = sorted(stored_leases(cluster.root.leases), key=lambda lease: lease.name)
+        [lease, repair] = sorted(stored_leases(STORAGE, cluster.root.leases), key=lambda lease: lease.name)
         assert (lease.name, repair.name) == ("load", "repair")
         assert (lease.pipeline_id, lease.epoch, lease.pid) == (load.pipeline_id, 1, os.getpid())
         assert (repair.tables, abs(lease.started_at / 1000 - time.time()) < 60) == (("air.flights",), True)
@@ -72,10 +73,10 @@ def test_the_lease_is_renewed_while_its_process_lives_and_expires_after_it(
     assert names(cluster) == ["abandoned"]
     aged(cluster, EXPIRE_SECONDS + 60)
     assert names(cluster) == []
-    forget_expired(cluster.root.leases)
+    forget_expired(STORAGE, cluster.root.leases)
     assert len(list(Path(cluster.root.leases).iterdir())) == 1
     aged(cluster, FORGET_SECONDS + 60)
-    forget_expired(cluster.root.leases)
+    forget_expired(STORAGE, cluster.root.leases)
     assert list(Path(cluster.root.leases).iterdir()) == []
 
 
@@ -83,7 +84,7 @@ def test_a_stored_lease_that_cannot_be_read_is_not_overlooked(cluster: Cluster) 
     Path(cluster.root.leases).mkdir()
     (Path(cluster.root.leases) / "newer.json").write_text('{"format": 2}')
     with pytest.raises(UnknownFormat, match=r"newer\.json"):
-        stored_leases(cluster.root.leases)
+        stored_leases(STORAGE, cluster.root.leases)
 
 
 def test_a_pipeline_outside_its_with_raises_and_says_what_to_do(cluster: Cluster) -> None:

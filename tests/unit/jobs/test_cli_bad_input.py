@@ -20,6 +20,7 @@ from epochlake.metastore.metastore import init_cluster
 from tests.support.clusters import begin
 from tests.support.command_line import COLUMNS, CommandLine
 from tests.support.failures import no_room_to_write
+from tests.support.storages import STORAGE
 
 CREATE = ["table", "create", "air.t", "--column"]
 ADD = ["node", "add", "n4", "--datacenter", "dc1", "--rack", "r1", "--volume"]
@@ -128,7 +129,7 @@ def test_a_root_without_a_cluster_says_to_run_init(empty: CommandLine) -> None:
 
 
 def test_a_log_without_an_epoch_is_begun_by_running_init_again(empty: CommandLine) -> None:
-    create_log_table(str(empty.root / "log"))
+    create_log_table(STORAGE, str(empty.root / "log"))
     result = empty.text("status")
     assert (result.code, "init" in result.error_text) == (1, True)
     assert empty.done("init")["epoch"] == 1

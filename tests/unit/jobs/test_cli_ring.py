@@ -31,6 +31,7 @@ from rich.console import Console
 from tests.support import clusters
 from tests.support.command_line import COLUMNS, CommandLine, fits
 from tests.support.rings import FOUR, QUICK, TURN, RingCluster, join, leave, ringed
+from tests.support.storages import STORAGE
 
 ADD = ["node", "add", "X", "--datacenter", "dc1", "--rack", "r2", "--volume", "disk/x,1GB"]
 
@@ -518,7 +519,8 @@ def test_a_repeated_request_finds_its_own_table_on_the_ring(ring: RingCluster) -
     assert (again.table_id, again.tablets, first.tablets) == (first.table_id, 0, 0)
     metadata = ring.metadata
     replicas = [
-        address_of(metadata, metadata.table("air.t"), volume) for volume in metadata.ring_volumes(first.table_id)
+        address_of(STORAGE, metadata, metadata.table("air.t"), volume)
+        for volume in metadata.ring_volumes(first.table_id)
     ]
     assert len(replicas) == len(FOUR)
     assert all(open_snapshot(address).all_files == {} for address in replicas)

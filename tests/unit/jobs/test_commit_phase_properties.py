@@ -29,6 +29,7 @@ from epochlake.placement.tokens import MIN_TOKEN, range_label
 from numpy.typing import NDArray
 
 from tests.support.replicas import TABLE
+from tests.support.storages import STORAGE
 
 VOLUMES = range(1, 8)
 RUNS = 60
@@ -197,14 +198,16 @@ def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | No
     monkeypatch.setattr(commit_phase, "copy_data_file", world.copy_data_file)
     monkeypatch.setattr(commit_phase, "commit_files", world.commit_files)
     monkeypatch.setattr(commit_phase, "is_stored", lambda file, where: file in world.stored[where.volume_id])
-    monkeypatch.setattr(commit_phase, "address_of", lambda metadata, table, volume: SimpleNamespace(volume_id=volume))
+    monkeypatch.setattr(
+        commit_phase, "address_of", lambda storage, metadata, table, volume: SimpleNamespace(volume_id=volume)
+    )
     planned = world.metadata()
     staged = world.stage(world.dice.randint(1, 4))
     for _ in range(world.dice.randint(0, 3)):
         world.move_on()
     batch = WriteBatch(TABLE, "test", 0, staged, ConsistencyLevel.QUORUM, None, 1e12)
     try:
-        CommitPhase(batch, planned, lambda epoch: world.metadata(), 8).land()  # type: ignore[arg-type, return-value]
+        CommitPhase(STORAGE, batch, planned, lambda epoch: world.metadata(), 8).land()  # type: ignore[arg-type, return-value]
     except ConsistencyNotReached:
         return None
     return staged

@@ -32,6 +32,7 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
+from tests.support.storages import STORAGE
 from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, token_of, write_versions
 
 TABLE = "air.flights"
@@ -357,7 +358,7 @@ def test_a_batch_that_is_landed_again_after_its_files_were_compacted_lands_once(
         retry = either.pipeline("nightly")
         opened, failed = retry.gate.planning.open_for_write(either.table)
         located = batches.locate(
-            retry.gate.planning.metadata, either.table, staged, opened, failed, either.cluster.ledger
+            STORAGE, retry.gate.planning.metadata, either.table, staged, opened, failed, either.cluster.ledger
         )
         assert located.lost == ()
         retry.gate.writing.land(either.table, located.files, ConsistencyLevel.QUORUM, located)
@@ -378,8 +379,8 @@ def test_a_batch_is_still_found_when_its_rows_were_compacted_again_and_again_and
             (Path(either.address(node).uri) / one.file.path).unlink()
     retry = either.pipeline("nightly")
     opened, failed = retry.gate.planning.open_for_write(either.table)
-    ledger = Ledger(either.cluster.root.compactions)
-    located = batches.locate(retry.gate.planning.metadata, either.table, staged, opened, failed, ledger)
+    ledger = Ledger(STORAGE, either.cluster.root.compactions)
+    located = batches.locate(STORAGE, retry.gate.planning.metadata, either.table, staged, opened, failed, ledger)
     assert located.lost == ()
     retry.gate.writing.land(either.table, located.files, ConsistencyLevel.QUORUM, located)
     assert [row for row, _ in read_versions(either, "ALL") if 50 <= row < 60] == list(range(50, 60))
@@ -461,7 +462,7 @@ def test_without_its_ledger_a_merged_file_is_not_guessed_about(table: SmallClust
     compact_reaching(table, "A")
     ledger = Path(table.cluster.root.compactions)
     ledger.rename(ledger.with_name("gone"))
-    table.cluster.ledger = Ledger(table.cluster.root.compactions)
+    table.cluster.ledger = Ledger(STORAGE, table.cluster.root.compactions)
     with pytest.raises(StorageUnavailable, match="no entry for the merged file"):
         read_versions(table, "ALL")
 

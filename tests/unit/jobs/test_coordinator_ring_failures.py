@@ -54,6 +54,7 @@ from tests.support.rings import (
     remove,
     ringed,
 )
+from tests.support.storages import STORAGE
 
 Begin = Callable[[RingCluster], str]
 
@@ -230,9 +231,9 @@ def test_a_replica_that_is_fenced_below_the_epoch_is_no_source(tmp_path: Path) -
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
     metadata, volume = ring.metadata, ring.volume("A")
     fence = open_snapshot(ring.address("A")).fence
-    assert Sources(metadata, ring.table.table_id, fence).answers(volume)
+    assert Sources(STORAGE, metadata, ring.table.table_id, fence).answers(volume)
     with pytest.raises(SideEffectFailed, match=f"fenced at {fence} only"):
-        Sources(metadata, ring.table.table_id, fence + 1).of(volume)
+        Sources(STORAGE, metadata, ring.table.table_id, fence + 1).of(volume)
 
 
 def test_what_was_left_behind_in_a_range_is_dropped_before_it_is_gained(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.support.rings import (
     rebuild,
     ringed,
 )
+from tests.support.storages import STORAGE
 
 ROW = {100: SPREAD[-1] + 1}
 """A row of a range that is on B, C and D; a `JOINER` takes it over from B."""
@@ -61,7 +62,7 @@ def land_slowly(ring: RingCluster, away: str, meanwhile: Callable[[], None]) -> 
     for node in away:
         ring.lose(node)
     batch = WriteBatch(ring.table, pipeline.pipeline_id, 0, staged, ConsistencyLevel.QUORUM, None, time.time())
-    CommitPhase(batch, pipeline.gate.planning.metadata, catch_up, attempts=2).land()
+    CommitPhase(STORAGE, batch, pipeline.gate.planning.metadata, catch_up, attempts=2).land()
     assert rounds > 1
 
 
@@ -78,7 +79,7 @@ def test_a_late_sweep_leaves_alone_what_an_operation_that_was_prepared_then_has_
     assert ring.step() == (Step.START, False)
 
     def sweep_late() -> None:
-        Sweeper().sweep(of_the_late, of_the_late.requests[first])
+        Sweeper(STORAGE).sweep(of_the_late, of_the_late.requests[first])
         with ring.without("B"):
             ring.until(Step.MID)
         ring.lose("C")

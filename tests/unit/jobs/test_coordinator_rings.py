@@ -19,6 +19,7 @@ from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, RequestState
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.ring.state import Step
 
@@ -39,6 +40,7 @@ from tests.support.rings import (
     rebuild,
     ringed,
 )
+from tests.support.storages import STORAGE
 
 Begin = Callable[[RingCluster], str]
 EIGHT = {name: ("dc1", f"r{index % 3}", (2 * index - 7,)) for index, name in enumerate("ABCDEFGH")}
@@ -213,12 +215,12 @@ def test_streaming_goes_on_in_groups_and_shows_how_far_it_has_come(
     join(ring)
     ring.until(Step.PREPARE)
     [operation] = ring.metadata.rings.operations.values()
-    assert operation_progress(ring.metadata, operation).bytes_streamed == 0
+    assert operation_progress(STORAGE, ring.metadata, operation).bytes_streamed == 0
     ring.until(Step.START)
     seen = []
     while ring.step()[0] is Step.START:
         [operation] = ring.metadata.rings.operations.values()
-        seen.append(operation_progress(ring.metadata, operation))
+        seen.append(operation_progress(STORAGE, ring.metadata, operation))
         ring.restart()
         ring.round()
     fractions = [progress.fraction for progress in seen]
@@ -228,7 +230,7 @@ def test_streaming_goes_on_in_groups_and_shows_how_far_it_has_come(
     assert seen[-1].rows_total == seen[0].rows_total
     assert seconds_left(seen[0], 10.0) is None
     [operation] = ring.metadata.rings.operations.values()
-    done = operation_progress(ring.metadata, operation)
+    done = operation_progress(STORAGE, ring.metadata, operation)
     assert (done.fraction, seconds_left(done, 10.0)) == (1.0, 0.0)
     ring.settle()
     assert_settled(ring, SPREAD)
@@ -312,7 +314,7 @@ def test_throttled_streaming_takes_its_time(tmp_path: Path) -> None:
     ring.until(Step.START)
     [operation] = ring.metadata.rings.operations.values()
     rate = 20_000
-    size = operation_progress(ring.metadata, operation).bytes_total
+    size = operation_progress(STORAGE, ring.metadata, operation).bytes_total
     began = time.monotonic()
     ring.until(Step.MID)
     assert time.monotonic() - began > 0.5 * size / rate
@@ -325,8 +327,8 @@ def test_a_table_that_is_created_while_a_node_joins_has_a_replica_table_there_to
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
     create = schema._create_replicas
 
-    def overtaken(event: CreateTable, metadata: ClusterMetadata) -> None:
-        create(event, metadata)
+    def overtaken(storage: Storage, event: CreateTable, metadata: ClusterMetadata) -> None:
+        create(storage, event, metadata)
         if "X" not in ring.metadata.directory.by_name:
             join(ring)
             ring.settle()
@@ -337,4 +339,4 @@ def test_a_table_that_is_created_while_a_node_joins_has_a_replica_table_there_to
     table = metadata.table("air.crews")
     volumes = metadata.ring_volumes(table.table_id)
     assert metadata.node("X").volumes[0].volume_id in volumes
-    assert all(not open_snapshot(address_of(metadata, table, volume)).all_files for volume in volumes)
+    assert all(not open_snapshot(address_of(STORAGE, metadata, table, volume)).all_files for volume in volumes)

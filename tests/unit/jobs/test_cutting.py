@@ -25,7 +25,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, ope
 from epochlake.jobs.upkeep import vacuum as vacuuming
 from epochlake.jobs.upkeep.vacuum import Vacuumed, vacuum
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.metastore.storage import TEMPORARY
+from epochlake.metastore.storage.places import TEMPORARY
 from epochlake.placement.tokens import TABLET, range_label, tokens_of_label
 
 from tests.support.failures import mounted

@@ -42,6 +42,7 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.golden import FORMATS
 from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, store
+from tests.support.storages import STORAGE
 
 FILES = [f"00000000-0000-4000-8000-{number:012}" for number in range(7)]
 REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4])
@@ -72,7 +73,7 @@ def names() -> dict[str, Any]:
 def replica(tmp_path: Path, generation: int) -> tuple[ReplicaAddress, dict[str, Any]]:
     """A copy of a replica table as a generation left it, and what that generation saw in it."""
     directory = Path(shutil.copytree(FORMATS / "replicas" / str(generation), tmp_path / str(generation)))
-    address = ReplicaAddress(CLUSTER_ID, 1, str(directory / "v1"), TABLE.keyspace, TABLE.table_id)
+    address = ReplicaAddress(STORAGE, CLUSTER_ID, 1, str(directory / "v1"), TABLE.keyspace, TABLE.table_id)
     return address, json.loads((directory / "expected.json").read_text())
 
 
@@ -102,7 +103,7 @@ def test_the_rows_of_its_files_are_read_as_they_were_written(tmp_path: Path, gen
         uri = f"{address.uri}/{file.path}"
         assert pq.ParquetFile(uri, page_checksum_verification=True).read().to_pylist() == expected["rows"][file.file_id]
         # Files from before they were sealed have no digest of their bytes, and are read all the same.
-        assert (require_sealed(file, uri) is not None) is (generation >= 3)
+        assert (require_sealed(STORAGE, file, uri) is not None) is (generation >= 3)
 
 
 @REPLICAS
@@ -179,8 +180,8 @@ def golden_file(added: dict[str, Any]) -> DataFile:
 @REPLICAS
 def test_the_marker_of_a_volume(tmp_path: Path, generation: int) -> None:
     there = FORMATS / "replicas" / str(generation) / "v1"
-    assert read_marker(str(there)) == marker(1)
-    prepare_volume(str(tmp_path / "v1"), marker(1))
+    assert read_marker(STORAGE, str(there)) == marker(1)
+    prepare_volume(STORAGE, str(tmp_path / "v1"), marker(1))
     assert (tmp_path / "v1" / MARKER_FILE).read_bytes() == (there / "epochlake-volume.json").read_bytes()
 
 
@@ -189,13 +190,13 @@ def test_the_marker_of_a_volume(tmp_path: Path, generation: int) -> None:
 
 @pytest.mark.parametrize("generation", [2, 4])
 def test_the_ledger_of_compactions(tmp_path: Path, generation: int) -> None:
-    ledger = Ledger(str(shutil.copytree(FORMATS / "ledgers" / str(generation), tmp_path / "compactions")))
+    ledger = Ledger(STORAGE, str(shutil.copytree(FORMATS / "ledgers" / str(generation), tmp_path / "compactions")))
     first, voided, other = MERGES
     assert ledger.merges("t-1") == {first.file_id: first}
     assert ledger.merges("t-2") == {other.file_id: other}
     again = msgspec.structs.replace(voided, file_id="c-again")
     assert ledger.record([[again]]) == (again,)
-    assert Ledger(ledger.uri).merges("t-1") == {first.file_id: first, "c-again": again}
+    assert Ledger(STORAGE, ledger.uri).merges("t-1") == {first.file_id: first, "c-again": again}
 
 
 def test_an_entry_of_the_ledger_has_the_hash_that_it_had() -> None:
@@ -216,14 +217,14 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     place = tmp_path / names()["decision of batch b-1"]
     place.parent.mkdir()
     place.write_bytes(stored(f"batch.{generation}.json"))
-    assert decided(str(tmp_path), "b-1") == BatchContents(1, expected.files)
+    assert decided(STORAGE, str(tmp_path), "b-1") == BatchContents(1, expected.files)
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
     if generation == 3:
         assert msgspec.json.encode(expected) == place.read_bytes()
 
 
 def test_a_receipt_is_a_name(tmp_path: Path) -> None:
-    receipts = Receipts(str(tmp_path))
+    receipts = Receipts(STORAGE, str(tmp_path))
     receipt = Receipt(3, 17, "batch-1.x")
     receipts.add("t-1", receipt)
     assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()] == names()["receipts"]
@@ -231,9 +232,9 @@ def test_a_receipt_is_a_name(tmp_path: Path) -> None:
 
 
 def test_a_note_of_a_damaged_copy(tmp_path: Path) -> None:
-    address = ReplicaAddress(CLUSTER_ID, 3, "/v3", "air", "t-1")
+    address = ReplicaAddress(STORAGE, CLUSTER_ID, 3, "/v3", "air", "t-1")
     [staged] = generation_of_a_batch(1).files
-    notes = DamageNotes(str(tmp_path))
+    notes = DamageNotes(STORAGE, str(tmp_path))
     notes.add("t-1", [(ExpectedFile(staged.file, address), "torn")])
     [found] = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert str(found.relative_to(tmp_path)) == names()["note of a damaged copy"]
@@ -246,9 +247,9 @@ def test_a_note_of_a_damaged_copy(tmp_path: Path) -> None:
 def test_a_lease_at_the_root(tmp_path: Path) -> None:
     (tmp_path / names()["lease"]).write_bytes((FORMATS / "metastore" / "lease.json").read_bytes())
     lease = Lease("nightly", "p-1", 7, ("air.flights", "sky.stars"), 1_700_000_000_000, "host-1", 4711)
-    assert stored_leases(str(tmp_path)) == [lease]
+    assert stored_leases(STORAGE, str(tmp_path)) == [lease]
     os.utime(tmp_path / names()["lease"], (0, 0))
-    assert stored_leases(str(tmp_path)) == []
+    assert stored_leases(STORAGE, str(tmp_path)) == []
 
 
 def test_names_of_files_and_places() -> None:
@@ -258,7 +259,7 @@ def test_names_of_files_and_places() -> None:
     assert path_of("0000000000000000-4000000000000000", FILES[1]) == known["a data file of a range"]
     assert f"{cut_id(FILES[1], -(2**63), -1)}.parquet" == known["a piece"]
     assert known["a merged file begins with"] == MERGED
-    assert ReplicaAddress(CLUSTER_ID, 1, "/v1", "air", "t-1").uri == known["a replica table"]
+    assert ReplicaAddress(STORAGE, CLUSTER_ID, 1, "/v1", "air", "t-1").uri == known["a replica table"]
     assert batch_id("t-1", "write", "nightly") == known["batch nightly"]
     metadata = msgspec.structs.replace(ClusterMetadata.empty(), identity=Identity("main", CLUSTER_ID))
     assert table_id_of(metadata, "create-flights") == known["table of request create-flights"]
@@ -270,7 +271,7 @@ def test_the_mark_of_a_replica_that_was_prepared_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(side_effects, "tokens_of", lambda *_: (0, 1))
     monkeypatch.setattr(side_effects, "drop", lambda *_, once, since: marks.append(once))
     transition = Transition("t-1", 5, Kind.MIGRATION, Stage.STREAMING, (1, 2), (2, 3), 1, 3, started_epoch=17)
-    side_effects.prepare_pending(ClusterMetadata.empty(), transition)
+    side_effects.prepare_pending(STORAGE, ClusterMetadata.empty(), transition)
     assert marks == names()["marks of prepared replicas"]
 
 

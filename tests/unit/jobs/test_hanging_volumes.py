@@ -18,14 +18,15 @@ from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.jobs.views.status import status
-from epochlake.metastore import deadlines
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.delta_commits import commit_uri
+from epochlake.metastore.storage import deadlines
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.hanging import hanging
+from tests.support.storages import STORAGE
 
 QUICK = Configuration(
     pipeline=PipelineSettings(attempts=1),
@@ -61,7 +62,7 @@ def test_a_quorum_is_written_and_read_and_all_is_refused_by_name(
         assert {before, written} <= table.read(pipeline)
         with pytest.raises(ConsistencyNotReached, match="has not answered for"):
             table.write(pipeline, "ALL")
-        assert [late.place for late in deadlines.late_places()] == [str(table.directory / "B")]
+        assert [late.place for late in table.cluster.storage.deadlines.late_places()] == [str(table.directory / "B")]
     assert table.write(pipeline, "ALL") in table.read(pipeline, "ALL")
     assert repair(table.cluster, TABLE).complete
     assert table.files_on("A") == table.files_on("B") == table.files_on("C")
@@ -118,7 +119,7 @@ def test_status_repair_and_verification_say_who_does_not_answer(
 ) -> None:
     table.write(table.pipeline())
     with hanging(monkeypatch, table.directory / "B", next_commit(table, "B")):
-        report = verify_replicas(table.metadata, table.cluster.ledger)
+        report = verify_replicas(STORAGE, table.metadata, table.cluster.ledger)
         assert any("has not answered for" in finding.detail for finding in report.unreachable)
         done = repair(table.cluster, TABLE)
         assert not done.complete
@@ -150,4 +151,4 @@ def test_an_hour_of_pause_of_the_process_itself_makes_nothing_late(
     jumped = iter(range(0, 10**9, 3600))
     monkeypatch.setattr(deadlines.time, "monotonic", lambda: clock() + next(jumped))
     assert open_snapshot(table.address("B")).fence >= 0
-    assert deadlines.late_places() == []
+    assert table.cluster.storage.deadlines.late_places() == []

@@ -23,10 +23,10 @@ from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unrea
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.upkeep import vacuum
-from epochlake.metastore import storage
 from epochlake.placement.tokens import range_label
 
 from tests.support.replicas import make_replica, store
+from tests.support.storages import STORAGE
 
 Work = Callable[[ReplicaAddress, ReplicaAddress], object]
 
@@ -80,7 +80,7 @@ def compact(source: ReplicaAddress, target: ReplicaAddress) -> object:
     path = path_of(range_label(low, high), merged)
     (Path(target.uri) / path).parent.mkdir()
     os.rename(Path(target.uri) / made.path, Path(target.uri) / path)
-    ledger = Ledger(str(Path(target.volume_uri).parent / "ledger"))
+    ledger = Ledger(STORAGE, str(Path(target.volume_uri).parent / "ledger"))
     ledger.record([[Merge("t-1", merged, low, high, 5, 0, (Replaced(file.file_id, low, high),))]])
     new = DataFile(merged, file.label, path, made.size, 3, made.min_token, made.max_token, 100, 100, False)
     return commit_files(target, [new], epoch=5, app_id="compaction", app_version=1, ledger=ledger)
@@ -176,7 +176,7 @@ def test_a_copy_that_vacuum_took_is_made_again(tmp_path: Path) -> None:
     copy = file_copy(file, source, target)
     copy_data_file(copy)
     assert everything_is_old_and_vacuumed(target).files == 1
-    assert storage.size_of(f"{target.uri}/{all_of(file).file.path}") is None
+    assert STORAGE.size_of(f"{target.uri}/{all_of(file).file.path}") is None
     copy_data_file(copy)
     assert isinstance(commit_files(target, [file], epoch=5, app_id="repair", app_version=1), Acknowledged)
     assert rows_of(target) == [1, 2, 3]

@@ -17,6 +17,8 @@ from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
 from epochlake.placement.tokens import range_label
 
+from tests.support.storages import STORAGE
+
 
 def merge(file_id: str, low: int, high: int, *replaced: tuple[str, int, int], epoch: int = 1) -> Merge:
     return Merge("t", file_id, low, high, epoch, 1_700_000_000_000_000, tuple(Replaced(*one) for one in replaced))
@@ -32,7 +34,7 @@ def file(file_id: str, low: int, high: int, rows: int = 10, extent: tuple[int, i
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(str(tmp_path / "compactions"))
+    return Ledger(STORAGE, str(tmp_path / "compactions"))
 
 
 def test_there_is_none_until_something_was_compacted(ledger: Ledger) -> None:
@@ -44,8 +46,8 @@ def test_there_is_none_until_something_was_compacted(ledger: Ledger) -> None:
 def test_entries_come_back_as_they_were_written(ledger: Ledger) -> None:
     one, other = merge("c-1", 0, 9, ("a", 0, 9), ("b", 3, 4)), merge("c-2", 10, 19)
     assert ledger.record([[one], [other]]) == (one, other)
-    assert Ledger(ledger.uri).merges("t") == {"c-1": one, "c-2": other}
-    assert Ledger(ledger.uri).merges("another") == {}
+    assert Ledger(STORAGE, ledger.uri).merges("t") == {"c-1": one, "c-2": other}
+    assert Ledger(STORAGE, ledger.uri).merges("another") == {}
 
 
 def test_a_row_is_replaced_by_one_merge_only_and_a_group_is_taken_whole_or_not_at_all(ledger: Ledger) -> None:
@@ -58,7 +60,7 @@ def test_a_row_is_replaced_by_one_merge_only_and_a_group_is_taken_whole_or_not_a
 
 def test_of_many_that_replace_the_same_at_the_same_time_one_is_taken(ledger: Ledger) -> None:
     def attempt(number: int) -> int:
-        return len(Ledger(ledger.uri).record([[merge(f"c-{number}", 0, 9, ("a", 0, 9))]]))
+        return len(Ledger(STORAGE, ledger.uri).record([[merge(f"c-{number}", 0, 9, ("a", 0, 9))]]))
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(attempt, range(6))) == [0] * 5 + [1]
@@ -70,9 +72,9 @@ def test_what_was_voided_may_be_replaced_again_and_is_still_understood(ledger: L
     ledger.void([first])
     ledger.void([first])
     assert ledger.record([[second]]) == (second,)
-    assert list(Ledger(ledger.uri).merges("t")) == ["c-2"]
+    assert list(Ledger(STORAGE, ledger.uri).merges("t")) == ["c-2"]
     files = [file("c-1", 0, 9), file("a", 0, 9)]
-    assert Ledger(ledger.uri).lineage("t", files) == {"c-1": [("a", 0, 9)]}
+    assert Ledger(STORAGE, ledger.uri).lineage("t", files) == {"c-1": [("a", 0, 9)]}
 
 
 def test_a_merged_file_without_an_entry_is_an_error(ledger: Ledger) -> None:
@@ -84,7 +86,7 @@ def test_lineage_goes_all_the_way_down_within_the_windows_on_the_way(ledger: Led
     ledger.record([[merge("c-1", 0, 99, ("a", 0, 99), ("b", 0, 49))]])
     ledger.record([[merge("c-2", 40, 59, ("c-1", 40, 59), ("d", 40, 59))]])
     files = [file("c-2", 40, 59), file("a", 0, 99), file("b", 0, 99), file("d", 0, 99)]
-    lineage = Ledger(ledger.uri).lineage("t", files)
+    lineage = Ledger(STORAGE, ledger.uri).lineage("t", files)
     assert sorted(lineage["c-2"]) == [("a", 40, 59), ("b", 40, 49), ("d", 40, 59)]
 
 
@@ -94,7 +96,7 @@ def test_small_files_of_entries_are_put_together_and_nothing_is_lost(
     monkeypatch.setattr(module, "COMPACT_EVERY", 4)
     for number in range(10):
         ledger.record([[merge(f"c-{number}", 0, 9, (f"a{number}", 0, 9))]])
-    again = Ledger(ledger.uri)
+    again = Ledger(STORAGE, ledger.uri)
     assert len(again.merges("t")) == 10
     opened = again._open()
     assert opened is not None
@@ -108,7 +110,7 @@ def test_many_that_record_and_tidy_at_the_same_time_store_each_entry_once(
 
     def record(number: int) -> None:
         for part in range(4):
-            Ledger(ledger.uri).record([[merge(f"c-{number}-{part}", 0, 9, (f"a{number}-{part}", 0, 9))]])
+            Ledger(STORAGE, ledger.uri).record([[merge(f"c-{number}-{part}", 0, 9, (f"a{number}-{part}", 0, 9))]])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(record, range(4)))
@@ -119,7 +121,7 @@ def test_of_two_that_tidy_the_same_version_one_counts(ledger: Ledger, monkeypatc
     for number in range(3):
         ledger.record([[merge(f"c-{number}", 0, 9, (f"a{number}", 0, 9))]])
     monkeypatch.setattr(module, "COMPACT_EVERY", 2)
-    both = [Ledger(ledger.uri), Ledger(ledger.uri)]
+    both = [Ledger(STORAGE, ledger.uri), Ledger(STORAGE, ledger.uri)]
     for one in both:
         opened = one._open()
         monkeypatch.setattr(one, "_open", lambda opened=opened: opened)
@@ -144,7 +146,7 @@ def test_entries_that_two_optimize_stored_twice_are_read_once_and_put_together_a
     last = merge("c-9", 0, 9, ("a9", 0, 9))
     ledger.record([[last]])
     assert sorted(stored(ledger)) == ["c-0", "c-1", "c-2", "c-9"]
-    assert Ledger(ledger.uri).merges("t") == {one.file_id: one for one in (*written, last)}
+    assert Ledger(STORAGE, ledger.uri).merges("t") == {one.file_id: one for one in (*written, last)}
 
 
 def files_of(ledger: Ledger) -> list[module._StoredFile]:
@@ -155,7 +157,7 @@ def files_of(ledger: Ledger) -> list[module._StoredFile]:
 
 def stored(ledger: Ledger) -> list[str]:
     """The ids of all entries, as often as they are stored."""
-    return [entry.file_id for file in files_of(ledger) for entry in module._read_file(ledger.uri, file, "t")]
+    return [entry.file_id for file in files_of(ledger) for entry in module._read_file(STORAGE, ledger.uri, file, "t")]
 
 
 # What is stored is what was written, or nothing is said
@@ -192,7 +194,7 @@ def test_an_entry_with_another_value_in_any_column_is_an_error_and_is_never_coun
     path, rows = stored_rows(ledger)
     assert rows.column_names == list(ANOTHER)
     pq.write_table(changed(rows, column, ANOTHER[column]), path, write_page_checksum=True)
-    again = Ledger(ledger.uri)
+    again = Ledger(STORAGE, ledger.uri)
     for asks in (
         lambda: again.merges("t"),
         lambda: again.lineage("t", [file("c-1", 0, 9), file("a", 0, 9)]),
@@ -213,7 +215,7 @@ def test_no_flipped_byte_of_a_file_of_the_ledger_changes_what_it_says(ledger: Le
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with suppress(StorageUnavailable):
             refused += 1
-            entries = module._read_file(ledger.uri, stored_file, "t")
+            entries = module._read_file(STORAGE, ledger.uri, stored_file, "t")
             refused -= 1
             assert {entry.file_id: entry for entry in entries} == written, f"byte {place}"
     assert refused > 10
@@ -224,7 +226,7 @@ def test_a_file_of_the_ledger_with_fewer_entries_than_were_written_is_an_error(l
     path, rows = stored_rows(ledger)
     pq.write_table(rows.slice(0, 1), path)
     with pytest.raises(StorageUnavailable, match="holds 1 entries, and 2 were written"):
-        Ledger(ledger.uri).merges("t")
+        Ledger(STORAGE, ledger.uri).merges("t")
 
 
 def test_entries_of_earlier_versions_have_no_hash_and_are_read_and_get_one(
@@ -240,11 +242,11 @@ def test_entries_of_earlier_versions_have_no_hash_and_are_read_and_get_one(
         pq.write_table(rows, Path(ledger.uri, path))
         size = Path(ledger.uri, path).stat().st_size
         added = NewFile(path, size, 1, {}, {})
-        assert append_files(table, 1, [added], Mark(module.APP_ID, 1), {"table_id": "t"})
-    assert Ledger(ledger.uri).merges("t") == {"c-1": old}
+        assert append_files(STORAGE, table, 1, [added], Mark(module.APP_ID, 1), {"table_id": "t"})
+    assert Ledger(STORAGE, ledger.uri).merges("t") == {"c-1": old}
     monkeypatch.setattr(module, "COMPACT_EVERY", 2)
-    assert Ledger(ledger.uri).record([[new]]) == (new,)
-    assert Ledger(ledger.uri).merges("t") == {"c-1": old, "c-2": new}
+    assert Ledger(STORAGE, ledger.uri).record([[new]]) == (new,)
+    assert Ledger(STORAGE, ledger.uri).merges("t") == {"c-1": old, "c-2": new}
     _, rows = stored_rows(ledger)
     assert set(rows["hash"].to_pylist()) == {module.entry_hash(old), module.entry_hash(new)}
 

@@ -19,7 +19,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep import compaction, lost_epochs
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.views import status
-from epochlake.metastore import announcing, delta_commits
+from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import HashMismatch, LogWentBack
@@ -32,6 +32,7 @@ from epochlake.placement.tablets.transitions import Stage
 from tests.support.clusters import COLUMNS, FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.command_line import CommandLine
 from tests.support.compactions import Released
+from tests.support.storages import STORAGE, forget
 from tests.support.versions import compact_here, read_versions, write_versions
 
 QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
@@ -55,7 +56,7 @@ def went_back(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> CommandLi
 def addresses(cluster: Cluster) -> list[ReplicaAddress]:
     metadata = cluster.metadata
     table = metadata.table("air.flights")
-    return [address_of(metadata, table, v) for v in metadata.tablets.maps[table.table_id].replicas(0)]
+    return [address_of(STORAGE, metadata, table, v) for v in metadata.tablets.maps[table.table_id].replicas(0)]
 
 
 def test_who_survives_and_who_comes_anew_are_told_both_positions(went_back: CommandLine, cluster: Cluster) -> None:
@@ -182,7 +183,7 @@ def test_verifying_a_torn_log_says_up_to_where_it_is_whole_and_what_to_do(
     administration.resume_balancing(cluster)
     whole = cluster.metadata.epoch + version
     sorted((tmp_path / "root" / "log" / "_delta_log").glob("*.json"))[version].write_bytes(b"")
-    delta_commits._synced.clear()
+    forget()
     found = grown.json("log", "verify")
     assert found.code == 4
     assert (found.json["last_epoch"], found.json["entries"], found.json["events"]) == (whole, whole, whole)
@@ -220,7 +221,7 @@ def dig(grown: CommandLine, cluster: Cluster, tmp_path: Path) -> Hole:
         [add] = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
         (tmp_path / "root" / "log" / add["path"]).unlink()
         commit.unlink()
-        delta_commits._synced.clear()
+        forget()
 
     return lose
 
@@ -253,7 +254,7 @@ def test_a_hole_that_nothing_fills_is_cut_there_on_request_and_what_came_after_i
 
 def test_a_hole_that_can_be_filled_is_no_loss(grown: CommandLine, dig: Hole, tmp_path: Path) -> None:
     sorted((tmp_path / "root" / "log" / "_delta_log").glob("*.json"))[-3].unlink()
-    delta_commits._synced.clear()
+    forget()
     refused = grown.json("log", "accept-loss")
     assert (refused.code, "log heal" in refused.error["message"]) == (3, True)
     assert "found whole beside it" in grown.text("log", "heal").out

@@ -16,6 +16,7 @@ from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.model import NodeState
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
@@ -30,6 +31,7 @@ from tests.support.clusters import (
 )
 from tests.support.rings import FOUR as FOUR_ON_RING
 from tests.support.rings import TURN, replace, ringed
+from tests.support.storages import STORAGE
 
 S = Stage
 QUICK = Configuration(
@@ -156,16 +158,16 @@ def test_lost_storage_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cluster.bring_back("A")
     opened: list[str] = []
 
-    def read_marker(uri: str) -> volumes.VolumeMarker:
+    def read_marker(storage: Storage, uri: str) -> volumes.VolumeMarker:
         opened.append(Path(uri).name)
-        return asked(uri)
+        return asked(storage, uri)
 
     asked = volumes.read_marker
     monkeypatch.setattr(volumes, "read_marker", read_marker)
     cluster.write(cluster.pipeline())
     cluster.read(cluster.pipeline())
     repair(cluster.cluster, "air.flights")
-    verify_replicas(cluster.metadata)
+    verify_replicas(STORAGE, cluster.metadata)
     cluster.settle()
     assert {"B", "C", "X"} <= set(opened)
     assert "A" not in opened

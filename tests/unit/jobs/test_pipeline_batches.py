@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
 from tests.support.rings import FOUR as RING
 from tests.support.rings import TURN, ringed
+from tests.support.storages import STORAGE
 
 ONE_TRY = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
@@ -156,14 +157,14 @@ def test_windows_staged_again_take_the_place_of_what_was_decided_for_them(tmp_pa
     lower, upper, second, third, fourth = (staged_for(table, token) for token in (-1, 1, TURN, 5 * TURN, 6 * TURN))
     second, third = renamed(second, (0, 4 * TURN - 1)), renamed(third, (4 * TURN, MAX_TOKEN))
     fourth = renamed(fourth, (4 * TURN, MAX_TOKEN))
-    decision = batches.decide(root, "b", table.table, batches.BatchContents(0, ()), [lower, upper])
+    decision = batches.decide(STORAGE, root, "b", table.table, batches.BatchContents(0, ()), [lower, upper])
     assert decision == batches.BatchContents(1, (lower, upper))
-    decision = batches.decide(root, "b", table.table, decision, [second, third], replaces=[(0, MAX_TOKEN)])
+    decision = batches.decide(STORAGE, root, "b", table.table, decision, [second, third], replaces=[(0, MAX_TOKEN)])
     assert decision == batches.BatchContents(2, (lower, second, third))
     late = batches.BatchContents(1, (lower, upper))  # somebody who has not seen the second generation decides nothing
-    assert batches.decide(root, "b", table.table, late, [fourth], replaces=[(0, MAX_TOKEN)]) == decision
-    decision = batches.decide(root, "b", table.table, decision, [fourth], replaces=[(4 * TURN, MAX_TOKEN)])
-    assert decision == batches.decided(root, "b") == batches.BatchContents(3, (lower, second, fourth))
+    assert batches.decide(STORAGE, root, "b", table.table, late, [fourth], replaces=[(0, MAX_TOKEN)]) == decision
+    decision = batches.decide(STORAGE, root, "b", table.table, decision, [fourth], replaces=[(4 * TURN, MAX_TOKEN)])
+    assert decision == batches.decided(STORAGE, root, "b") == batches.BatchContents(3, (lower, second, fourth))
 
 
 def staged_for(table: SmallTable, token: int) -> StagedFile:

@@ -15,6 +15,7 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tokens_of_label
 
 from tests.support.histories import applied, register, ring_cluster, start, steps
+from tests.support.storages import STORAGE
 
 TABLES = ["sky.stars", "air.flights"]
 
@@ -51,7 +52,7 @@ def test_what_is_staged_names_each_replica_set_once_and_labels_are_the_ranges_ow
 ) -> None:
     table = metadata.table(name)
     placements = metadata.placements(table.table_id)
-    cover = routes(metadata, table, grouped(placements))
+    cover = routes(STORAGE, metadata, table, grouped(placements))
     assert len(cover.routes) < len(cover.lows)
     ends = highs(cover.lows)
     for index, label in enumerate(cover.labels):
@@ -65,7 +66,7 @@ def test_no_range_of_a_refined_cover_is_partly_in_a_window_and_replicas_stay(
 ) -> None:
     chosen = random.Random(seed)
     table = metadata.table("sky.stars")
-    cover = routes(metadata, table, grouped(metadata.placements(table.table_id)))
+    cover = routes(STORAGE, metadata, table, grouped(metadata.placements(table.table_id)))
     bounds = sorted(chosen.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(6))
     windows = [(MIN_TOKEN, bounds[0]), (bounds[1], bounds[2]), (bounds[3], bounds[4]), (bounds[5], MAX_TOKEN)]
     finer = refined(cover, windows)

@@ -25,23 +25,25 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import Configuration, StorageSettings
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metastore import init_cluster
+from epochlake.metastore.storage import local_disk
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN
 
 from tests.support.logs import chain, put
 from tests.support.power import Disk, disk
 from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, tablets_on
+from tests.support.storages import STORAGE
 
 __all__ = ["disk"]
 
 
 def log_has(entries: Sequence[Entry]) -> Callable[[Path], None]:
     def holds(root: Path) -> None:
-        found = {entry.epoch: entry.hash for entry in DeltaLog(f"{root}/root/log").read(0)}
+        found = {entry.epoch: entry.hash for entry in DeltaLog(STORAGE, f"{root}/root/log").read(0)}
         assert {entry.epoch: entry.hash for entry in entries}.items() <= found.items()
 
     return holds
@@ -73,7 +75,7 @@ def replica_has(disk: Disk, address: ReplicaAddress, ids: Sequence[int], fence: 
 def staged(replicas: Sequence[ReplicaAddress], ids: Sequence[int], tokens: Sequence[int]) -> list[DataFile]:
     """What a staging task does with some rows of a table with one tablet."""
     cover = tablets_on(1, {0: replicas})
-    plan = StagingPlan(TABLE, cover, 100, False, 1 << 20, storage.used_settings())
+    plan = StagingPlan(TABLE, cover, 100, False, 1 << 20, replicas[0].storage)
     batch = pa.record_batch({"id": list(ids), "note": [f"n{i}" for i in ids], TOKEN: list(tokens)})
     rows = [row for made in encode_rows(plan, [batch]) for row in made.to_pylist()]
     assert all(not row["failed"] for row in rows)
@@ -102,10 +104,10 @@ def commit(address: ReplicaAddress, files: Sequence[DataFile], version: int) -> 
 @pytest.mark.parametrize("torn", [False, True], ids=["names are lost", "names stay"])
 def test_every_acknowledged_epoch_survives_a_power_cut(disk: Disk, tmp_path: Path, torn: bool) -> None:
     uri = f"{disk.root}/root/log"
-    storage.create_directory(f"{disk.root}/root", parents=True)
-    create_log_table(uri)
+    STORAGE.create_directory(f"{disk.root}/root", parents=True)
+    create_log_table(STORAGE, uri)
     entries = chain(8)
-    logs = [DeltaLog(uri, compact_every=4), DeltaLog(uri, compact_every=4)]
+    logs = [DeltaLog(STORAGE, uri, compact_every=4), DeltaLog(STORAGE, uri, compact_every=4)]
     for number, entry in enumerate(entries):
         log = logs[number % 2]
         log.read(number)
@@ -124,9 +126,9 @@ def test_every_acknowledged_epoch_survives_a_power_cut(disk: Disk, tmp_path: Pat
 
 def test_epochs_that_are_only_in_a_checkpoint_survive_a_power_cut(disk: Disk, tmp_path: Path) -> None:
     uri = f"{disk.root}/root/log"
-    storage.create_directory(f"{disk.root}/root", parents=True)
-    create_log_table(uri)
-    log, entries = DeltaLog(uri), chain(52)
+    STORAGE.create_directory(f"{disk.root}/root", parents=True)
+    create_log_table(STORAGE, uri)
+    log, entries = DeltaLog(STORAGE, uri), chain(52)
     with disk.unsynced():
         put(log, entries[:1])
         for entry in entries[1:-1]:
@@ -186,15 +188,15 @@ def test_merged_files_and_what_they_replace_survive_a_power_cut(disk: Disk, tmp_
     low, high = file.window
     merge = RangeMerge(0, 0, file.label, low, high, (), f"{replicas[0].uri}/{file.path}", tuple(replicas), 0)
     batch = pq.ParquetFile(f"{replicas[0].uri}/{file.path}").read().to_batches()[0]
-    [made] = encode(MergePlan(TABLE, (merge,), 1 << 20, storage.used_settings()), [batch])
+    [made] = encode(MergePlan(TABLE, (merge,), 1 << 20, replicas[0].storage), [batch])
     assert not made.failed
-    storage.create_directory(f"{disk.root}/root", parents=True)
-    ledger = Ledger(f"{disk.root}/root/compactions")
+    STORAGE.create_directory(f"{disk.root}/root", parents=True)
+    ledger = Ledger(STORAGE, f"{disk.root}/root/compactions")
     entry = Merge("t-1", made.file.file_id, low, high, 5, 0, (Replaced(file.file_id, low, high),))
     assert ledger.record([[entry]]) == (entry,)
 
     def recorded(root: Path) -> None:
-        assert made.file.file_id in Ledger(f"{root}/root/compactions").merges("t-1")
+        assert made.file.file_id in Ledger(STORAGE, f"{root}/root/compactions").merges("t-1")
 
     disk.promise("the ledger's entry", recorded)
     for replica in replicas:
@@ -209,51 +211,46 @@ def test_decisions_markers_and_tables_survive_a_power_cut(disk: Disk, tmp_path: 
     init_cluster(configuration, "power")
 
     def is_there(root: Path) -> None:
-        assert len(DeltaLog(f"{root}/deep/root/log").read(0)) == 1
+        assert len(DeltaLog(STORAGE, f"{root}/deep/root/log").read(0)) == 1
 
     disk.promise("the new cluster", is_there)
     address = make_replica(disk.root, 1)
 
     def prepared(root: Path) -> None:
-        require_volume(at(address, disk, root).volume_uri, CLUSTER_ID, 1)
+        require_volume(STORAGE, at(address, disk, root).volume_uri, CLUSTER_ID, 1)
         assert open_snapshot(at(address, disk, root)).fence == 1
 
     disk.promise("the volume and its table", prepared)
     decisions = f"{disk.root}/deep/root/batches"
-    decide(decisions, "ab-1", TABLE, decided(decisions, "ab-1"), [])
+    decide(STORAGE, decisions, "ab-1", TABLE, decided(STORAGE, decisions, "ab-1"), [])
 
     def is_decided(root: Path) -> None:
-        assert decided(f"{root}/deep/root/batches", "ab-1").generations == 1
+        assert decided(STORAGE, f"{root}/deep/root/batches", "ab-1").generations == 1
 
     disk.promise("the batch's decision", is_decided)
     assert disk.check_all(tmp_path / "cuts")
 
 
 def test_where_rows_rely_on_the_replicas_fences_and_the_log_are_synced_all_the_same(disk: Disk, tmp_path: Path) -> None:
-    storage.use_settings(StorageSettings(durability="replicas"))
-    try:
-        replicas = [make_replica(disk.root, volume) for volume in (1, 2)]
-        before = len(disk.moments)
-        files = staged(replicas, range(10), range(0, 1000, 100))
-        for replica in replicas:
-            commit(replica, files, 1)
-        assert len(disk.moments) == before, "a write syncs nothing"
-        assert raise_fence(replicas[0], 9) == 9
+    relying = Storage(StorageSettings(durability="replicas"))
+    replicas = [make_replica(disk.root, volume, storage=relying) for volume in (1, 2)]
+    before = len(disk.moments)
+    files = staged(replicas, range(10), range(0, 1000, 100))
+    for replica in replicas:
+        commit(replica, files, 1)
+    assert len(disk.moments) == before, "a write syncs nothing"
+    assert raise_fence(replicas[0], 9) == 9
 
-        def is_fenced(root: Path) -> None:
-            assert open_snapshot(at(replicas[0], disk, root)).fence == 9
+    def is_fenced(root: Path) -> None:
+        assert open_snapshot(at(replicas[0], disk, root)).fence == 9
 
-        disk.promise("the fence", is_fenced)
-        assert disk.check_all(tmp_path / "cuts")
-    finally:
-        storage.use_settings(StorageSettings())
+    disk.promise("the fence", is_fenced)
+    assert disk.check_all(tmp_path / "cuts")
 
 
 def test_a_disk_that_fails_to_sync_acknowledges_nothing_and_is_not_believed_the_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from epochlake.metastore import syncing
-
     address = make_replica(tmp_path, 1)
     files = staged([address], [1], [1])
     failing = [True]
@@ -262,8 +259,8 @@ def test_a_disk_that_fails_to_sync_acknowledges_nothing_and_is_not_believed_the_
         if failing and failing.pop():
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(syncing, "fsync", fsync)
-    monkeypatch.setattr(syncing, "_lost", set())
+    monkeypatch.setattr(local_disk, "fsync", fsync)
+    monkeypatch.setattr(local_disk, "_lost", set())
     for _ in range(2):
         outcome = commit_files(address, files, epoch=5, app_id="load", app_version=1)
         assert not isinstance(outcome, Acknowledged | AlreadyApplied)

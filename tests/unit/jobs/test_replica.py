@@ -17,6 +17,7 @@ from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.replicas import TABLE, make_replica, make_volume, marker, store
+from tests.support.storages import STORAGE
 
 
 def test_a_new_replica_is_empty_and_fenced_at_the_epoch_it_was_made_for(tmp_path: Path) -> None:
@@ -204,9 +205,9 @@ def test_preparing_a_volume_twice_is_the_same_and_foreign_ones_are_refused(tmp_p
     from epochlake.jobs.replicas.volumes import prepare_volume
 
     uri = make_volume(tmp_path, 1)
-    assert prepare_volume(uri, marker(1)) == marker(1)
+    assert prepare_volume(STORAGE, uri, marker(1)) == marker(1)
     for other in (marker(2), marker(1, host_id="host-9"), marker(1, cluster_id="another")):
         with pytest.raises(WrongCluster, match="it is volume 'd1' \\(number 1\\) of node 'n1'"):
-            prepare_volume(uri, other)
+            prepare_volume(STORAGE, uri, other)
     with pytest.raises(InvalidRequest, match="pattern"):
-        prepare_volume(f"{tmp_path}/v*", marker(3))
+        prepare_volume(STORAGE, f"{tmp_path}/v*", marker(3))

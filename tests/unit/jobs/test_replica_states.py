@@ -22,10 +22,12 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.states import ReplicaState
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.replicas import make_replica, store
+from tests.support.storages import STORAGE
 
 READERS = ["load", "stream", "nobody"]
 Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None]]
@@ -41,9 +43,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that are read from their beginning."""
     read, seen = states._read, []
 
-    def watched(uri: str) -> ReplicaState:
+    def watched(storage: Storage, uri: str) -> ReplicaState:
         seen.append(uri)
-        return read(uri)
+        return read(storage, uri)
 
     monkeypatch.setattr(states, "_read", watched)
     return seen
@@ -54,7 +56,7 @@ def shown(state: ReplicaState) -> Shown:
 
 
 def assert_as_read_anew(address: ReplicaAddress) -> None:
-    assert shown(states.open_state(address.uri)) == shown(states._read(address.uri))
+    assert shown(states.open_state(STORAGE, address.uri)) == shown(states._read(STORAGE, address.uri))
 
 
 def test_after_any_commits_what_is_kept_is_what_is_read_from_the_beginning(
@@ -175,12 +177,12 @@ def test_clean_up_deletes_no_commit_that_a_kept_table_may_lack(address: ReplicaA
 
 def test_no_more_files_are_kept_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "KEPT_FILES", 3)
-    states._kept.clear()
+    STORAGE.kept(states.KeptStates)._kept.clear()
     for volume in range(1, 4):
         where = make_replica(tmp_path, volume, fence=5)
         commit_files(where, [store(where), store(where)], epoch=5, app_id="load", app_version=1)
         assert len(open_snapshot(where).all_files) == 2
-    assert [Path(uri).parts[-3] for uri in states._kept] == ["v3"]
+    assert [Path(uri).parts[-3] for uri in STORAGE.kept(states.KeptStates)._kept] == ["v3"]
 
 
 @pytest.mark.parametrize("later", [1, 12])
@@ -192,12 +194,12 @@ def test_a_commit_that_vanished_between_others_is_not_taken_for_the_next_one(
     for version in range(2):
         commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
     known = open_snapshot(address).version
-    at_that_time = dict(states._kept)
+    at_that_time = dict(STORAGE.kept(states.KeptStates)._kept)
     for version in range(2, 2 + missing + later):
         commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
     for version in range(known + 1, known + 1 + missing):
         Path(address.uri, "_delta_log", f"{version:020}.json").unlink()
-    states._kept.update(at_that_time)
+    STORAGE.kept(states.KeptStates)._kept.update(at_that_time)
     seen = commit_files(address, [store(address)], epoch=5, app_id="late", app_version=1)
     if isinstance(seen, Unreachable):  # what vanished is not in a checkpoint
         with pytest.raises(StorageUnavailable, match="is missing"):
@@ -257,7 +259,7 @@ def test_a_replica_that_another_tool_has_written_to_counts_as_damaged_and_the_ot
     for _ in range(2):
         assert written == cluster.read(cluster.pipeline())
         written.add(cluster.write(cluster.pipeline()))
-        states._kept.clear()
+        STORAGE.kept(states.KeptStates)._kept.clear()
     with cluster.without("B"), pytest.raises(ConsistencyNotReached, match="another tool"):
         cluster.read(cluster.pipeline())
     assert not repair(cluster.cluster, "air.flights").complete

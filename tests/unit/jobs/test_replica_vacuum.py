@@ -12,7 +12,7 @@ from epochlake.jobs.replicas.fences import close_sessions, open_session
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep.vacuum import Vacuumed, removal_times, vacuum
-from epochlake.metastore.storage import TEMPORARY
+from epochlake.metastore.storage.places import TEMPORARY
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.replicas import make_replica, store

@@ -20,6 +20,7 @@ from epochlake.placement.tablets.transitions import Kind
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.histories import applied, joined, small_cluster, table
+from tests.support.storages import STORAGE
 
 FLIGHTS = "id-flights"
 SETTINGS = TabletSettings(target_bytes=100)
@@ -162,18 +163,18 @@ def test_the_plan_says_what_would_be_resized_and_why_or_why_nothing_is(
     without_zookeeper(monkeypatch)
     cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "XBC"})
     cluster.write(cluster.pipeline(), ids=range(20))
-    plan = plan_resize(cluster.metadata, TabletSettings(target_bytes=1))
+    plan = plan_resize(STORAGE, cluster.metadata, TabletSettings(target_bytes=1))
     [flights] = plan.tables
     assert (flights.table, flights.tablets, flights.decision, flights.changes) == ("air.flights", 2, "split", True)
     assert "more than the target of 1 B" in flights.reason
     assert (plan.resizing, plan.paused) == (False, "balancing is off")
     administration.resume_balancing(cluster.cluster)
-    assert plan_resize(cluster.metadata, SETTINGS).resizing
+    assert plan_resize(STORAGE, cluster.metadata, SETTINGS).resizing
     administration.decommission(cluster.cluster, "X")
-    assert plan_resize(cluster.metadata, SETTINGS).paused == "1 topology request(s) come first"
+    assert plan_resize(STORAGE, cluster.metadata, SETTINGS).paused == "1 topology request(s) come first"
     administration.cancel_request(cluster.cluster, "X")
     cluster.cluster.commit(DecideResize(cluster.table.table_id, Resize.MERGE, 1))
     with cluster.without("C"):
-        [flights] = (plan := plan_resize(cluster.metadata, TabletSettings())).tables
+        [flights] = (plan := plan_resize(STORAGE, cluster.metadata, TabletSettings())).tables
     assert (flights.in_force, flights.apart, flights.wanted_tablets) == ("merge", 1, 1)
     assert plan.unmeasured == ("C/d1",)

@@ -21,6 +21,7 @@ from epochlake.placement.tablets.transitions import Stage
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
 from tests.support.rings import FOUR as FOUR_ON_RING
 from tests.support.rings import QUICK, SPREAD, rebuild, ringed
+from tests.support.storages import STORAGE
 
 OLDER = "went back"
 
@@ -91,7 +92,7 @@ def test_what_is_committed_to_a_restored_table_afterwards_does_not_hide_it(clust
     cluster.write(cluster.pipeline())
     with restored_afterwards(cluster, "A"), cluster.without("C"):
         cluster.write(cluster.pipeline(), ids=[2])
-    report = verify_replicas(cluster.metadata, cluster.cluster.ledger, cluster.cluster.receipts)
+    report = verify_replicas(STORAGE, cluster.metadata, cluster.cluster.ledger, cluster.cluster.receipts)
     assert [(finding.kind, finding.place) for finding in report.unreachable] == [("went-back", "A/d1")]
     for session in ("x", "y", "z"):
         raise_fence(cluster.address("A"), cluster.metadata.epoch, open_sessions=[session])

@@ -19,6 +19,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
 
 from tests.support.replicas import make_replica, store
+from tests.support.storages import STORAGE
 
 
 def bytes_of(address: ReplicaAddress, file: DataFile) -> Path:
@@ -30,17 +31,17 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     file = store(address, ids=range(8))
     path = bytes_of(address, file)
     good = path.read_bytes()
-    require_intact(file, str(path))
+    require_intact(STORAGE, file, str(path))
     footer = int.from_bytes(good[-8:-4], "little") + 8
     for bit in range(0, 8 * len(good), 37):  # 37: every position in a byte has its turn
         flipped = bytearray(good)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(DamagedBytes):
-            require_intact(file, str(path))
+            require_intact(STORAGE, file, str(path))
         if bit // 8 >= len(good) - footer:
             with pytest.raises(DamagedBytes):
-                require_sealed(file, str(path))
+                require_sealed(STORAGE, file, str(path))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_torn_file_is_named_with_what_is_wrong(tmp_path: Path, tamper: Callabl
     path = bytes_of(address, file)
     path.write_bytes(tamper(path.read_bytes()))
     with pytest.raises(DamagedBytes, match=damage) as raised:
-        require_sealed(file, str(path))
+        require_sealed(STORAGE, file, str(path))
     assert str(path) in str(raised.value)
 
 
@@ -69,14 +70,14 @@ def test_another_file_under_the_name_is_noticed_though_its_seal_holds(tmp_path: 
     assert file.size == other.size
     bytes_of(address, file).write_bytes(bytes_of(address, other).read_bytes())
     with pytest.raises(DamagedBytes, match="another file lies under its name"):
-        require_sealed(file, str(bytes_of(address, file)))
+        require_sealed(STORAGE, file, str(bytes_of(address, file)))
 
 
 def test_a_piece_has_a_seal_of_its_own_and_none_of_the_file_that_it_was_cut_from(tmp_path: Path) -> None:
     address = make_replica(tmp_path, 1)
     file = store(address, ids=range(10))
     piece = cut(address, FilePart(file, file.min_token + 2, file.min_token + 5), address)
-    assert require_intact(piece, str(bytes_of(address, piece))) is not None
+    assert require_intact(STORAGE, piece, str(bytes_of(address, piece))) is not None
     said = pq.read_metadata(bytes_of(address, piece)).metadata
     assert said[b"epochlake.seal.file"].decode() == piece.file_id
     assert bytes_of(address, piece).read_bytes().count(b"epochlake.seal.file") == 1
@@ -91,7 +92,7 @@ def test_rows_that_look_like_a_seal_do_not_spoil_it(tmp_path: Path) -> None:
     rows = rows.set_column(1, "note", pa.array([text])).replace_schema_metadata(None)
     with pa.OSFile(str(path), "wb") as sink, sealed_writer(sink, rows.schema, file.file_id) as writer:
         writer.write(rows)
-    assert require_intact(msgspec.structs.replace(file, size=path.stat().st_size), str(path)) is not None
+    assert require_intact(STORAGE, msgspec.structs.replace(file, size=path.stat().st_size), str(path)) is not None
 
 
 def unsealed(address: ReplicaAddress) -> DataFile:
@@ -108,7 +109,7 @@ def test_a_file_from_before_seals_is_read_cut_copied_and_checked_by_its_pages(tm
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = unsealed(source)
     path = bytes_of(source, file)
-    assert require_sealed(file, str(path)) is None
+    assert require_sealed(STORAGE, file, str(path)) is None
     assert copy_data_file(file_copy(file, source, target)) == file
     piece = cut(source, FilePart(file, file.min_token, file.min_token + 3), target)
     assert piece.rows == 4

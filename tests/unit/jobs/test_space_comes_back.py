@@ -15,12 +15,13 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.replicas.volumes import MARKER_FILE, read_marker
 from epochlake.jobs.upkeep import clearing
-from epochlake.metastore import announcing, storage
+from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import NodeState
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture
@@ -180,18 +181,20 @@ def test_who_is_late_to_clear_a_place_leaves_the_one_who_has_it_alone(
             somebody_is_faster()
             return []
 
+        move = cluster.cluster.storage.move_file
+
         def moved(source: str, target: str) -> bool:
             somebody_is_faster()
-            return storage.move_file(source, target)
+            return move(source, target)
 
         patched.setattr(reusing, "live_leases", lambda _: [])
         if moment == "while leases are asked for":
             patched.setattr(reusing, "live_leases", leases)
         else:
-            patched.setattr(reusing.storage, "move_file", moved)
+            patched.setattr(cluster.cluster.storage, "move_file", moved)
         with pytest.raises(WrongCluster, match="became another volume"):
             administration.add_node(cluster.cluster, "A3", "dc1", "r1", specs, reuse=True)
-    there = read_marker(str(volume))
+    there = read_marker(STORAGE, str(volume))
     node = cluster.cluster.metadata.directory.by_name["A2"]
     assert (there.node, there.host_id, there.volume_id) == ("A2", node.host_id, node.volumes[0].volume_id)
     assert os.listdir(volume) == [MARKER_FILE]
@@ -218,7 +221,7 @@ def test_clearing_that_was_killed_is_finished_by_the_next_one(
     volume = drain(cluster)
     specs = [VolumeSpec("d1", str(volume), 1 << 30)]
 
-    def killed(path: str) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -22,12 +22,12 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sealing import require_sealed
 from epochlake.jobs.replicas.streaming import Copied, Copier, plan_streaming
 from epochlake.jobs.workers import pace
-from epochlake.metastore import storage
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.failures import mounted
 from tests.support.replicas import make_replica, store
+from tests.support.storages import STORAGE
 
 LABEL = "2-1"
 RANGE = tokens_of_label(LABEL)
@@ -113,7 +113,7 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
     source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
     file = store(source, ids=range(100))
     load(source, file)
-    copied = storage.copy_file
+    copied = STORAGE.copy_file
     tampering: list[tuple[Callable[[bytes], bytes], str]] = [
         (lambda data: data[:-1], "bytes of"),
         (lambda data: data[:-4] + b"PAR?", "no readable footer"),
@@ -127,19 +127,19 @@ def test_a_torn_or_wrong_copy_is_found_and_not_reported_as_arrived(
             Path(other).write_bytes(tamper(Path(other).read_bytes()))
             return size
 
-        monkeypatch.setattr(storage, "copy_file", copy_and_tamper)
+        monkeypatch.setattr(STORAGE, "copy_file", copy_and_tamper)
         answer = Copier().copy([file_copy(file, source, target)])
         assert answer.arrived == ()
         assert reason in answer.failed[file.file_id]
     with pytest.raises(StorageUnavailable, match="another file lies under its name"):
-        require_sealed(msgspec.structs.replace(file, file_id=new_file_id()), f"{source.uri}/{file.path}")
+        require_sealed(STORAGE, msgspec.structs.replace(file, file_id=new_file_id()), f"{source.uri}/{file.path}")
 
 
 def test_a_large_footer_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_replica(tmp_path, 1)
     monkeypatch.setattr(sealing, "FOOTER_GUESS", 16)
     file = store(source)
-    require_sealed(file, f"{source.uri}/{file.path}")
+    require_sealed(STORAGE, file, f"{source.uri}/{file.path}")
 
 
 def test_one_copy_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:

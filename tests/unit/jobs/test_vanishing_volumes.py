@@ -23,6 +23,7 @@ from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.hanging import Fault, come_back, vanish
+from tests.support.storages import STORAGE
 
 QUICK = Configuration(pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0))
 TABLE = "air.flights"
@@ -117,8 +118,8 @@ def test_repair_and_verification_say_what_stands_in_the_way(table: SmallCluster)
 
     def look() -> None:
         repair(table.cluster, TABLE)
-        verify_replicas(table.metadata, table.cluster.ledger)
-        probe(table.metadata, table.metadata.directory.volumes.values())
+        verify_replicas(STORAGE, table.metadata, table.cluster.ledger)
+        probe(STORAGE, table.metadata, table.metadata.directory.volumes.values())
 
     assert at_each_access(volume, look, lambda: vanish(volume)) > 5
 

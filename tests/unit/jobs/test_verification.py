@@ -22,6 +22,7 @@ from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.replicas import store
 from tests.support.rings import FOUR as ON_THE_RING
 from tests.support.rings import RingCluster, join, ringed
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +52,12 @@ def smuggle(cluster: RingCluster | SmallCluster, node: str, *tokens: int) -> Non
 
 
 def test_replicas_that_were_cut_differently_hold_exactly_what_they_own(tablets: SmallCluster, tmp_path: Path) -> None:
-    assert owned_exactly(tablets.metadata) == ()
+    assert owned_exactly(STORAGE, tablets.metadata) == ()
     first = tokens_of_label("1-1")[0]
     assert pre_split(tablets.address("A"), [first + 3], 2**62) == 0
     assert pre_split(tablets.address("B"), [first + 1, first + 6], 2**62) == 0
-    assert owned_exactly(tablets.metadata) == ()
-    report = verify_replicas(tablets.metadata)
+    assert owned_exactly(STORAGE, tablets.metadata) == ()
+    report = verify_replicas(STORAGE, tablets.metadata)
     assert {(stored.node, stored.files, stored.rows) for stored in report.replicas} == {
         ("A", 3, 20),
         ("B", 4, 20),
@@ -67,30 +68,30 @@ def test_replicas_that_were_cut_differently_hold_exactly_what_they_own(tablets: 
 def test_rows_of_a_foreign_tablet_violate_and_rows_that_are_missing_differ(tablets: SmallCluster) -> None:
     low, high = tokens_of_label("1-1")
     assert drop_ranges(tablets.address("B"), [(low + 4, high)], 2**62)
-    [difference] = owned_exactly(tablets.metadata)
+    [difference] = owned_exactly(STORAGE, tablets.metadata)
     assert (difference.kind, difference.place, difference.tablet) == ("differs", "B/d1", 1)
     drop_ranges(tablets.address("B"), [(low, high)], 2**62)
-    assert [(found.kind, found.tablet) for found in owned_exactly(tablets.metadata)] == [("differs", 1)]
+    assert [(found.kind, found.tablet) for found in owned_exactly(STORAGE, tablets.metadata)] == [("differs", 1)]
     tablets.start("C", "X", tablet=0)
     tablets.until(Stage.WRITE_BOTH_READ_OLD)
-    assert verify_replicas(tablets.metadata).violations == ()
+    assert verify_replicas(STORAGE, tablets.metadata).violations == ()
     smuggle(tablets, "X", tokens_of_label("1-0")[0] + 5)
-    assert verify_replicas(tablets.metadata).violations == (), "it is on the way to become a replica"
+    assert verify_replicas(STORAGE, tablets.metadata).violations == (), "it is on the way to become a replica"
     smuggle(tablets, "X", tokens_of_label("1-0")[0] + 5, low + 7)
-    [violation] = verify_replicas(tablets.metadata).violations
+    [violation] = verify_replicas(STORAGE, tablets.metadata).violations
     assert (violation.kind, violation.place, violation.tablet) == ("INV-TABL-1", "X/d1", 1)
 
 
 def test_a_replica_that_does_not_answer_is_named_and_not_taken_for_empty(tablets: SmallCluster) -> None:
     with tablets.without("B"):
-        [found] = owned_exactly(tablets.metadata)
+        [found] = owned_exactly(STORAGE, tablets.metadata)
         assert (found.kind, found.place) == ("unreachable", "B/d1")
     with tablets.without("X"):
-        assert owned_exactly(tablets.metadata) == (), "it has nothing to answer for"
+        assert owned_exactly(STORAGE, tablets.metadata) == (), "it has nothing to answer for"
 
 
 def test_nodes_of_the_ring_hold_exactly_the_ranges_that_they_own(ring: RingCluster) -> None:
-    assert owned_exactly(ring.metadata) == ()
+    assert owned_exactly(STORAGE, ring.metadata) == ()
     metadata = ring.metadata
     placements = metadata.placements(ring.table.table_id)
     ranges = {node: expected_ranges_on(metadata, ring.table.table_id, ring.volume(node)) for node in ON_THE_RING}
@@ -100,20 +101,20 @@ def test_nodes_of_the_ring_hold_exactly_the_ranges_that_they_own(ring: RingClust
             assert owned == any(first <= low and high <= last for first, last in ranges[node])
     [stranger] = [node for node, owned in ranges.items() if not any(low <= 0 <= high for low, high in owned)]
     smuggle(ring, stranger, 0)
-    [violation] = verify_replicas(ring.metadata).violations
+    [violation] = verify_replicas(STORAGE, ring.metadata).violations
     assert violation.place == f"{stranger}/d1"
 
 
 def test_what_a_request_in_flight_has_moved_away_is_told_apart_until_it_is_swept(ring: RingCluster) -> None:
     join(ring)
     ring.until(Step.START)
-    assert owned_exactly(ring.metadata) == ()
+    assert owned_exactly(STORAGE, ring.metadata) == ()
     ring.until(None)
-    unfinished = verify_replicas(ring.metadata)
+    unfinished = verify_replicas(STORAGE, ring.metadata)
     assert unfinished.violations == ()
     assert unfinished.unswept, "the old replicas have not been swept yet"
     ring.settle()
-    assert owned_exactly(ring.metadata) == ()
+    assert owned_exactly(STORAGE, ring.metadata) == ()
 
 
 @given(

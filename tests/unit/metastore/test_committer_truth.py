@@ -45,6 +45,7 @@ from tests.support.logs import (
     put,
     toggle,
 )
+from tests.support.storages import STORAGE
 
 OFF = SwitchBalancing(on=False)
 
@@ -304,9 +305,9 @@ def test_a_write_that_landed_and_then_failed_is_not_called_a_failed_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     first, second = chain(2)
-    put(DeltaLog(uri), [first])
+    put(DeltaLog(STORAGE, uri), [first])
     write = delta.append_files
 
     def lands_and_fails(*arguments: object, **options: object) -> None:
@@ -314,23 +315,23 @@ def test_a_write_that_landed_and_then_failed_is_not_called_a_failed_append(
         raise OSError("connection reset")
 
     monkeypatch.setattr(delta, "append_files", lands_and_fails)
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     with pytest.raises(AppendUncertain):
         log.append([second])
-    assert committer(DeltaLog(uri)).commit(PauseChanges(why="x"), request_id="mine").epoch == 3
-    assert [entry.epoch for entry in DeltaLog(uri).read(0)] == [1, 2, 3]
+    assert committer(DeltaLog(STORAGE, uri)).commit(PauseChanges(why="x"), request_id="mine").epoch == 3
+    assert [entry.epoch for entry in DeltaLog(STORAGE, uri).read(0)] == [1, 2, 3]
 
 
 def test_a_write_to_a_store_without_a_directory_that_fails_is_never_called_a_failed_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    log = DeltaLog(uri)
+    create_log_table(STORAGE, uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     monkeypatch.setattr(delta, "append_files", raising(OSError("reset")))
-    monkeypatch.setattr(delta.storage, "local_path", lambda uri: None)
+    monkeypatch.setattr(delta.places, "local_path", lambda uri: None)
     with pytest.raises(AppendUncertain):
         log.append(chain(1))
 
@@ -393,10 +394,10 @@ def test_two_changes_with_one_request_id_in_one_append_are_told_apart() -> None:
 
 def test_a_request_id_from_before_a_snapshot_with_another_change_is_rejected(tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     entries = chain_to_snapshot(6)
-    put(DeltaLog(uri), entries)
-    later = Committer(Follower(DeltaLog(uri), StartingAt(entries)), LocalQueue(), author="a")
+    put(DeltaLog(STORAGE, uri), entries)
+    later = Committer(Follower(DeltaLog(STORAGE, uri), StartingAt(entries)), LocalQueue(), author="a")
     assert later.commit(SwitchBalancing(on=True), request_id="request-3") == Committed(3, "request-3", already=True)
     with pytest.raises(Rejected, match="request-id-used"):
         later.commit(INITIALISE, request_id="request-3")

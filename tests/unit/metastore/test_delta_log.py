@@ -33,9 +33,12 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.files import LogFile
+from epochlake.metastore.storage.disk import Disk
+from epochlake.metastore.storage.storage import Storage
 
 from tests.support.failures import mounted, no_room_to_write, remount
 from tests.support.logs import chain, committer, put, resealed, toggle
+from tests.support.storages import STORAGE
 
 HOUR = 3600.0
 
@@ -43,7 +46,7 @@ HOUR = 3600.0
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "root" / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     return uri
 
 
@@ -65,7 +68,7 @@ def test_a_handle_is_opened_anew_before_clean_up_deletes_what_it_has_not_read(ur
 
 def test_there_is_no_cluster_where_there_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(NotInitialised, match="epochlake init"):
-        DeltaLog(str(tmp_path / "nothing")).read(0)
+        DeltaLog(STORAGE, str(tmp_path / "nothing")).read(0)
 
 
 def test_creating_the_table_twice_at_once_gives_one_table(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_creating_the_table_twice_at_once_gives_one_table(tmp_path: Path) -> Non
     def create(uri: str, everybody: threading.Barrier) -> None:
         everybody.wait()
         try:
-            create_log_table(uri)
+            create_log_table(STORAGE, uri)
         except BaseException as error:
             errors.append(error)
 
@@ -85,32 +88,32 @@ def test_creating_the_table_twice_at_once_gives_one_table(tmp_path: Path) -> Non
             thread.start()
         for thread in threads:
             thread.join()
-        put(DeltaLog(uri), chain(1))
-        assert len(DeltaLog(uri).read(0)) == 1
+        put(DeltaLog(STORAGE, uri), chain(1))
+        assert len(DeltaLog(STORAGE, uri).read(0)) == 1
     assert errors == []
 
 
 def test_parquet_files_that_no_version_names_are_not_read(uri: str) -> None:
     entries = chain(3)
-    put(DeltaLog(uri), entries)
+    put(DeltaLog(STORAGE, uri), entries)
     [written] = Path(uri).glob("*.parquet")
     shutil.copy(written, Path(uri) / "part-00000-copied-c000.snappy.parquet")
     (Path(uri) / "part-00000-torn-c000.snappy.parquet").write_bytes(written.read_bytes()[:100])
     pq.write_table(pa.table({"foreign": [1]}), Path(uri) / "foreign.parquet")
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200])
 def test_a_torn_file_of_the_log_is_an_error_that_names_its_epochs(uri: str, keep: int) -> None:
     entries = chain(5)
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(entries[:2])
     [sound] = Path(uri).glob("*.parquet")
     log.append(entries[2:])
     [torn] = set(Path(uri).glob("*.parquet")) - {sound}
     torn.write_bytes(torn.read_bytes()[:keep])
-    follower = Follower(DeltaLog(uri))
+    follower = Follower(DeltaLog(STORAGE, uri))
     with pytest.raises(LogUnreadable, match="epochs 3 to 5"):
         follower.catch_up()
 
@@ -136,37 +139,37 @@ DAMAGED: list[tuple[str, Callable[[list[Entry]], list[Entry]], type[LogUnreadabl
 def test_a_damaged_log_is_refused_by_epoch_and_nothing_is_written_to_it(
     uri: str, damage: Callable[[list[Entry]], list[Entry]], error: type[LogUnreadable], message: str
 ) -> None:
-    put(DeltaLog(uri), damage(chain(3)))
+    put(DeltaLog(STORAGE, uri), damage(chain(3)))
     before = files(uri)
     for _ in range(2):
         with pytest.raises(error, match=message):
-            committer(DeltaLog(uri)).commit(toggle, timeout=1)
+            committer(DeltaLog(STORAGE, uri)).commit(toggle, timeout=1)
     assert files(uri) == before
 
 
 def test_a_full_disk_fails_the_append_and_leaves_the_log_as_it_was(uri: str) -> None:
     entries = chain(2)
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(entries[:1])
     with no_room_to_write(), pytest.raises(AppendFailed, match="epoch 2"):
         log.append(entries[1:])
     assert log.read(0) == entries[:1]
     log.append(entries[1:])
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 def test_a_commit_on_a_full_disk_fails_with_the_cause_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", size="1m") as disk:
         uri = str(disk / "log")
-        create_log_table(uri)
-        commits = committer(DeltaLog(uri))
-        put(DeltaLog(uri), chain(1))
+        create_log_table(STORAGE, uri)
+        commits = committer(DeltaLog(STORAGE, uri))
+        put(DeltaLog(STORAGE, uri), chain(1))
         ballast = disk / "ballast"
         fill(ballast)
         with pytest.raises(AppendFailed, match="make room"):
             commits.commit(toggle, request_id="full", timeout=5)
-        assert len(DeltaLog(uri).read(0)) == 1
+        assert len(DeltaLog(STORAGE, uri).read(0)) == 1
         ballast.unlink()
         assert commits.commit(toggle, request_id="full", timeout=5).epoch == 2
 
@@ -174,20 +177,20 @@ def test_a_commit_on_a_full_disk_fails_with_the_cause_and_goes_on_when_there_is_
 def test_on_a_read_only_file_system_reading_goes_on_and_commits_fail(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk") as disk:
         uri = str(disk / "log")
-        create_log_table(uri)
-        put(DeltaLog(uri), chain(2))
-        commits = committer(DeltaLog(uri))
+        create_log_table(STORAGE, uri)
+        put(DeltaLog(STORAGE, uri), chain(2))
+        commits = committer(DeltaLog(STORAGE, uri))
         remount(disk, "ro")
         with pytest.raises(AppendFailed, match="read-only"):
             commits.commit(toggle, timeout=5)
-        assert len(DeltaLog(uri).read(0)) == 2
+        assert len(DeltaLog(STORAGE, uri).read(0)) == 2
         remount(disk, "rw")
         assert commits.commit(toggle, timeout=5).epoch == 3
 
 
 def test_a_root_that_has_gone_takes_no_append_and_is_not_begun_anew(uri: str) -> None:
     entries = chain(2)
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(entries[:1])
     root = Path(uri).parent
@@ -203,8 +206,8 @@ def test_a_root_that_has_gone_takes_no_append_and_is_not_begun_anew(uri: str) ->
 
 
 def test_a_commit_waits_for_a_root_that_has_gone_and_times_out_or_goes_on(uri: str) -> None:
-    put(DeltaLog(uri), chain(1))
-    commits = committer(DeltaLog(uri))
+    put(DeltaLog(STORAGE, uri), chain(1))
+    commits = committer(DeltaLog(STORAGE, uri))
     commits.commit(toggle)
     root = Path(uri).parent
     root.rename(root.with_name("elsewhere"))
@@ -219,9 +222,9 @@ def test_a_commit_waits_for_a_root_that_has_gone_and_times_out_or_goes_on(uri: s
 
 def test_an_older_copy_in_the_place_of_the_log_stops_those_who_know_more(uri: str, tmp_path: Path) -> None:
     entries = chain(4)
-    put(DeltaLog(uri), entries[:2])
+    put(DeltaLog(STORAGE, uri), entries[:2])
     shutil.copytree(uri, tmp_path / "copy")
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(entries[2:])
     commits = committer(log)
@@ -230,7 +233,7 @@ def test_an_older_copy_in_the_place_of_the_log_stops_those_who_know_more(uri: st
     shutil.copytree(tmp_path / "copy", uri)
     with pytest.raises(LogUnreadable, match=r"ends at epoch 2, but epoch 5"):
         commits.commit(toggle, timeout=2)
-    assert DeltaLog(uri).read(0) == entries[:2]
+    assert DeltaLog(STORAGE, uri).read(0) == entries[:2]
 
 
 def fill(ballast: Path) -> None:
@@ -248,15 +251,15 @@ class Sleeper:
 
     def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.uri = uri
-        self.log = DeltaLog(uri)
+        self.log = DeltaLog(STORAGE, uri)
         self.known = self.log.read(0)
         self._monkeypatch = monkeypatch
         self._proper = delta.write_entries
 
     def append(self, entries: list[Entry], meanwhile: Callable[[], None]) -> None:
-        def sleepy(uri: str, entries: list[Entry]) -> LogFile:
+        def sleepy(storage: Storage, uri: str, entries: list[Entry]) -> LogFile:
             self._monkeypatch.setattr(delta, "write_entries", self._proper)
-            stored = self._proper(uri, entries)
+            stored = self._proper(storage, uri, entries)
             meanwhile()
             return stored
 
@@ -266,7 +269,7 @@ class Sleeper:
 
 def others_commit(uri: str, known: list[Entry], count: int) -> None:
     """`count` epochs by somebody else, with clean-up of all the versions that it may delete."""
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     for entry in chain(count, position_of(known[-1]), tag="awake"):
         log.read(entry.epoch - 1)
         log.append([entry])
@@ -280,7 +283,7 @@ def others_commit(uri: str, known: list[Entry], count: int) -> None:
 def test_a_writer_that_slept_through_a_clean_up_conflicts_and_leaves_no_version(
     uri: str, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    put(DeltaLog(uri), chain(3))
+    put(DeltaLog(STORAGE, uri), chain(3))
     sleeper = Sleeper(uri, monkeypatch)
     [read_at] = (Path(uri) / "_delta_log").glob(f"*{1:020}.json")
     content = read_at.read_bytes()
@@ -303,17 +306,17 @@ def test_a_writer_that_slept_through_a_clean_up_conflicts_and_leaves_no_version(
 def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_count_and_goes(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(DeltaLog(uri), chain(3))
-    sleeper = DeltaLog(uri)
+    put(DeltaLog(STORAGE, uri), chain(3))
+    sleeper = DeltaLog(STORAGE, uri)
     known = sleeper.read(0)
     stray = Path(uri) / "_delta_log" / f"{2:020}.json"
 
     proper = delta_commits._is_hole
 
-    def asleep(directory: str, version: int) -> bool:
+    def asleep(disk: Disk, directory: str, version: int) -> bool:
         monkeypatch.setattr(delta_commits, "_is_hole", proper)
         # The instant between the last look at the log and the putting of the next version, drawn out.
-        found = proper(directory, version)
+        found = proper(disk, directory, version)
         others_commit(uri, known, 65)
         return found
 
@@ -325,15 +328,15 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
 
 
 def assert_only_those_awake(uri: str, sleeper: DeltaLog) -> None:
-    entries = DeltaLog(uri).read(0)
+    entries = DeltaLog(STORAGE, uri).read(0)
     assert [entry.epoch for entry in entries] == list(range(1, 69))
     assert not any(entry.request_id.startswith("asleep") for entry in entries)
     assert sleeper.read(3) == entries[3:]
 
 
 def test_a_writer_that_slept_before_its_append_conflicts(uri: str) -> None:
-    put(DeltaLog(uri), chain(3))
-    sleeper = DeltaLog(uri)
+    put(DeltaLog(STORAGE, uri), chain(3))
+    sleeper = DeltaLog(STORAGE, uri)
     known = sleeper.read(0)
     others_commit(uri, known, 65)
     with pytest.raises(AppendConflict):
@@ -343,18 +346,20 @@ def test_a_writer_that_slept_before_its_append_conflicts(uri: str) -> None:
 
 def test_a_handle_that_was_idle_for_long_at_the_tail_still_appends(uri: str) -> None:
     entries = chain(4)
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(entries[:3])
     DeltaTable(uri).create_checkpoint()
     age(uri)
     DeltaTable(uri).cleanup_metadata()
     log.append(entries[3:])
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 COMMITTING = """
 import sys
+from epochlake.metastore.configuration import StorageSettings
+from epochlake.metastore.storage.storage import Storage
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.committing.local_queue import LocalQueue
@@ -362,15 +367,16 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.metadata.events import Initialise, SwitchBalancing, TakeSnapshot
 from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
 
-create_log_table(sys.argv[1])
-first, second = (Committer(Follower(DeltaLog(sys.argv[1])), LocalQueue(), author="a") for _ in range(2))
+STORAGE = Storage(StorageSettings())
+create_log_table(STORAGE, sys.argv[1])
+first, second = (Committer(Follower(DeltaLog(STORAGE, sys.argv[1])), LocalQueue(), author="a") for _ in range(2))
 first.commit(Initialise(name="x", cluster_id="c", product_version="1"))
 second.commit(SwitchBalancing(on=False))
 assert first.commit(SwitchBalancing(on=True)).epoch == 3
-snapshots = Snapshots(f"{sys.argv[1]}-snapshots")
+snapshots = Snapshots(STORAGE, f"{sys.argv[1]}-snapshots")
 first._follower.add_listener(SnapshotWriter(snapshots))
 assert first.commit(TakeSnapshot()).epoch == 4
-assert Follower(DeltaLog(sys.argv[1]), snapshots).metadata.epoch == 4
+assert Follower(DeltaLog(STORAGE, sys.argv[1]), snapshots).metadata.epoch == 4
 print([name for name in ("pyspark", "pandas") if name in sys.modules])
 """
 
@@ -386,8 +392,8 @@ def test_an_append_that_failed_is_worth_retrying_when_its_cause_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    log = DeltaLog(uri)
+    create_log_table(STORAGE, uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
 
     def refused(*_: object) -> bool:
@@ -404,8 +410,8 @@ def test_an_append_whose_commit_has_its_name_is_not_called_failed_whatever_is_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    log, entries = DeltaLog(uri), chain(1)
+    create_log_table(STORAGE, uri)
+    log, entries = DeltaLog(STORAGE, uri), chain(1)
     log.read(0)
     append = delta.append_files
 
@@ -416,4 +422,4 @@ def test_an_append_whose_commit_has_its_name_is_not_called_failed_whatever_is_sa
     monkeypatch.setattr(delta, "append_files", landed_and_then)
     with pytest.raises(AppendUncertain):
         log.append(entries)
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries

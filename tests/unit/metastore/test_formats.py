@@ -33,6 +33,7 @@ from tests.support import golden
 from tests.support.format_examples import EVENTS
 from tests.support.golden import FORMATS, WHAT_TO_DO, entries_in, entry_file, entry_in, entry_of, history_file
 from tests.support.logs import put
+from tests.support.storages import STORAGE
 
 EXAMPLES = pytest.mark.parametrize(("kind", "generation"), EVENTS, ids=lambda part: str(part))
 GENERATIONS = pytest.mark.parametrize("generation", golden.generations())
@@ -184,17 +185,17 @@ def test_a_snapshot_of_a_format_that_is_not_known_is_refused(monkeypatch: pytest
 def test_the_table_of_the_log_is_read_and_goes_on(tmp_path: Path, generation: int) -> None:
     uri = str(shutil.copytree(FORMATS / "logs" / str(generation), tmp_path / "log"))
     entries = entries_in(history_file(generation))
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
     pause = entry_of(PauseChanges("x"), position_of(entries[-1]))
-    put(DeltaLog(uri), [pause])
-    assert DeltaLog(uri).read(0) == [*entries, pause]
+    put(DeltaLog(STORAGE, uri), [pause])
+    assert DeltaLog(STORAGE, uri).read(0) == [*entries, pause]
 
 
 # Small things
 
 
 def test_names_of_snapshots() -> None:
-    assert Snapshots("root/snapshots").path(17) == names()["snapshot of epoch 17"]
+    assert Snapshots(STORAGE, "root/snapshots").path(17) == names()["snapshot of epoch 17"]
 
 
 def test_a_fence_is_written_as_its_epoch_and_with_its_incarnation_after_the_first() -> None:

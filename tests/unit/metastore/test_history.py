@@ -37,11 +37,12 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.transitions import FORWARD, SESSION_STAGES, Kind, Stage
 
 from tests.support.random_histories import History, as_entry, create_table, random_history, small_cluster
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Snapshots:
-    return Snapshots(str(tmp_path / "snapshots"))
+    return Snapshots(STORAGE, str(tmp_path / "snapshots"))
 
 
 def write(snapshots: Snapshots, history: History, *epochs: int) -> None:
@@ -358,7 +359,7 @@ def test_a_torn_file_of_the_log_is_found_and_what_is_around_it_is_verified(tmp_p
     log = delta_log(tmp_path, history, files=4)
     torn = sorted((tmp_path / "log").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)[1]
     torn.write_bytes(b"torn")
-    report = verify(DeltaLog(log.uri))
+    report = verify(DeltaLog(STORAGE, log.uri))
     [finding] = report.findings
     assert (finding.epoch, finding.code) == (11, verification.UNREADABLE)
     assert "epochs 11 to 20" in finding.message
@@ -370,8 +371,8 @@ def test_a_torn_file_of_the_log_is_found_and_what_is_around_it_is_verified(tmp_p
 
 def delta_log(tmp_path: Path, history: History, files: int) -> DeltaLog:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    log = DeltaLog(uri)
+    create_log_table(STORAGE, uri)
+    log = DeltaLog(STORAGE, uri)
     size = len(history.entries) // files
     for start in range(0, len(history.entries), size):
         log.read(start)

@@ -14,6 +14,7 @@ from epochlake.metastore.log.epoch_log import AppendConflict, EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 
 from tests.support.logs import chain
+from tests.support.storages import STORAGE
 
 Opener = Callable[[], EpochLog]
 
@@ -25,8 +26,8 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
         shared = SharedEntries()
         return lambda: InMemoryLog(shared)
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    return lambda: DeltaLog(uri, compact_every=8)
+    create_log_table(STORAGE, uri)
+    return lambda: DeltaLog(STORAGE, uri, compact_every=8)
 
 
 def test_an_empty_log_has_no_entries_and_no_request_ids(open_log: Opener) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, LogWentBack, StorageUnavailable
 from epochlake.metastore.log.cutting import CutLog, behind
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -17,6 +16,7 @@ from epochlake.metastore.log.mending import plan_mending
 
 from tests.support.failures import no_room_to_write
 from tests.support.logs import chain
+from tests.support.storages import STORAGE, forget
 
 ENTRIES = chain(6)
 
@@ -25,8 +25,8 @@ ENTRIES = chain(6)
 def uri(tmp_path: Path) -> str:
     """A log of six epochs that has lost the third."""
     uri = str(tmp_path / "log")
-    create_log_table(uri)
-    log = DeltaLog(uri)
+    create_log_table(STORAGE, uri)
+    log = DeltaLog(STORAGE, uri)
     for entry in ENTRIES:
         there = set(Path(uri).glob("*.parquet"))
         log.read(entry.epoch - 1)
@@ -35,13 +35,13 @@ def uri(tmp_path: Path) -> str:
             [lost] = set(Path(uri).glob("*.parquet")) - there
     lost.unlink()
     Path(uri, "_delta_log", f"{3:020}.json").unlink()
-    delta_commits._synced.clear()
+    forget()
     return uri
 
 
 def hole(uri: str) -> Unfillable:
     with pytest.raises(Unfillable) as caught:
-        plan_mending(uri)
+        plan_mending(STORAGE, uri)
     return caught.value
 
 
@@ -50,9 +50,9 @@ def another(tag: str) -> list[Entry]:
 
 
 def test_what_comes_before_the_hole_is_read_and_the_first_entry_takes_its_place(uri: str) -> None:
-    found = behind(uri, 3)
+    found = behind(STORAGE, uri, 3)
     assert (found.position, found.epoch) == (position_of(ENTRIES[-1]), 6)
-    cut = CutLog(uri, hole(uri))
+    cut = CutLog(STORAGE, uri, hole(uri))
     assert cut.read(0) == ENTRIES[:2]
     assert cut.read(1, 1) == []
     assert cut.entry(2) == ENTRIES[1]
@@ -61,15 +61,15 @@ def test_what_comes_before_the_hole_is_read_and_the_first_entry_takes_its_place(
         cut.read(3)
     first = another("first")
     cut.append(first)
-    assert cut.read(0) == cut.entries() == DeltaLog(uri).read(0) == [*ENTRIES[:2], *first]
-    assert behind(uri, 3) == found, "what was put aside still says what is lost"
+    assert cut.read(0) == cut.entries() == DeltaLog(STORAGE, uri).read(0) == [*ENTRIES[:2], *first]
+    assert behind(STORAGE, uri, 3) == found, "what was put aside still says what is lost"
     second = chain(1, position_of(first[0]))
     cut.append(second)
-    assert DeltaLog(uri).read(0) == [*ENTRIES[:2], *first, *second]
+    assert DeltaLog(STORAGE, uri).read(0) == [*ENTRIES[:2], *first, *second]
 
 
 def test_of_two_who_cut_at_once_one_does(uri: str) -> None:
-    one, two = CutLog(uri, hole(uri)), CutLog(uri, hole(uri))
+    one, two = CutLog(STORAGE, uri, hole(uri)), CutLog(STORAGE, uri, hole(uri))
     two.read(0)
     one.append(another("one"))
     with pytest.raises(AppendConflict):
@@ -79,38 +79,38 @@ def test_of_two_who_cut_at_once_one_does(uri: str) -> None:
 
 
 def test_a_full_disk_leaves_the_log_torn(uri: str) -> None:
-    cut = CutLog(uri, hole(uri))
+    cut = CutLog(STORAGE, uri, hole(uri))
     cut.read(0)
     with no_room_to_write(), pytest.raises(AppendFailed):
         cut.append(another("late"))
     with pytest.raises(LogUnreadable):
-        DeltaLog(uri).read(0)
+        DeltaLog(STORAGE, uri).read(0)
     cut.append(another("again"))
-    assert DeltaLog(uri).read(2)[0].request_id == "again-3"
+    assert DeltaLog(STORAGE, uri).read(2)[0].request_id == "again-3"
 
 
 def test_who_knows_the_log_behind_the_hole_does_not_go_on_behind_the_cut(uri: str) -> None:
     commit = Path(uri, "_delta_log", f"{3:020}.json")
     commit.write_bytes(Path(uri, "_delta_log", f"{4:020}.json").read_bytes())
-    knows = DeltaLog(uri)
+    knows = DeltaLog(STORAGE, uri)
     knows._table, knows._read_at = knows._open(), 6
     commit.unlink()
-    CutLog(uri, hole(uri)).append(another("cut"))
+    CutLog(STORAGE, uri, hole(uri)).append(another("cut"))
     with pytest.raises(AppendConflict):
         knows.append(chain(1, position_of(ENTRIES[-1])))
-    assert [entry.epoch for entry in DeltaLog(uri).read(0)] == [1, 2, 3]
+    assert [entry.epoch for entry in DeltaLog(STORAGE, uri).read(0)] == [1, 2, 3]
 
 
 def test_storage_that_does_not_answer_is_no_hole(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    write_entries(uri, another("nobody's"))
+    write_entries(STORAGE, uri, another("nobody's"))
     monkeypatch.setattr("epochlake.metastore.log.holes.read_columns", away)
     with pytest.raises(StorageUnavailable):
-        plan_mending(uri)
+        plan_mending(STORAGE, uri)
     monkeypatch.undo()
     monkeypatch.setattr("epochlake.metastore.log.files._read_rows", away)
     with pytest.raises(LogUnreadable) as caught:
-        plan_mending(uri)
+        plan_mending(STORAGE, uri)
     assert not isinstance(caught.value, Unfillable)

@@ -22,6 +22,7 @@ from epochlake.metastore.log.mending import mend, plan_mending
 from epochlake.metastore.log.replacing import alone, put_whole
 
 from tests.support.logs import chain, put
+from tests.support.storages import STORAGE, forget
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "no bytes": lambda data: b"",
@@ -40,7 +41,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     return uri
 
 
@@ -54,11 +55,11 @@ def tear(uri: str, version: int, how: str) -> None:
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(DAMAGE[how](data))
-    delta_commits._synced.clear()
+    forget()
 
 
 def appended(uri: str, entries: list[Entry]) -> None:
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     for entry in entries:
         log.read(entry.epoch - 1)
         log.append([entry])
@@ -68,10 +69,10 @@ def appended(uri: str, entries: list[Entry]) -> None:
 def test_a_torn_entry_is_named_with_its_epoch_never_counted_over_and_found_again(uri: str, how: str) -> None:
     entries = chain(5)
     appended(uri, entries[:4])
-    knows = DeltaLog(uri)
+    knows = DeltaLog(STORAGE, uri)
     knows.read(0)
     tear(uri, 4, how)
-    for log in (DeltaLog(uri), knows):
+    for log in (DeltaLog(STORAGE, uri), knows):
         with pytest.raises(LogUnreadable, match="epoch 4") as caught:
             log.read(3 if log is knows else 0)
         with pytest.raises(AppendConflict):
@@ -79,12 +80,12 @@ def test_a_torn_entry_is_named_with_its_epoch_never_counted_over_and_found_again
         assert caught.value.exit_code == 1, "retrying does not help"
         assert caught.value.epochs == (4, 4)
     assert not commit_file(uri, 5).exists()
-    assert [(one.first, one.last) for one in plan_mending(uri)] == [(4, 4)]
-    assert "epoch 4 again" in str(mend(uri)[0])
-    assert DeltaLog(uri).read(0) == entries[:4]
+    assert [(one.first, one.last) for one in plan_mending(STORAGE, uri)] == [(4, 4)]
+    assert "epoch 4 again" in str(mend(STORAGE, uri)[0])
+    assert DeltaLog(STORAGE, uri).read(0) == entries[:4]
     appended(uri, entries[4:])
-    assert DeltaLog(uri).read(0) == entries
-    assert mend(uri) == []
+    assert DeltaLog(STORAGE, uri).read(0) == entries
+    assert mend(STORAGE, uri) == []
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -92,20 +93,20 @@ def test_a_torn_commit_without_an_entry_becomes_an_empty_one(uri: str, how: str)
     entries = chain(3)
     appended(uri, entries[:2])
     if how == "without its last line":
-        DeltaLog(uri).compact()
+        DeltaLog(STORAGE, uri).compact()
     else:
-        DeltaLog(uri).fence()
+        DeltaLog(STORAGE, uri).fence()
     tear(uri, 3, how)
     with pytest.raises(LogUnreadable, match="after epoch 2"):
-        DeltaLog(uri).read(0)
-    assert [one.first for one in mend(uri)] == [0]
+        DeltaLog(STORAGE, uri).read(0)
+    assert [one.first for one in mend(STORAGE, uri)] == [0]
     appended(uri, entries[2:])
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 def lose(uri: str, version: int) -> None:
     commit_file(uri, version).unlink()
-    delta_commits._synced.clear()
+    forget()
 
 
 def empty(uri: str, version: int) -> None:
@@ -126,18 +127,18 @@ def test_a_commit_in_the_middle_names_its_entries_again_when_their_hashes_lead_f
     entries = chain(6)
     appended(uri, entries[:5])
     # Nobody's: it follows epoch 2 as well, and epoch 4 does not follow it.
-    write_entries(uri, chain(1, position_of(entries[1]), tag="another"))
+    write_entries(STORAGE, uri, chain(1, position_of(entries[1]), tag="another"))
     damage(uri, 3)
     with pytest.raises(LogUnreadable, match="epoch 3"):
-        DeltaLog(uri).read(0)
+        DeltaLog(STORAGE, uri).read(0)
     before = files_in(uri)
-    assert [(one.version, one.first, one.last) for one in plan_mending(uri)] == [(3, 3, 3)]
+    assert [(one.version, one.first, one.last) for one in plan_mending(STORAGE, uri)] == [(3, 3, 3)]
     assert files_in(uri) == before
-    assert "names epoch 3 again, found whole beside it, and between its neighbours" in str(mend(uri)[0])
-    assert DeltaLog(uri).read(0) == entries[:5]
+    assert "names epoch 3 again, found whole beside it, and between its neighbours" in str(mend(STORAGE, uri)[0])
+    assert DeltaLog(STORAGE, uri).read(0) == entries[:5]
     appended(uri, entries[5:])
-    assert DeltaLog(uri).read(0) == entries
-    assert mend(uri) == []
+    assert DeltaLog(STORAGE, uri).read(0) == entries
+    assert mend(STORAGE, uri) == []
 
 
 @pytest.mark.parametrize("damage", MIDDLE)
@@ -146,28 +147,28 @@ def test_holes_side_by_side_apart_and_at_the_end_are_mended_at_once(
 ) -> None:
     entries = chain(9)
     appended(uri, entries[:2])
-    put(DeltaLog(uri), entries[2:5])
+    put(DeltaLog(STORAGE, uri), entries[2:5])
     appended(uri, entries[5:])
     for version in (2, 3, 5):
         damage(uri, version)
     tear(uri, 7, "half of it")
-    found = [(one.version, one.first, one.last) for one in mend(uri)]
+    found = [(one.version, one.first, one.last) for one in mend(STORAGE, uri)]
     assert [span for _, *span in found if span[0]] == [[2, 5], [7, 7], [9, 9]]
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 @pytest.mark.parametrize("damage", MIDDLE)
 def test_a_commit_in_the_middle_that_held_no_entry_becomes_empty(uri: str, damage: Callable[[str, int], None]) -> None:
     entries = chain(7)
     appended(uri, entries[:2])
-    DeltaLog(uri).fence()
+    DeltaLog(STORAGE, uri).fence()
     appended(uri, entries[2:4])
-    DeltaLog(uri).compact()
+    DeltaLog(STORAGE, uri).compact()
     appended(uri, entries[4:])
     for version in (3, 6):
         damage(uri, version)
-    assert ["none is missing" in str(one) for one in mend(uri)] == [True, True]
-    assert DeltaLog(uri).read(0) == entries
+    assert ["none is missing" in str(one) for one in mend(STORAGE, uri)] == [True, True]
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 @pytest.mark.parametrize("damage", MIDDLE)
@@ -176,10 +177,10 @@ def test_entries_of_a_lost_commit_that_a_later_compaction_holds_are_not_named_tw
 ) -> None:
     entries = chain(4)
     appended(uri, entries)
-    DeltaLog(uri).compact()
+    DeltaLog(STORAGE, uri).compact()
     damage(uri, 3)
-    mend(uri)
-    log = DeltaLog(uri)
+    mend(STORAGE, uri)
+    log = DeltaLog(STORAGE, uri)
     assert log.read(0) == entries
     assert log.stored_twice().copies == 0
 
@@ -195,31 +196,31 @@ def test_a_commit_in_the_middle_whose_entries_are_gone_is_refused_and_nothing_is
     [lost] = set(Path(uri).glob("*.parquet")) - there
     appended(uri, entries[3:])
     lost.unlink()
-    write_entries(uri, chain(1, position_of(entries[1]), tag="another"))
+    write_entries(STORAGE, uri, chain(1, position_of(entries[1]), tag="another"))
     damage(uri, 3)
     before = files_in(uri)
     for attempt in (plan_mending, mend):
         with pytest.raises(Unfillable, match="between epochs 2 and 4") as caught:
-            attempt(uri)
+            attempt(STORAGE, uri)
         assert "if epochs 3 to 5 are lost for good, run `epochlake log accept-loss`" in str(caught.value)
         assert (caught.value.version, caught.value.after, caught.value.last) == (3, 2, 5)
     assert files_in(uri) == before
     with pytest.raises(LogUnreadable):
-        DeltaLog(uri).read(0)
+        DeltaLog(STORAGE, uri).read(0)
 
 
 def test_a_hole_that_no_entry_follows_is_refused(uri: str) -> None:
     appended(uri, chain(3))
-    DeltaLog(uri).fence()
+    DeltaLog(STORAGE, uri).fence()
     lose(uri, 3)
     with pytest.raises(Unfillable, match="no entry comes after it"):
-        mend(uri)
+        mend(STORAGE, uri)
 
 
 def test_who_read_the_log_before_a_lost_commit_does_not_put_another_one_in_its_place(uri: str) -> None:
     entries = chain(4)
     appended(uri, entries[:2])
-    late = DeltaLog(uri)
+    late = DeltaLog(STORAGE, uri)
     late.read(0)
     appended(uri, entries[2:])
     commit_file(uri, 3).unlink()
@@ -227,16 +228,16 @@ def test_who_read_the_log_before_a_lost_commit_does_not_put_another_one_in_its_p
     with pytest.raises(AppendConflict, match="is missing, and later ones are there"):
         late.append(chain(1, position_of(entries[1]), tag="another"))
     assert files_in(uri) == before
-    assert [(one.first, one.last) for one in mend(uri)] == [(3, 3)], "nothing of the late one lies there"
+    assert [(one.first, one.last) for one in mend(STORAGE, uri)] == [(3, 3)], "nothing of the late one lies there"
 
 
 def test_two_who_mend_at_once_are_told_apart(uri: str) -> None:
     entries = chain(4)
     appended(uri, entries)
     lose(uri, 2)
-    with alone(uri), pytest.raises(StorageUnavailable, match="another process mends it"):
-        mend(uri)
-    assert len(mend(uri)) == 1
+    with alone(STORAGE, uri), pytest.raises(StorageUnavailable, match="another process mends it"):
+        mend(STORAGE, uri)
+    assert len(mend(STORAGE, uri)) == 1
     with pytest.raises(StorageUnavailable, match="somebody else"):
         fill_meanwhile(uri, 2)
     assert commit_file(uri, 2).read_bytes() == b"somebody"
@@ -245,40 +246,40 @@ def test_two_who_mend_at_once_are_told_apart(uri: str) -> None:
 def fill_meanwhile(uri: str, version: int) -> None:
     """A link finds the name taken that was free when it was looked for."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("epochlake.metastore.log.replacing.os.path.exists", lambda path: False)
+        patched.setattr(STORAGE.disk, "status", lambda path, **_: None)
         commit_file(uri, version).write_bytes(b"somebody")
-        put_whole(uri, version, "HEAL", [])
+        put_whole(STORAGE, uri, version, "HEAL", [])
 
 
 def test_of_two_entries_that_a_torn_commit_could_have_named_none_is_guessed(uri: str) -> None:
     entries = chain(3)
     appended(uri, entries)
-    write_entries(uri, chain(1, position_of(entries[1]), tag="another"))
+    write_entries(STORAGE, uri, chain(1, position_of(entries[1]), tag="another"))
     tear(uri, 3, "no bytes")
     with pytest.raises(LogUnreadable, match="Several files"):
-        mend(uri)
+        mend(STORAGE, uri)
 
 
 def test_who_loses_an_append_leaves_no_entry_that_could_be_taken_for_the_winner_s(uri: str) -> None:
     entries = chain(3)
-    put(DeltaLog(uri), entries[:2])
-    loser = DeltaLog(uri)
+    put(DeltaLog(STORAGE, uri), entries[:2])
+    loser = DeltaLog(STORAGE, uri)
     loser.read(0)
     appended(uri, entries[2:])
     with pytest.raises(Exception, match="not appended"):
         loser.append(chain(1, position_of(entries[1]), tag="another"))
     tear(uri, 2, "no bytes")
-    assert [(one.first, one.last) for one in mend(uri)] == [(3, 3)]
-    assert DeltaLog(uri).read(0) == entries
+    assert [(one.first, one.last) for one in mend(STORAGE, uri)] == [(3, 3)]
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 def test_a_first_commit_that_is_torn_is_refused(uri: str, tmp_path: Path) -> None:
     shutil.copytree(uri, tmp_path / "copy")
     tear(uri, 0, "no bytes")
     with pytest.raises(LogUnreadable):
-        DeltaLog(uri).read(0)
+        DeltaLog(STORAGE, uri).read(0)
     with pytest.raises(LogUnreadable, match="copy"):
-        mend(uri)
+        mend(STORAGE, uri)
 
 
 def emptied(path: Path) -> None:
@@ -298,11 +299,11 @@ def test_a_log_whose_newest_checkpoint_is_damaged_is_read_from_its_commits_once_
     [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
     damage(checkpoint)
     with pytest.raises(LogUnreadable, match="log heal"):
-        DeltaLog(uri).read(0)
-    assert [mending.checkpoints != () for mending in plan_mending(uri)] == [True]
-    assert "put aside" in str(mend(uri)[0])
-    assert DeltaLog(uri).read(0) == entries
-    assert mend(uri) == []
+        DeltaLog(STORAGE, uri).read(0)
+    assert [mending.checkpoints != () for mending in plan_mending(STORAGE, uri)] == [True]
+    assert "put aside" in str(mend(STORAGE, uri)[0])
+    assert DeltaLog(STORAGE, uri).read(0) == entries
+    assert mend(STORAGE, uri) == []
 
 
 def checkpoint_of(uri: str) -> Path:
@@ -318,15 +319,15 @@ def replaced(path: Path, data: bytes) -> None:
 def test_a_bit_that_flips_in_a_checkpoint_is_found_wherever_it_is(uri: str) -> None:
     entries = chain(52)
     appended(uri, entries)
-    assert damaged(uri) == []
+    assert damaged(STORAGE, uri) == []
     checkpoint = checkpoint_of(uri)
     whole = checkpoint.read_bytes()
     for at in range(7, len(whole), len(whole) // 40):
         replaced(checkpoint, _flipped(whole, at))
-        [found] = damaged(uri)
+        [found] = damaged(STORAGE, uri)
         assert (found.name, found.spare) == (checkpoint.name, True)
-    assert "put aside" in str(mend(uri)[0])
-    assert (damaged(uri), DeltaLog(uri).read(0)) == ([], entries)
+    assert "put aside" in str(mend(STORAGE, uri)[0])
+    assert (damaged(STORAGE, uri), DeltaLog(STORAGE, uri).read(0)) == ([], entries)
 
 
 def _with(changed: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
@@ -387,11 +388,11 @@ def test_a_checkpoint_without_a_digest_is_compared_with_the_commits(
     [digest] = Path(uri, "_delta_log").glob(".*.sha256")
     digest.unlink()
     replaced(checkpoint, _with(lambda row: None)(checkpoint.read_bytes()))
-    assert damaged(uri) == [], "nothing that it says was changed"
+    assert damaged(STORAGE, uri) == [], "nothing that it says was changed"
     replaced(checkpoint, _with(changed)(checkpoint.read_bytes()))
-    assert [(one.name, one.spare) for one in damaged(uri)] == [(checkpoint.name, True)]
-    mend(uri)
-    assert DeltaLog(uri).read(0) == entries
+    assert [(one.name, one.spare) for one in damaged(STORAGE, uri)] == [(checkpoint.name, True)]
+    mend(STORAGE, uri)
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 def test_a_damaged_checkpoint_whose_commits_are_gone_is_named_and_stays(uri: str) -> None:
@@ -400,22 +401,22 @@ def test_a_damaged_checkpoint_whose_commits_are_gone_is_named_and_stays(uri: str
     checkpoint = checkpoint_of(uri)
     for version in range(40):
         commit_file(uri, version).unlink()
-    assert damaged(uri) == []
+    assert damaged(STORAGE, uri) == []
     whole = checkpoint.read_bytes()
     replaced(checkpoint, _flipped(whole, len(whole) // 3))
-    [found] = damaged(uri)
+    [found] = damaged(STORAGE, uri)
     assert (found.spare, "restore it from a copy" in str(found)) == (False, True)
-    assert mend(uri) == []
+    assert mend(STORAGE, uri) == []
     replaced(checkpoint, whole[:100])
     with pytest.raises(LogUnreadable, match=f"{checkpoint.name}.*restore it from a copy"):
-        DeltaLog(uri).read(0)
+        DeltaLog(STORAGE, uri).read(0)
 
 
 def test_the_digest_of_a_checkpoint_that_has_gone_goes_with_the_next_one(uri: str) -> None:
     appended(uri, chain(52))
     checkpoint_of(uri).unlink()
     Path(uri, "_delta_log", "_last_checkpoint").unlink()
-    seal(uri, 99)
+    seal(STORAGE, uri, 99)
     assert list(Path(uri, "_delta_log").glob(".*.sha256")) == []
 
 
@@ -424,5 +425,5 @@ def test_a_damaged_checkpoint_that_alone_stands_for_commits_stays(uri: str) -> N
     [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
     halved(checkpoint)
     commit_file(uri, 3).unlink()
-    assert delta_commits.damaged_checkpoints(uri) == []
+    assert delta_commits.damaged_checkpoints(STORAGE, uri) == []
     assert checkpoint.exists()

@@ -23,6 +23,7 @@ from epochlake.metastore.log.shortening import ShortLog
 
 from tests.support.failures import no_room_to_write
 from tests.support.logs import chain
+from tests.support.storages import STORAGE
 
 ENTRIES = chain(8)
 
@@ -51,13 +52,13 @@ DAMAGE: list[Callable[[Path], None]] = [_gone, _torn, _empty, _flipped]
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     return uri
 
 
 def appended(uri: str, entries: list[Entry]) -> list[Path]:
     """Append entries one by one; the data file of each."""
-    log, files = DeltaLog(uri), []
+    log, files = DeltaLog(STORAGE, uri), []
     for entry in entries:
         there = set(Path(uri).glob("*.parquet"))
         log.read(entry.epoch - 1)
@@ -68,7 +69,7 @@ def appended(uri: str, entries: list[Entry]) -> list[Path]:
 
 def compacted(uri: str) -> Path:
     there = set(Path(uri).glob("*.parquet"))
-    DeltaLog(uri).compact()
+    DeltaLog(STORAGE, uri).compact()
     [made] = set(Path(uri).glob("*.parquet")) - there
     return made
 
@@ -83,16 +84,16 @@ def test_what_compaction_put_together_is_found_in_the_files_that_it_replaced(
     appended(uri, ENTRIES[5 : 5 + later])
     damage(made)
     with pytest.raises(LogUnreadable, match="epochlake log heal"):
-        DeltaLog(uri).read(0)
-    [planned] = plan_restoring(uri)
+        DeltaLog(STORAGE, uri).read(0)
+    [planned] = plan_restoring(STORAGE, uri)
     assert planned.epochs == ((1, 5),)
     with pytest.raises(LogUnreadable):
-        DeltaLog(uri).read(0)
-    assert restore(uri) == [planned]
-    assert DeltaLog(uri).read(0) == ENTRIES[: 5 + later]
-    assert plan_restoring(uri) == restore(uri) == []
+        DeltaLog(STORAGE, uri).read(0)
+    assert restore(STORAGE, uri) == [planned]
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[: 5 + later]
+    assert plan_restoring(STORAGE, uri) == restore(STORAGE, uri) == []
     appended(uri, ENTRIES[5 + later :])
-    assert DeltaLog(uri).read(0) == ENTRIES
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -101,18 +102,20 @@ def test_an_entry_that_lies_nowhere_else_is_lost_and_said_so(uri: str, damage: C
     damage(files[4])
     for attempt in (plan_restoring, restore):
         with pytest.raises(Lost, match="epochs 5 to 8 are lost for good, run `epochlake log accept-loss`") as caught:
-            attempt(uri)
+            attempt(STORAGE, uri)
         assert (caught.value.after, caught.value.last, caught.value.epochs) == (4, 8, (5, 8))
         assert files[4].name in str(caught.value)
-    assert DeltaLog(uri).read(5) == ENTRIES[5:], "nothing was changed"
+    assert DeltaLog(STORAGE, uri).read(5) == ENTRIES[5:], "nothing was changed"
 
 
 def test_an_entry_at_the_end_is_only_taken_from_what_a_commit_has_named(uri: str) -> None:
     files = appended(uri, ENTRIES[:4])
-    write_entries(uri, [ENTRIES[3]])  # of somebody who was killed before the commit: it could have been another one
+    write_entries(
+        STORAGE, uri, [ENTRIES[3]]
+    )  # of somebody who was killed before the commit: it could have been another one
     files[-1].unlink()
     with pytest.raises(Lost, match="no file that a commit has named"):
-        restore(uri)
+        restore(STORAGE, uri)
 
 
 def test_an_entry_at_the_end_that_only_a_checkpoint_remembers_as_named_is_put_back(uri: str) -> None:
@@ -123,41 +126,41 @@ def test_an_entry_at_the_end_that_only_a_checkpoint_remembers_as_named_is_put_ba
     for commit in log.glob("*.json"):
         commit.unlink()
     _torn(made)
-    assert [one.epochs for one in restore(uri)] == [((1, 4),)]
-    assert DeltaLog(uri).read(0) == ENTRIES[:4]
+    assert [one.epochs for one in restore(STORAGE, uri)] == [((1, 4),)]
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[:4]
 
 
 def test_entries_by_somebody_else_are_never_taken_for_those_that_are_lost(uri: str) -> None:
     files = appended(uri, ENTRIES)
-    write_entries(uri, chain(3, position_of(ENTRIES[1]), tag="another"))
-    write_entries(uri, [ENTRIES[3]])
+    write_entries(STORAGE, uri, chain(3, position_of(ENTRIES[1]), tag="another"))
+    write_entries(STORAGE, uri, [ENTRIES[3]])
     files[2].unlink()
     with pytest.raises(Lost, match="by its hashes"):
-        restore(uri)
-    write_entries(uri, ENTRIES[1:4])
-    assert [one.epochs for one in restore(uri)] == [((3, 3),)]
-    assert DeltaLog(uri).read(0) == ENTRIES
+        restore(STORAGE, uri)
+    write_entries(STORAGE, uri, ENTRIES[1:4])
+    assert [one.epochs for one in restore(STORAGE, uri)] == [((3, 3),)]
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES
 
 
 def test_a_damaged_file_whose_entries_are_in_whole_files_of_the_log_is_taken_out(uri: str) -> None:
     files = appended(uri, ENTRIES[:4])
     twice = json.loads(Path(uri, "_delta_log", f"{2:020}.json").read_text().splitlines()[1])
-    copy = write_entries(uri, [ENTRIES[1]])
+    copy = write_entries(STORAGE, uri, [ENTRIES[1]])
     twice["add"]["path"], twice["add"]["size"] = copy.path, copy.size
-    assert delta_commits.put_commit(uri, 5, "WRITE", [twice])
+    assert delta_commits.put_commit(STORAGE, uri, 5, "WRITE", [twice])
     _torn(files[1])
-    assert [one.epochs for one in restore(uri)] == [()]
-    assert DeltaLog(uri).read(0) == ENTRIES[:4]
+    assert [one.epochs for one in restore(STORAGE, uri)] == [()]
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[:4]
 
 
 def test_an_entry_that_is_not_what_its_hash_says_is_damaged_too(uri: str) -> None:
     files = appended(uri, ENTRIES[:4])
     made = compacted(uri)
     forged = [*ENTRIES[:2], msgspec.structs.replace(ENTRIES[2], reason="forged"), ENTRIES[3]]
-    other = write_entries(uri, forged)
+    other = write_entries(STORAGE, uri, forged)
     os.replace(Path(uri, other.path), made)
-    assert [one.epochs for one in restore(uri)] == [((1, 4),)]
-    assert DeltaLog(uri).read(0) == ENTRIES[:4]
+    assert [one.epochs for one in restore(STORAGE, uri)] == [((1, 4),)]
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[:4]
     assert all(file.exists() for file in files)
 
 
@@ -172,15 +175,15 @@ def test_two_who_restore_at_once_and_an_append_meanwhile_change_nothing_twice(
         found = whole(*arguments)  # type: ignore[arg-type]
         if rest:
             # Who has the log open knows its end, and goes on.
-            blind = DeltaLog(uri)
+            blind = DeltaLog(STORAGE, uri)
             blind.read(rest[0][0].epoch - 1)
             blind.append(rest.pop(0))
         return found
 
     monkeypatch.setattr(restoring, "look", disturbed)
-    assert [one.epochs for one in restore(uri)] == [((1, 4),)]
-    assert restore(uri) == []
-    assert DeltaLog(uri).read(0) == ENTRIES[:6]
+    assert [one.epochs for one in restore(STORAGE, uri)] == [((1, 4),)]
+    assert restore(STORAGE, uri) == []
+    assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[:6]
 
 
 def test_a_log_that_gets_other_entries_all_the_time_is_not_healed_and_says_so(
@@ -190,7 +193,7 @@ def test_a_log_that_gets_other_entries_all_the_time_is_not_healed_and_says_so(
     _torn(compacted(uri))
     monkeypatch.setattr(restoring, "replace_files", lambda *_: False)
     with pytest.raises(StorageUnavailable, match="Try again"):
-        restore(uri)
+        restore(STORAGE, uri)
 
 
 def test_storage_that_does_not_answer_has_lost_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,36 +204,36 @@ def test_storage_that_does_not_answer_has_lost_nothing(uri: str, monkeypatch: py
 
     monkeypatch.setattr("epochlake.metastore.log.files._read_rows", away)
     with pytest.raises(StorageUnavailable, match="device"):
-        restore(uri)
+        restore(STORAGE, uri)
 
 
 def test_a_lost_first_epoch_is_refused(uri: str) -> None:
     appended(uri, ENTRIES)[0].unlink()
     with pytest.raises(LogUnreadable, match="first epoch") as caught:
-        restore(uri)
+        restore(STORAGE, uri)
     assert not isinstance(caught.value, Lost)
 
 
 def test_two_files_of_the_log_that_contradict_each_other_are_no_damage_to_be_mended(uri: str) -> None:
     files = appended(uri, ENTRIES[:4])
-    other = write_entries(uri, chain(1, position_of(ENTRIES[0]), tag="another"))
+    other = write_entries(STORAGE, uri, chain(1, position_of(ENTRIES[0]), tag="another"))
     line = json.loads(Path(uri, "_delta_log", f"{2:020}.json").read_text().splitlines()[1])
     line["add"]["path"], line["add"]["size"] = other.path, other.size
-    delta_commits.put_commit(uri, 5, "WRITE", [line])
+    delta_commits.put_commit(STORAGE, uri, 5, "WRITE", [line])
     _torn(files[3])
     with pytest.raises(HashMismatch, match="epoch 2 is in the log twice"):
-        restore(uri)
+        restore(STORAGE, uri)
 
 
 @pytest.fixture
 def shortened(uri: str) -> str:
     """A log of eight epochs; the third to the fifth were put together, and all files with the fourth are lost."""
     appended(uri, ENTRIES[:2])
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     log.append(ENTRIES[2:5])
     appended(uri, ENTRIES[5:])
-    [middle] = [path for path in Path(uri).glob("*.parquet") if len(DeltaLog(uri).read(0)) and _holds(path, 4)]
+    [middle] = [path for path in Path(uri).glob("*.parquet") if len(DeltaLog(STORAGE, uri).read(0)) and _holds(path, 4)]
     _torn(middle)
     return uri
 
@@ -245,7 +248,7 @@ def another(tag: str) -> list[Entry]:
 
 def test_an_accepted_loss_takes_out_what_reaches_beyond_it_in_one_step(shortened: str) -> None:
     uri = shortened
-    log = ShortLog(uri)
+    log = ShortLog(STORAGE, uri)
     assert log.read(0) == log.entries() == ENTRIES[:2]
     assert (log.read(1, 1), log.entry(2), log.request_epochs(1)) == ([], ENTRIES[1], {"request-1": 1})
     assert log.beyond == position_of(ENTRIES[-1])
@@ -254,17 +257,17 @@ def test_an_accepted_loss_takes_out_what_reaches_beyond_it_in_one_step(shortened
         log.read(3)
     first = another("first")
     log.append(first)
-    assert log.read(0) == log.entries() == DeltaLog(uri).read(0) == [*ENTRIES[:2], *first]
+    assert log.read(0) == log.entries() == DeltaLog(STORAGE, uri).read(0) == [*ENTRIES[:2], *first]
     second = chain(1, position_of(first[0]))
     log.append(second)
-    assert DeltaLog(uri).read(2) == [*first, *second]
-    assert plan_restoring(uri) == []
+    assert DeltaLog(STORAGE, uri).read(2) == [*first, *second]
+    assert plan_restoring(STORAGE, uri) == []
     with pytest.raises(LogWentBack):
-        DeltaLog(uri).read(8)
+        DeltaLog(STORAGE, uri).read(8)
 
 
 def test_of_two_who_accept_at_once_one_does(shortened: str) -> None:
-    one, two = ShortLog(shortened), ShortLog(shortened)
+    one, two = ShortLog(STORAGE, shortened), ShortLog(STORAGE, shortened)
     two.read(0)
     one.append(another("one"))
     with pytest.raises(AppendConflict):
@@ -281,19 +284,19 @@ def test_what_can_be_proved_of_a_damaged_file_is_kept(uri: str) -> None:
         if path != made and _holds(path, 5):
             path.unlink()
     made.unlink()
-    log = ShortLog(uri)
+    log = ShortLog(STORAGE, uri)
     assert log.read(0) == ENTRIES[:4]
     last = chain(1, position_of(ENTRIES[3]), tag="after")
     log.append(last)
-    assert DeltaLog(uri).read(0) == [*ENTRIES[:4], *last]
+    assert DeltaLog(STORAGE, uri).read(0) == [*ENTRIES[:4], *last]
 
 
 def test_a_full_disk_leaves_the_log_as_it_is(shortened: str) -> None:
-    log = ShortLog(shortened)
+    log = ShortLog(STORAGE, shortened)
     log.read(0)
     with no_room_to_write(), pytest.raises(AppendFailed):
         log.append(another("late"))
     with pytest.raises(LogUnreadable):
-        DeltaLog(shortened).read(0)
+        DeltaLog(STORAGE, shortened).read(0)
     log.append(another("again"))
-    assert DeltaLog(shortened).read(2)[0].request_id == "again-3"
+    assert DeltaLog(STORAGE, shortened).read(2)[0].request_id == "again-3"

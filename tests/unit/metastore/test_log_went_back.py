@@ -15,12 +15,13 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of
 
 from tests.support.logs import StartingAt, chain, chain_to_snapshot, committer, toggle
+from tests.support.storages import STORAGE
 
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "root" / "log")
-    create_log_table(uri)
+    create_log_table(STORAGE, uri)
     return uri
 
 
@@ -36,7 +37,7 @@ class Announcing(LocalQueue):
 
 
 def append(uri: str, entries: list[Entry]) -> None:
-    log = DeltaLog(uri)
+    log = DeltaLog(STORAGE, uri)
     log.read(0)
     for entry in entries:
         log.append([entry])
@@ -53,7 +54,7 @@ def test_a_request_that_the_log_has_lost_is_not_called_committed_by_who_remember
 ) -> None:
     append(uri, chain(3))
     shutil.copytree(uri, tmp_path / "backup")
-    survivor = committer(DeltaLog(uri))
+    survivor = committer(DeltaLog(STORAGE, uri))
     assert survivor.commit(toggle, request_id="mine").epoch == 4
     last = max((Path(uri) / "_delta_log").glob("*.json"))
     if how == "restored":
@@ -75,23 +76,23 @@ def test_a_process_that_survives_a_restore_appends_nothing_however_far_others_ha
     append(uri, entries[:3])
     shutil.copytree(uri, tmp_path / "backup")
     append(uri, entries[3:])
-    survivor = committer(DeltaLog(uri))
+    survivor = committer(DeltaLog(STORAGE, uri))
     assert survivor.commit(toggle).epoch == 7
     restored(uri, tmp_path / "backup")
     if grown:
         append(uri, chain(grown, position_of(entries[2]), tag="after the restore"))
-    before = DeltaLog(uri).read(0)
+    before = DeltaLog(STORAGE, uri).read(0)
     for _ in range(2):
         with pytest.raises(LogWentBack) as caught:
             survivor.commit(toggle, timeout=2)
         assert (caught.value.log_epoch, caught.value.known_epoch) == (3 + grown, 7)
-    assert DeltaLog(uri).read(0) == before
+    assert DeltaLog(STORAGE, uri).read(0) == before
 
 
 def test_a_process_goes_on_when_the_right_log_is_back(uri: str, tmp_path: Path) -> None:
     append(uri, chain(3))
     shutil.copytree(uri, tmp_path / "backup")
-    survivor = committer(DeltaLog(uri))
+    survivor = committer(DeltaLog(STORAGE, uri))
     survivor.commit(toggle)
     Path(uri).rename(tmp_path / "right")
     shutil.copytree(tmp_path / "backup", uri)
@@ -104,7 +105,7 @@ def test_a_process_goes_on_when_the_right_log_is_back(uri: str, tmp_path: Path) 
 
 def test_a_log_whose_last_commit_file_was_deleted_takes_no_append_of_those_who_know(uri: str) -> None:
     append(uri, chain(4))
-    survivor = committer(DeltaLog(uri))
+    survivor = committer(DeltaLog(STORAGE, uri))
     survivor.commit(toggle)
     max((Path(uri) / "_delta_log").glob("*.json")).unlink()
     with pytest.raises(LogWentBack, match=r"ends at epoch 4, but epoch 5 was known to this process .*accept-loss"):
@@ -126,10 +127,10 @@ def test_a_log_that_does_not_hold_what_zookeeper_knows_takes_no_append(
     monkeypatch.setattr("epochlake.metastore.following.follower.BEHIND_SECONDS", 0.0)
     entries = chain(6)
     append(uri, entries)
-    commits = Committer(Follower(DeltaLog(uri)), Announcing(announced(entries)), author="test")
+    commits = Committer(Follower(DeltaLog(STORAGE, uri)), Announcing(announced(entries)), author="test")
     with pytest.raises(LogWentBack, match=message):
         commits.commit(toggle, timeout=2)
-    assert DeltaLog(uri).read(0) == entries
+    assert DeltaLog(STORAGE, uri).read(0) == entries
 
 
 @pytest.mark.parametrize("behind", range(7))
@@ -138,7 +139,7 @@ def test_a_head_that_lags_behind_the_log_lets_commits_go_on(uri: str, behind: in
     entries += chain(1, position_of(entries[-1]))
     append(uri, entries)
     announced = position_of(entries[5 - behind]) if behind < 6 else Position()
-    follower = Follower(DeltaLog(uri), StartingAt(entries[:5]))
+    follower = Follower(DeltaLog(STORAGE, uri), StartingAt(entries[:5]))
     commits = Committer(follower, Announcing(announced), author="test")
     assert commits.commit(toggle).epoch == 7
     assert commits.commit(toggle).epoch == 8
@@ -147,7 +148,7 @@ def test_a_head_that_lags_behind_the_log_lets_commits_go_on(uri: str, behind: in
 def test_what_is_announced_late_is_waited_for(uri: str) -> None:
     entries = chain(4)
     append(uri, entries[:3])
-    follower = Follower(DeltaLog(uri))
+    follower = Follower(DeltaLog(STORAGE, uri))
     follower.catch_up()
     append(uri, entries[3:])  # as a network file system shows it: not with the first look
     follower.require_reached(position_of(entries[3]))
@@ -156,7 +157,7 @@ def test_what_is_announced_late_is_waited_for(uri: str) -> None:
 
 def test_catching_up_without_news_reads_no_data_file_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     append(uri, chain(4))
-    commits = committer(DeltaLog(uri))
+    commits = committer(DeltaLog(STORAGE, uri))
     commits.commit(toggle)
 
     def unexpected(*_: object) -> None:

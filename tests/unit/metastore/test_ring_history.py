@@ -34,6 +34,7 @@ from epochlake.placement.tokens import MIN_TOKEN
 
 from tests.support.histories import applied, register, ring_cluster, ring_keyspace, ring_plan, start, steps
 from tests.support.random_histories import History, as_entry, come_to_rest, random_history, random_ring_history
+from tests.support.storages import STORAGE
 
 EPOCHS = 160
 
@@ -116,7 +117,7 @@ def test_a_snapshot_of_any_epoch_is_read_as_it_was_written_and_gone_on_from(hist
 
 def test_time_travel_over_snapshots_is_replay(seed: int, tmp_path: Path) -> None:
     history = random_ring_history(seed, EPOCHS, snapshots_at=(40, 90))
-    snapshots = Snapshots(str(tmp_path / "snapshots"))
+    snapshots = Snapshots(STORAGE, str(tmp_path / "snapshots"))
     for epoch in (40, 90):
         snapshots.write(history.versions[epoch], history.position_at(epoch))
     for epoch in (39, 40, 77, 120, EPOCHS):
@@ -150,7 +151,7 @@ def in_format_1(metadata: ClusterMetadata, position: Position) -> bytes:
 
 def test_snapshots_of_the_format_before_rings_are_read_and_taken_for_what_they_say(seed: int, tmp_path: Path) -> None:
     history = random_history(seed, 60)
-    snapshots = Snapshots(str(tmp_path / "snapshots"))
+    snapshots = Snapshots(STORAGE, str(tmp_path / "snapshots"))
     position = history.position_at(50)
     snapshots.write(history.versions[50], position)
     Path(snapshots.path(50)).write_bytes(in_format_1(history.versions[50], position))
@@ -265,7 +266,7 @@ def test_nothing_differs_exactly_when_two_versions_of_the_ring_say_the_same(hist
 
 
 def test_an_honest_history_of_the_ring_holds(history: History, tmp_path: Path) -> None:
-    snapshots = Snapshots(str(tmp_path / "snapshots"))
+    snapshots = Snapshots(STORAGE, str(tmp_path / "snapshots"))
     for epoch in (50, 100):
         snapshots.write(history.versions[epoch], history.position_at(epoch))
     report = verify(history.log(), snapshots)

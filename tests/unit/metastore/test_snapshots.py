@@ -36,6 +36,7 @@ from epochlake.placement.tablets.transitions import Kind
 from tests.support.failures import no_room_to_write
 from tests.support.histories import INITIALISE, keyspace, register, small_cluster, table
 from tests.support.logs import ScriptedLog, put, sealed, toggle
+from tests.support.storages import STORAGE
 
 
 def a_log(*, snapshots_after: tuple[int, ...] = ()) -> InMemoryLog:
@@ -81,7 +82,7 @@ def followed(log: InMemoryLog, snapshots: Snapshots | None = None) -> Follower:
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Snapshots:
-    return Snapshots(str(tmp_path / "snapshots"))
+    return Snapshots(STORAGE, str(tmp_path / "snapshots"))
 
 
 def write_all(log: InMemoryLog, snapshots: Snapshots) -> None:

@@ -8,152 +8,152 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from epochlake.metastore import storage
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
 
 from tests.support.failures import mounted, no_room_to_write, remount
+from tests.support.storages import STORAGE
 
 
 def test_a_path_and_its_file_uri_are_the_same_place(tmp_path: Path) -> None:
-    storage.create_directory(f"file://{tmp_path}/a%20b")
-    storage.write_bytes(f"{tmp_path}/a b/x", b"data")
-    assert storage.read_bytes(f"file://{tmp_path}/a%20b/x") == b"data"
-    assert storage.spark_uri(f"{tmp_path}/a b") == storage.spark_uri(f"file://{tmp_path}/a%20b")
+    STORAGE.create_directory(f"file://{tmp_path}/a%20b")
+    STORAGE.write_bytes(f"{tmp_path}/a b/x", b"data")
+    assert STORAGE.read_bytes(f"file://{tmp_path}/a%20b/x") == b"data"
+    assert places.spark_uri(f"{tmp_path}/a b") == places.spark_uri(f"file://{tmp_path}/a%20b")
 
 
 def test_any_other_file_system_of_arrow_works_alike() -> None:
-    storage.create_directory("mock://root/dir", parents=True)
-    storage.write_bytes("mock://root/dir/x", b"data")
-    assert storage.read_bytes("mock://root/dir/x") == b"data"
-    assert storage.read_tail("mock://root/dir/x", 2) == b"ta"
-    assert storage.copy_file("mock://root/dir/x", "mock://root/dir/y") == 4
-    assert not storage.put_if_absent("mock://root/dir/y", b"other")
-    assert [entry.name for entry in storage.list_files("mock://root/dir")] == ["x", "y"]
-    assert [storage.delete_file("mock://root/dir/x") for _ in range(2)] == [True, False]
-    assert not storage.hard_link("mock://root/dir/y", "mock://root/dir/z")
-    assert storage.space("mock://root/dir") is None
+    STORAGE.create_directory("mock://root/dir", parents=True)
+    STORAGE.write_bytes("mock://root/dir/x", b"data")
+    assert STORAGE.read_bytes("mock://root/dir/x") == b"data"
+    assert STORAGE.read_tail("mock://root/dir/x", 2) == b"ta"
+    assert STORAGE.copy_file("mock://root/dir/x", "mock://root/dir/y") == 4
+    assert not STORAGE.put_if_absent("mock://root/dir/y", b"other")
+    assert [entry.name for entry in STORAGE.list_files("mock://root/dir")] == ["x", "y"]
+    assert [STORAGE.delete_file("mock://root/dir/x") for _ in range(2)] == [True, False]
+    assert not STORAGE.hard_link("mock://root/dir/y", "mock://root/dir/z")
+    assert STORAGE.space("mock://root/dir") is None
 
 
 def test_a_new_file_appears_when_it_is_whole_and_in_place_of_the_old_one(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/x"
     (tmp_path / "x").write_bytes(b"old")
-    with pytest.raises(TypeError), storage.new_file(uri) as stream:
+    with pytest.raises(TypeError), STORAGE.new_file(uri) as stream:
         stream.writelines([b"half", None])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"old"}
-    with storage.new_file(uri) as stream:
+    with STORAGE.new_file(uri) as stream:
         stream.write(b"new")
-        assert storage.read_bytes(uri) == b"old"
+        assert STORAGE.read_bytes(uri) == b"old"
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"new"}
-    with pytest.raises(StorageUnavailable, match="cannot write"), storage.new_file(f"{uri}/y"):
+    with pytest.raises(StorageUnavailable, match="cannot write"), STORAGE.new_file(f"{uri}/y"):
         raise AssertionError("there is no directory to write into")
-    storage.create_directory("mock://streamed", parents=True)
-    with storage.new_file("mock://streamed/x") as stream:
+    STORAGE.create_directory("mock://streamed", parents=True)
+    with STORAGE.new_file("mock://streamed/x") as stream:
         stream.write(b"data")
-    assert storage.read_bytes("mock://streamed/x") == b"data"
+    assert STORAGE.read_bytes("mock://streamed/x") == b"data"
 
 
 def test_a_file_that_is_touched_counts_as_just_written(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"data")
     os.utime(tmp_path / "x", (7, 7))
-    assert storage.modified_ms(f"{tmp_path}/x") == 7000
-    assert storage.touch(f"{tmp_path}/x")
-    assert (storage.modified_ms(f"{tmp_path}/x") or 0) > 10**12
-    assert (storage.touch(f"{tmp_path}/y"), storage.modified_ms(f"{tmp_path}/y")) == (False, None)
-    assert not storage.touch("mock://streamed/x"), "where it cannot be said, it has to be written again"
+    assert STORAGE.modified_ms(f"{tmp_path}/x") == 7000
+    assert STORAGE.touch(f"{tmp_path}/x")
+    assert (STORAGE.modified_ms(f"{tmp_path}/x") or 0) > 10**12
+    assert (STORAGE.touch(f"{tmp_path}/y"), STORAGE.modified_ms(f"{tmp_path}/y")) == (False, None)
+    assert not STORAGE.touch("mock://streamed/x"), "where it cannot be said, it has to be written again"
 
 
 def test_files_are_copied_between_different_file_systems(tmp_path: Path) -> None:
     data = os.urandom(20_000_000)
     (tmp_path / "x").write_bytes(data)
-    storage.create_directory("mock://other", parents=True)
-    assert storage.copy_file(f"{tmp_path}/x", "mock://other/x") == len(data)
-    assert storage.copy_file("mock://other/x", f"{tmp_path}/y") == len(data)
+    STORAGE.create_directory("mock://other", parents=True)
+    assert STORAGE.copy_file(f"{tmp_path}/x", "mock://other/x") == len(data)
+    assert STORAGE.copy_file("mock://other/x", f"{tmp_path}/y") == len(data)
     assert (tmp_path / "y").read_bytes() == data
 
 
 def test_of_many_that_put_the_same_file_one_succeeds_and_nothing_is_left_over(tmp_path: Path) -> None:
     contents = [f"writer {n}".encode() for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        written = list(pool.map(lambda data: storage.put_if_absent(f"{tmp_path}/x", data), contents))
+        written = list(pool.map(lambda data: STORAGE.put_if_absent(f"{tmp_path}/x", data), contents))
     assert written.count(True) == 1
-    assert storage.read_bytes(f"{tmp_path}/x") == contents[written.index(True)]
+    assert STORAGE.read_bytes(f"{tmp_path}/x") == contents[written.index(True)]
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_replaced_file_is_whole_or_old(tmp_path: Path) -> None:
-    storage.replace_bytes(f"{tmp_path}/x", b"old")
+    STORAGE.replace_bytes(f"{tmp_path}/x", b"old")
     with no_room_to_write(), pytest.raises(StorageUnavailable):
-        storage.replace_bytes(f"{tmp_path}/x", b"new")
-    assert storage.read_bytes(f"{tmp_path}/x") == b"old"
-    storage.replace_bytes(f"{tmp_path}/x", b"new")
-    assert storage.read_bytes(f"{tmp_path}/x") == b"new"
+        STORAGE.replace_bytes(f"{tmp_path}/x", b"new")
+    assert STORAGE.read_bytes(f"{tmp_path}/x") == b"old"
+    STORAGE.replace_bytes(f"{tmp_path}/x", b"new")
+    assert STORAGE.read_bytes(f"{tmp_path}/x") == b"new"
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_failed_copy_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"data")
     with no_room_to_write(), pytest.raises(StorageUnavailable):
-        storage.copy_file(f"{tmp_path}/x", f"{tmp_path}/y")
+        STORAGE.copy_file(f"{tmp_path}/x", f"{tmp_path}/y")
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_hard_link_is_one_file_with_two_names_that_counts_as_new(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"data")
     os.utime(tmp_path / "x", (0, 0))
-    assert [storage.hard_link(f"{tmp_path}/x", f"{tmp_path}/y") for _ in range(2)] == [True, True]
+    assert [STORAGE.hard_link(f"{tmp_path}/x", f"{tmp_path}/y") for _ in range(2)] == [True, True]
     assert (tmp_path / "x").samefile(tmp_path / "y")
     assert (tmp_path / "y").stat().st_mtime > 0
     (tmp_path / "z").write_bytes(b"another")
-    assert not storage.hard_link(f"{tmp_path}/x", f"{tmp_path}/z")
+    assert not STORAGE.hard_link(f"{tmp_path}/x", f"{tmp_path}/z")
 
 
 CALLS: list[Callable[[str], object]] = [
-    lambda root: storage.read_bytes(f"{root}/missing/x"),
-    lambda root: storage.write_bytes(f"{root}/missing/x", b""),
-    lambda root: storage.put_if_absent(f"{root}/missing/x", b""),
-    lambda root: storage.replace_bytes(f"{root}/missing/x", b""),
-    lambda root: storage.create_directory(f"{root}/missing/x"),
-    lambda root: storage.list_files(f"{root}/missing"),
-    lambda root: storage.copy_file(f"{root}/missing/x", f"{root}/y"),
-    lambda root: storage.space(f"{root}/missing"),
+    lambda root: STORAGE.read_bytes(f"{root}/missing/x"),
+    lambda root: STORAGE.write_bytes(f"{root}/missing/x", b""),
+    lambda root: STORAGE.put_if_absent(f"{root}/missing/x", b""),
+    lambda root: STORAGE.replace_bytes(f"{root}/missing/x", b""),
+    lambda root: STORAGE.create_directory(f"{root}/missing/x"),
+    lambda root: STORAGE.list_files(f"{root}/missing"),
+    lambda root: STORAGE.copy_file(f"{root}/missing/x", f"{root}/y"),
+    lambda root: STORAGE.space(f"{root}/missing"),
 ]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_missing_place_is_named(tmp_path: Path, call: Callable[[str], object]) -> None:
-    with pytest.raises(storage.MissingFile, match=r"missing.*it is not there: check that the disk is mounted"):
+    with pytest.raises(failures.MissingFile, match=r"missing.*it is not there: check that the disk is mounted"):
         call(str(tmp_path))
 
 
 def test_a_full_and_a_read_only_disk_are_told_apart(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "64k") as small:
-        storage.write_bytes(f"{small}/x", b"x" * 1000)
+        STORAGE.write_bytes(f"{small}/x", b"x" * 1000)
         with pytest.raises(StorageUnavailable, match=r"small/y: the disk is full: make room"):
-            storage.write_bytes(f"{small}/y", b"x" * 1_000_000)
+            STORAGE.write_bytes(f"{small}/y", b"x" * 1_000_000)
         remount(small, "ro")
         with pytest.raises(StorageUnavailable, match=r"small/z: it is mounted read-only"):
-            storage.put_if_absent(f"{small}/z", b"x")
-        assert storage.read_bytes(f"{small}/x") == b"x" * 1000
+            STORAGE.put_if_absent(f"{small}/z", b"x")
+        assert STORAGE.read_bytes(f"{small}/x") == b"x" * 1000
 
 
 def test_a_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(StorageUnavailable, match="a file stands where a directory should be"):
-        storage.write_bytes(f"{tmp_path}/x/y", b"")
+        STORAGE.write_bytes(f"{tmp_path}/x/y", b"")
     with pytest.raises(StorageUnavailable):
-        storage.create_directory(f"{tmp_path}/x", parents=True)
+        STORAGE.create_directory(f"{tmp_path}/x", parents=True)
 
 
 def test_an_unknown_kind_of_uri_is_named() -> None:
     with pytest.raises(StorageUnavailable, match="nosuch://place"):
-        storage.read_bytes("nosuch://place/x")
+        STORAGE.read_bytes("nosuch://place/x")
 
 
 def test_options_are_for_places_that_are_not_local(tmp_path: Path) -> None:
-    storage.use_settings(StorageSettings({"aws_region": "eu-west-1"}))
-    try:
-        assert storage.storage_options(str(tmp_path)) == {}
-        assert storage.storage_options("s3://bucket/x") == {"aws_region": "eu-west-1"}
-    finally:
-        storage.use_settings(StorageSettings())
+    american, european = (Storage(StorageSettings({"aws_region": region})) for region in ("us-east-1", "eu-west-1"))
+    assert european.delta_options(str(tmp_path)) == {}
+    assert european.delta_options("s3://bucket/x") == {"aws_region": "eu-west-1"}
+    assert american.delta_options("s3://bucket/x") == {"aws_region": "us-east-1"}

@@ -7,6 +7,9 @@ counted, shown, and never waited for, not even when the process ends. A place wi
 again at once; one call asks it after a while, and all do as soon as a thread comes back
 (docs/decisions/024-deadlines.md).
 
+What is known of places belongs to a storage (`Deadlines`). The threads belong to the process: how many may be left
+behind, and which access a thread is in, is the same for all storages of it.
+
 A left-behind access may still do its work when the file system comes back. It is the same as an access of a process
 that was paused, and nothing new has to guard against it: fences, sessions and conditional commits do.
 """
@@ -21,10 +24,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 import msgspec
 from epochlake.metastore import threads
-from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.failures import StorageLate
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +47,32 @@ LONGEST_PAUSE_SECONDS = 900.0
 """A late place is asked again after the deadline, then after twice as long, and so on up to this."""
 
 
-class StorageLate(StorageUnavailable):
-    """A place has not answered within the deadline; what was asked of it may still happen."""
-
-
 class LatePlace(msgspec.Struct, frozen=True):
     """A place that does not answer: `hanging` threads were left behind there, the first one `seconds` ago."""
 
     place: str
     hanging: int
     seconds: float
+
+
+class _Process:
+    """What all deadlines of a process share: the count of the threads that hang, and the lock for what is counted."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.hanging = 0
+        self.deadlines: WeakSet[Deadlines] = WeakSet()
+
+    def forget_threads(self) -> None:
+        """In a forked process: the threads are those of the parent."""
+        self.lock = threading.Lock()
+        self.hanging = 0
+        for deadlines in list(self.deadlines):
+            deadlines.forget_threads()
+
+
+_process = _Process()
+_current = threading.local()
 
 
 class _Place:
@@ -62,8 +82,9 @@ class _Place:
     is how long it is left alone; it only starts anew when a thread came back: what answers from a cache proves little.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, deadlines: Deadlines) -> None:
         self.name = name
+        self.deadlines = deadlines
         self.late = False
         self.late_since = 0.0
         self.hanging = 0
@@ -74,12 +95,12 @@ class _Place:
 class _Access:
     """One access: what runs, where it is at, and how often it said that it goes on."""
 
-    def __init__(self, place: str, asked: str, call: Callable[[], Any]) -> None:
+    def __init__(self, place: _Place, asked: str, call: Callable[[], Any]) -> None:
         self.place = place
         self.asked = asked
         self.call = call
         self.signs = 0
-        self.left_behind_at: str | None = None
+        self.left_behind_at: _Place | None = None
         self.done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
@@ -94,55 +115,75 @@ class _Access:
         _ended(self)
 
 
-_current = threading.local()
-_lock = threading.Lock()
-_places: dict[str, _Place] = {}
-_seconds = DEADLINE_SECONDS
+class Deadlines:
+    """The places of one storage that are watched, and `seconds`, which an access may go without progress there."""
 
+    def __init__(self, seconds: float = DEADLINE_SECONDS) -> None:
+        self.seconds = seconds
+        self._places: dict[str, _Place] = {}
+        _process.deadlines.add(self)
 
-def use_deadline(seconds: float) -> None:
-    """Set the deadline of this process."""
-    global _seconds
-    _seconds = seconds
+    def watch(self, uri: str) -> None:
+        """From now on every access to this place, and to what lies below it, has the deadline."""
+        place = _normal(uri)
+        if place not in self._places:
+            with _process.lock:
+                self._places.setdefault(place, _Place(place, self))
 
+    def within(self, uri: str, asked: str, call: Callable[[], T]) -> T:
+        """`call()`, which touches `uri` and may hang there; `asked` says in the infinitive what it is for ("read …").
 
-def used_deadline() -> float:
-    """The deadline of this process, in seconds."""
-    return _seconds
+        In this thread when nobody watches the place. Raises StorageLate when the deadline is over, or the place was
+        late a short while ago; else what `call` raises.
+        """
+        place = self._watched(uri)
+        if place is None:
+            return call()
+        outer: _Access | None = getattr(_current, "access", None)
+        if outer is not None:
+            return _inside(outer, place, asked, call)
+        asks_again = _admit(place, asked)
+        access = _Access(place, asked, call)
+        threads.begin(access.run)
+        _wait(access, asks_again)
+        if asks_again:
+            place.late = False
+        if access.error is not None:
+            try:
+                raise access.error
+            finally:
+                access.error = None  # no cycle over the traceback, which would keep what the caller held
+        result: T = access.result
+        return result
 
+    def late_places(self) -> list[LatePlace]:
+        """The places that do not answer this storage now, by name."""
+        now = time.monotonic()
+        with _process.lock:
+            return [
+                LatePlace(place.name, place.hanging, now - place.late_since)
+                for _, place in sorted(self._places.items())
+                if place.late
+            ]
 
-def watch(uri: str) -> None:
-    """From now on every access to this place, and to what lies below it, has the deadline."""
-    place = _normal(uri)
-    if place not in _places:
-        with _lock:
-            _places.setdefault(place, _Place(place))
+    def patience(self, place: str) -> float:
+        """How long an access to a place may go without progress, in seconds."""
+        return self.seconds
 
+    def forget_threads(self) -> None:
+        """No thread hangs at any place: they were those of the process that this one was forked from."""
+        for place in self._places.values():
+            place.hanging = 0
+            place.late, place.pause = False, 0.0
 
-def within(uri: str, asked: str, call: Callable[[], T]) -> T:
-    """`call()`, which touches `uri` and may hang there; `asked` says in the infinitive what it is for ("read …").
-
-    In this thread when nobody watches the place. Raises StorageLate when the deadline is over, or the place was late a
-    short while ago; else what `call` raises.
-    """
-    place = _watched(uri)
-    if place is None:
-        return call()
-    outer: _Access | None = getattr(_current, "access", None)
-    if outer is not None:
-        return _inside(outer, place, asked, call)
-    asks_again = _admit(place, asked)
-    access = _Access(place.name, asked, call)
-    threads.begin(access.run)
-    _wait(access, asks_again)
-    if asks_again:
-        place.late = False
-    if access.error is not None:
-        try:
-            raise access.error
-        finally:
-            access.error = None  # no cycle over the traceback, which would keep what the caller held
-    return access.result
+    def _watched(self, uri: str) -> _Place | None:
+        """The watched place that a URI is at or below."""
+        name = _normal(uri)
+        while name:
+            if (place := self._places.get(name)) is not None:
+                return place
+            name = name.rpartition("/")[0]
+        return None
 
 
 def progress() -> None:
@@ -154,34 +195,18 @@ def progress() -> None:
             raise StorageLate(f"nobody waits any more for: {access.asked}")
 
 
-def late_places() -> list[LatePlace]:
-    """The places that do not answer this process now, by name."""
-    now = time.monotonic()
-    with _lock:
-        return [
-            LatePlace(place.name, place.hanging, now - place.late_since)
-            for _, place in sorted(_places.items())
-            if place.late
-        ]
-
-
 def left_behind() -> int:
     """How many threads of this process hang in storage."""
-    with _lock:
-        return sum(place.hanging for place in _places.values())
-
-
-def _patience(place: str) -> float:
-    """How long an access to a place may go without progress, in seconds."""
-    return _seconds
+    with _process.lock:
+        return _process.hanging
 
 
 def _inside(access: _Access, place: _Place, asked: str, call: Callable[[], T]) -> T:
     """A part of an access. It may be at another place: that one is late when it hangs there."""
     before = access.place
-    asks_again = place.name != before and _admit(place, asked)
+    asks_again = place is not before and _admit(place, asked)
     progress()
-    access.place = place.name
+    access.place = place
     try:
         result = call()
         if asks_again:
@@ -198,40 +223,43 @@ def _wait(access: _Access, asks_again: bool) -> None:
     Waited in slices, of which each counts as one: a process that was paused itself gives its threads their time.
     """
     signs, waited = access.signs, 0.0
-    while (left := _patience(access.place) - waited) > 0:
+    while (left := access.place.deadlines.patience(access.place.name) - waited) > 0:
         piece = min(SLICE_SECONDS, left)
         if access.done.wait(piece):
             return
         waited += piece
         if access.signs != signs:
             signs, waited = access.signs, 0.0
-    with _lock:
+    with _process.lock:
         if access.done.is_set():
             return
-        place = _places[access.place]
-        access.left_behind_at = place.name
+        place = access.place
+        seconds = place.deadlines.seconds
+        access.left_behind_at = place
         place.hanging += 1
+        _process.hanging += 1
         now = time.monotonic()
         if newly := not place.late:
             place.late, place.late_since = True, now - waited
         if newly or asks_again:
-            place.pause = min(2 * place.pause or _seconds, LONGEST_PAUSE_SECONDS)
+            place.pause = min(2 * place.pause or seconds, LONGEST_PAUSE_SECONDS)
         place.ask_again_at = now + place.pause
     if newly:
         logger.warning("%s does not answer: a thread is left behind that should %s", place.name, access.asked)
     raise StorageLate(
-        f"cannot {access.asked}: {place.name} has not answered for {_seconds:g} seconds. Check the disk or mount; "
+        f"cannot {access.asked}: {place.name} has not answered for {seconds:g} seconds. Check the disk or mount; "
         f"[storage] deadline_seconds says how long is waited"
     )
 
 
 def _ended(access: _Access) -> None:
-    with _lock:
+    with _process.lock:
         access.done.set()
-        if access.left_behind_at is None:
+        place = access.left_behind_at
+        if place is None:
             return
-        place = _places[access.left_behind_at]
         place.hanging -= 1
+        _process.hanging -= 1
         answers_again = place.late
         place.late, place.pause = False, 0.0
     if answers_again:
@@ -242,11 +270,11 @@ def _admit(place: _Place, asked: str) -> bool:
     """Let an access through; whether it is the one that asks a late place again. Raises StorageLate for the others."""
     if not place.late:
         return False
-    with _lock:
+    with _process.lock:
         if not place.late:
             return False
         now = time.monotonic()
-        too_many = sum(one.hanging for one in _places.values()) >= MOST_LEFT_BEHIND
+        too_many = _process.hanging >= MOST_LEFT_BEHIND
         if now >= place.ask_again_at and not too_many:
             place.ask_again_at = now + LONGEST_PAUSE_SECONDS  # until this one has ended or is late as well
             return True
@@ -261,16 +289,6 @@ def _admit(place: _Place, asked: str) -> bool:
         )
 
 
-def _watched(uri: str) -> _Place | None:
-    """The watched place that a URI is at or below."""
-    name = _normal(uri)
-    while name:
-        if (place := _places.get(name)) is not None:
-            return place
-        name = name.rpartition("/")[0]
-    return None
-
-
 def _normal(uri: str) -> str:
     if "://" not in uri:
         return os.path.abspath(uri)
@@ -278,14 +296,5 @@ def _normal(uri: str) -> str:
     return os.path.abspath(unquote(parts.path)) if parts.scheme == "file" else uri.rstrip("/")
 
 
-def _forget_threads() -> None:
-    """In a forked process: the threads are those of the parent."""
-    global _lock
-    _lock = threading.Lock()
-    for place in _places.values():
-        place.hanging = 0
-        place.late, place.pause = False, 0.0
-
-
 with suppress(AttributeError):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_process.forget_threads)
