@@ -388,7 +388,7 @@ def checkpoint_if_due(
     """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
     not fail. The handle is one of its own, and moved on.
     """
-    if (version + 1) % interval:
+    if (version + 1) % interval or not storage.disk.is_shared:  # delta-rs writes it
         return
 
     def write() -> None:

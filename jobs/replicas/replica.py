@@ -17,6 +17,7 @@ from functools import cached_property, partial
 import msgspec
 import numpy as np
 from deltalake import DeltaTable
+from epochlake.jobs.replicas.creating import create_table
 from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, open_state
@@ -27,7 +28,6 @@ from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.tokens import TABLET
 from numpy.typing import NDArray
 
 FENCE = "epochlake.fence"
@@ -161,7 +161,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
     """
     schema = replica_schema(table)
     require_place(address)
-    configuration: dict[str, str | None] = {
+    configuration: dict[str, str] = {
         **_DELTA_PROPERTIES,
         FENCE: str(Fence.of(fence)),
         SESSIONS: encode_sessions(frozenset()),
@@ -169,20 +169,9 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
         **_identity(address),
     }
 
-    def create() -> None:
-        DeltaTable.create(
-            places.delta_uri(address.uri),
-            schema=schema,
-            mode="ignore",
-            partition_by=[TABLET],
-            configuration=configuration,
-            storage_options=address.storage.delta_options(address.uri),
-            raise_if_key_not_exists=False,
-        )
-
     try:
         address.storage.create_directory(places.join(address.volume_uri, address.keyspace))
-        address.storage.within_deadline("create the replica table", address.uri, create)
+        create_table(address.storage, address.uri, schema, configuration)
     except StorageUnavailable:
         if not _was_created_meanwhile(address):
             raise

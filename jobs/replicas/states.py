@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
 from epochlake.metastore import delta_commits
 from epochlake.metastore.delta_commits import Action
@@ -48,7 +49,7 @@ class ReplicaState:
         self,
         version: int,
         metadata: Mapping[str, Any],
-        read_from: DeltaTable,
+        read_from: DeltaTable | None,
         files: dict[str, DataFile] | None = None,
         applied: Mapping[str, int] | None = None,
     ) -> None:
@@ -56,7 +57,8 @@ class ReplicaState:
         self.metadata = metadata
         self.identity: tuple[int, ...] | None = None
         """What the file of its last commit is told by, once it is kept; None where that is not known."""
-        # A handle that stays at the version that was read from the beginning; `_applied` is what came since.
+        # A handle that stays at the version that was read from the beginning; `_applied` is what came since. Without a
+        # handle `files` and `_applied` are all that there is.
         self._read_from = read_from
         self._applied = applied or {}
         if files is not None:
@@ -64,6 +66,7 @@ class ReplicaState:
 
     def handle(self) -> DeltaTable:
         """delta-rs' handle, on object stores at this version: for a commit with conflict detection from there on."""
+        assert self._read_from is not None, "delta-rs has not read it"
         return self._read_from
 
     @property
@@ -75,13 +78,16 @@ class ReplicaState:
     def files(self) -> dict[str, DataFile]:
         """The live files: file id -> file."""
         # By the C stream: `pa.table(…)` would import pandas, which takes 200 ms.
-        actions = pa.RecordBatchReader.from_stream(self._read_from.get_add_actions(flatten=True)).read_all()
+        actions = pa.RecordBatchReader.from_stream(self.handle().get_add_actions(flatten=True)).read_all()
         return {file.file_id: file for file in from_add_actions(actions)}
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
         newest = self._applied.get(app_id)
-        return newest if newest is not None else self._read_from.transaction_version(app_id)
+        if newest is not None or self._read_from is None:
+            return newest
+        version: int | None = self._read_from.transaction_version(app_id)
+        return version
 
     @property
     def files_kept(self) -> int:
@@ -215,6 +221,27 @@ def _read_and_identified(storage: Storage, uri: str) -> _Kept | ReplicaState:
 
 def _read(storage: Storage, uri: str) -> ReplicaState:
     """Raises StorageDamaged when another tool has written files into it."""
+    by_delta_rs = storage.disk.is_shared or places.local_path(uri) is None
+    return _read_by_delta_rs(storage, uri) if by_delta_rs else _folded(storage, uri)
+
+
+def _folded(storage: Storage, uri: str) -> ReplicaState:
+    """The table by its commits alone, where delta-rs cannot look: none is ever cleaned up there."""
+    commits = delta_commits.commits_after(storage, uri, -1)
+    if not commits:
+        delta_commits.require_whole(storage, uri)
+        raise TableNotFoundError(f"no table at {uri}")
+    first, *others = commits
+    described = [action for action in first if "protocol" not in action]
+    try:
+        return ReplicaState(-1, {}, None, {}).after([described, *others])
+    except UnknownAction as error:
+        raise failures.StorageDamaged(
+            f"the replica table {uri} holds what Epochlake has not written: {error}"
+        ) from error
+
+
+def _read_by_delta_rs(storage: Storage, uri: str) -> ReplicaState:
     table = DeltaTable(places.delta_uri(uri), storage_options=storage.delta_options(uri))
     metadata = table.metadata()
     action = {

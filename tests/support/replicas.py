@@ -80,15 +80,15 @@ def store(
     columns = {"id": list(ids), "note": [f"n{i}" for i in ids], TOKEN: tokens}
     rows = pa.table({**columns, WRITTEN_AT: [at] * len(ids), DELETED: [False] * len(ids)})
     file_id = new_file_id()
-    path = Path(address.uri) / path_of(label, file_id)
-    path.parent.mkdir(exist_ok=True)
-    with pa.OSFile(str(path), "wb") as sink, sealed_writer(sink, rows.schema, file_id) as writer:
+    uri = f"{address.uri}/{path_of(label, file_id)}"
+    address.storage.create_directory(uri.rpartition("/")[0])
+    with address.storage.new_file(uri) as sink, sealed_writer(sink, rows.schema, file_id) as writer:
         writer.write(rows)
     return DataFile(
         file_id=file_id,
         label=label,
         path=path_of(label, file_id),
-        size=path.stat().st_size,
+        size=address.storage.size_of(uri) or 0,
         rows=len(ids),
         min_token=tokens[0],
         max_token=tokens[-1],
