@@ -74,8 +74,8 @@ def without_fences(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_a_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines judge their acknowledgements by the epoch that they planned at."""
 
-    def init(self: CommitPhase, batch: object, metadata: ClusterMetadata, *rest: object) -> None:
-        original(self, batch, metadata, lambda epoch: metadata, *rest[1:])  # type: ignore[arg-type]
+    def init(self: CommitPhase, storage: object, batch: object, metadata: ClusterMetadata, *rest: object) -> None:
+        original(self, storage, batch, metadata, lambda epoch: metadata, *rest[1:])  # type: ignore[arg-type]
 
     original = CommitPhase.__init__
     monkeypatch.setattr(CommitPhase, "__init__", init)
