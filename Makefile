@@ -3,7 +3,8 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own.
+# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own, and run at
+# the same time: the former mostly waits.
 WORKERS ?= 2
 
 BIN   := $(VENV)/bin
@@ -27,11 +28,11 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 
 test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@$(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
+	@$(BIN)/python -m tests.side_by_side tests/protocol $(ARGS) -- tests/spark $(ARGS)
 
 prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
 	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest tests/protocol tests/spark $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m tests.side_by_side tests/protocol $(ARGS) -- tests/spark $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)

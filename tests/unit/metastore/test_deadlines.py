@@ -123,14 +123,30 @@ def test_so_many_threads_are_left_behind_and_not_more(
     assert deadlines.left_behind() == 2
 
 
-def test_an_access_that_makes_progress_may_take_longer_than_the_deadline(storage: Storage, place: Path) -> None:
+def test_an_access_that_makes_progress_may_take_longer_than_the_deadline(
+    storage: Storage, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sign in each slice of half the deadline, however busy the machine: who waits lets the access take its step."""
+    left, step, taken = [None] * 6, threading.Semaphore(0), threading.Semaphore(0)
+
     def slow() -> str:
-        for _ in range(6):
-            time.sleep(SHORT / 2)
+        while step.acquire(timeout=60) and left:
             deadlines.progress()
+            left.pop()
+            taken.release()
         return "done"
 
+    def patience(_: str) -> float:
+        goes_on = bool(left)
+        step.release()
+        assert not goes_on or taken.acquire(timeout=60)
+        return SHORT if goes_on else 60
+
+    monkeypatch.setattr(deadlines, "SLICE_SECONDS", SHORT / 2)
+    monkeypatch.setattr(storage.deadlines, "patience", patience)
+    begun = time.monotonic()
     assert storage.deadlines.within(str(place), "copy", slow) == "done"
+    assert time.monotonic() - begun > 2 * SHORT
 
 
 def test_who_is_left_behind_stops_at_its_next_step(storage: Storage, place: Path) -> None:
