@@ -29,6 +29,7 @@ from epochlake.metastore.storage.local_disk import LocalDisk
 from epochlake.metastore.storage.object_stores import ObjectStores
 from epochlake.metastore.storage.places import local_path, require_local, temporary_beside
 from epochlake.metastore.storage.syncing import Sync, Syncing
+from epochlake.placement.decoding import decodable
 from pyarrow import fs
 
 CHUNK = 8 << 20
@@ -536,7 +537,7 @@ def storage_of_process(settings: bytes) -> Storage:
     """The storage of settings, as JSON, in a process that gets its work pickled: one for all tasks, so that what it
     keeps lives on between them.
     """
-    return Storage(msgspec.json.decode(settings, type=StorageSettings))
+    return Storage(msgspec.json.decode(settings, type=decodable(StorageSettings)))
 
 
 def _local_paths(uris: Iterable[str]) -> list[str]:
