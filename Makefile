@@ -14,7 +14,7 @@ LINKS := build/types/epochlake
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate campaign bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -63,6 +63,9 @@ golden: venv ## Write the golden files of formats that have none yet; it never c
 simulate: java venv ## Run both simulators of the ring: 1,000 histories of each kind (ARGS="--runs 10 --seed 7" for others)
 	@$(BIN)/python -m epochlake.jobs.simulate_quorums --runs 1000 $(ARGS)
 	@$(BIN)/python -m epochlake.jobs.simulate_placements --runs 1000 $(ARGS)
+
+campaign: venv ## Run histories of whole clusters under seeded faults (ARGS="--histories 1000 --first 1 --minutes 60")
+	@$(BIN)/python -m epochlake.jobs.campaign $(ARGS)
 
 bench: java venv $(PEERS) ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)

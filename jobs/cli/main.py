@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from epochlake.jobs.cli.interruption import Interrupted, begin, so_far
 from epochlake.metastore.errors import CommitUnknown, Rejected
@@ -53,13 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str], as_json: bool) -> int:
     import typer
-    from epochlake.jobs.cli.app import app
 
     # In whatever version: typer brings click's errors along, or has its own copy of them.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:
         # Not the command's own `main`: that prints and wraps a KeyboardInterrupt.
-        with typer.main.get_command(app).make_context(PROGRAM, list(arguments)) as context:
+        with _command().make_context(PROGRAM, list(arguments)) as context:
             context.command.invoke(context)
         return 0
     except typer.Exit as end:
@@ -69,6 +69,15 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
     except usage_error as error:
         _tell_usage(error, as_json)
         return USAGE
+
+
+@cache
+def _command() -> Any:
+    """The tree of commands. Making it takes longer than most commands do."""
+    import typer
+    from epochlake.jobs.cli.app import app
+
+    return typer.main.get_command(app)
 
 
 def globals_first(arguments: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ FLOORS = (
     {"cluster"},
     {"administration"},
     {"views"},
-    {"demo"},
+    {"demo", "testing"},
     {"cli"},
 )
 """The floors of `jobs`, from the ground up: each may use those below it, and nothing beside it. Jobs are on top."""

@@ -1,0 +1,1 @@
+"""A world in which production code runs under a seeded clock, disk and network."""

@@ -1,0 +1,128 @@
+"""Rows of a world: written through the gate by what executors do, and read by the plan of the gate, without Spark.
+
+Tables of a world have the columns `id` (bigint, the key) and `note` (string). Tokens are spread like hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, StagingPlan, encode_rows
+from epochlake.jobs.replicas.merging import MergedFile, MergePlan, encode
+from epochlake.jobs.replicas.reading import ReadPlan, Scan
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.staging import StagedFile, staged_files, wrapped
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
+
+COLUMNS = [("id", "bigint", False), ("note", "string", True)]
+
+Row = Mapping[str, object]
+
+
+def token_of(key: int) -> int:
+    """Where a key is in the token space."""
+    return int.from_bytes(hashlib.blake2b(str(key).encode(), digest_size=8).digest(), "big", signed=True)
+
+
+class WorldRows:
+    """Rows by key; `None` as a note is a null. Keeps the contract of the gate's rows."""
+
+    def __init__(self, notes: Mapping[int, str | None]) -> None:
+        self._notes = dict(notes)
+
+    def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+        told = list(encode_rows(plan, [self._batch(digested)]))
+        return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
+
+    def counted(self) -> Count:
+        return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))
+
+    def within(self, windows: Collection[Interval]) -> WorldRows:
+        return WorldRows(
+            {
+                key: note
+                for key, note in self._notes.items()
+                if any(low <= token_of(key) <= high for low, high in windows)
+            }
+        )
+
+    def _batch(self, digested: bool) -> pa.RecordBatch:
+        rows = sorted((token_of(key), key, note) for key, note in self._notes.items())
+        columns = {
+            "id": pa.array([key for _, key, _ in rows], pa.int64()),
+            "note": pa.array([note for _, _, note in rows], pa.string()),
+            TOKEN: pa.array([token for token, _, _ in rows], pa.int64()),
+        }
+        if digested:
+            columns[ROW_DIGEST] = pa.array([_digest(key, note) for _, key, note in rows], pa.int64())
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _digest(key: int, note: str | None) -> int:
+    return token_of(hash((key, note)) if note is None else int.from_bytes(f"{key} {note}".encode()[:15], "big"))
+
+
+def shown(storage: Storage, plan: ReadPlan) -> dict[int, list[str | None]]:
+    """The notes that a read plan shows, by key: more than one where a row is shown twice."""
+    live = list(_scanned(storage, plan.plain))
+    live += [row for row in _scanned(storage, plan.filtered) if not row[DELETED]]
+    live += [row for row in newest(_scanned(storage, plan.merged)) if not row[DELETED]]
+    found: dict[int, list[str | None]] = {}
+    for row in live:
+        found.setdefault(row["id"], []).append(row["note"])  # type: ignore[arg-type]
+    return found
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """For each key the row that counts: the last write, then a tombstone, then the highest file id."""
+    winners: dict[object, Row] = {}
+    for row in rows:
+        other = winners.get(row["id"])
+        if other is None or _rank(other) < _rank(row):
+            winners[row["id"]] = row
+    return list(winners.values())
+
+
+def merge_in(storage: Storage) -> object:
+    """A merger that does in this process what a Spark job does."""
+
+    def merge(plan: MergePlan) -> list[MergedFile]:
+        return list(encode(plan, _merged(storage, plan)))
+
+    return merge
+
+
+def _merged(storage: Storage, plan: MergePlan) -> Iterator[pa.RecordBatch]:
+    for merge in plan.merges:
+        rows = [row for one in merge.sources for row in _rows(storage, one.uri, [(one.low, one.high)])]
+        kept = rows if plan.table.append_only else newest(rows)
+        ordered = sorted(kept, key=lambda row: row[TOKEN])  # type: ignore[arg-type, return-value]
+        if ordered:
+            yield pa.RecordBatch.from_pylist([{name: row[name] for name in _STORED.names} for row in ordered], _STORED)
+
+
+_STORED = pa.schema(
+    [("id", pa.int64()), ("note", pa.string()), (TOKEN, pa.int64()), (WRITTEN_AT, pa.int64()), (DELETED, pa.bool_())]
+)
+
+
+def _scanned(storage: Storage, scans: Iterable[Scan]) -> list[Row]:
+    return [row for scan in scans for path in scan.paths for row in _rows(storage, path, scan.intervals)]
+
+
+def _rows(storage: Storage, uri: str, intervals: Collection[Interval]) -> list[Row]:
+    """The rows of a data file, every page verified."""
+    data = storage.read_bytes(uri)
+    rows = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().to_pylist()
+    inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
+    name = uri.rpartition("/")[2]
+    return [row | {"_file": name} for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]
+
+
+def _rank(row: Row) -> tuple[object, object, object]:
+    return row[WRITTEN_AT], row[DELETED], row["_file"]
