@@ -7,6 +7,7 @@ so that looking at a cluster works while its ensemble is away.
 from __future__ import annotations
 
 import getpass
+import itertools
 import logging
 import os
 import socket
@@ -50,13 +51,21 @@ logger = logging.getLogger(__name__)
 DEFAULT_NAME = "epochlake"
 
 
+_opened = itertools.count(1)
+"""How many have committed from this process so far."""
+
+
 def author() -> str:
-    """Who commits from this process: user, host and process, for the history."""
+    """Who commits, for the history: user, host and process, and a number where it is not the first in its process.
+
+    No two have the same, so that the entry of a request tells whose call has committed it.
+    """
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+    number = next(_opened)
+    return f"{user}@{socket.gethostname()}:{os.getpid()}" + (f".{number}" if number > 1 else "")
 
 
 def init_cluster(
@@ -125,6 +134,7 @@ class Metastore:
         self.follower = self._follow(
             log or DeltaLog(self.storage, self.root.log, compact_every=configuration.log.compact_every)
         )
+        self._author = author()
         self._closed = False
         self._connecting = threading.RLock()
         self._watching = threading.Lock()
@@ -134,7 +144,7 @@ class Metastore:
         self._committer = Committer(
             self.follower,
             queue or self.commit_queue(),
-            author=author(),
+            author=self._author,
             snapshot_every=configuration.log.snapshot_every,
         )
         try:
@@ -230,7 +240,7 @@ class Metastore:
     def _committed_before(self, entry: Entry, words: str) -> Preview:
         """What `entry` has done. Raises Rejected (request-id-used) when it was another change than `words` say."""
         event = entry.decode()
-        again = Submission(event, entry.request_id, author(), "", 0.0, None, words)
+        again = Submission(event, entry.request_id, self._author, "", 0.0, None, words)
         if again.is_for_another_change(entry):
             raise used_for_another_change(again, entry)
         before = self.at(entry.epoch - 1) if entry.epoch > 1 else ClusterMetadata.empty()

@@ -7,6 +7,7 @@ another module's class that is derived from a thread's event is derived from the
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import queue
 import random
@@ -57,8 +58,10 @@ def substituted(scheduler: Scheduler, ensemble: Ensemble, seed: int | str) -> It
     def kazoo_client(hosts: str, timeout: float, **_: Any) -> Client:
         return Client(ensemble, threading_, timeout)
 
+    opened = itertools.count(1)
+
     def author() -> str:
-        return f"{scheduler.current.process.name}@world"
+        return f"{scheduler.current.process.name}@world.{next(opened)}"
 
     changed: list[tuple[Any, str, Any]] = []
 

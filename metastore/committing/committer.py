@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 
+import msgspec
 from epochlake.metastore.committing.batches import Prepared
 from epochlake.metastore.committing.offers import Offers
 from epochlake.metastore.committing.outcomes import Outcomes, always, nothing_committed, timed_out
@@ -57,6 +58,10 @@ RETRY_SECONDS = 0.2
 """The pause before asking again while ZooKeeper or the storage does not answer."""
 
 
+REMEMBERED_REQUESTS = 10_000
+"""So many request ids that were told as committed are remembered. What is older this process has read in the log."""
+
+
 class Committer:
     """Commits events to the log that `follower` follows. Safe for use by several threads.
 
@@ -84,6 +89,7 @@ class Committer:
         self._led_last = False
         self._announced: Position | None = None
         self._told_epoch = 0
+        self._told_requests: OrderedDict[str, None] = OrderedDict()
         self._obstacle = ""
 
     @property
@@ -122,6 +128,8 @@ class Committer:
             asked,
             named=named and request_id is not None,
         )
+        # Who has committed it for this process may be known before this process has read the log so far.
+        told_before = submission.named and submission.request_id in self._told_requests
         self._outcomes.settle_if_known(submission)
         # Whatever happens, nobody waits for it any more afterwards: it must not be left waiting and be appended later.
         try:
@@ -136,7 +144,16 @@ class Committer:
         assert submission.outcome is not None
         if isinstance(submission.outcome, BaseException):
             raise submission.outcome
-        return submission.outcome
+        if submission.named:
+            self._remember(submission.request_id)
+        return msgspec.structs.replace(submission.outcome, already=True) if told_before else submission.outcome
+
+    def _remember(self, request_id: str) -> None:
+        """That a call has heard of its commit: one that comes later under this request id is told `already`."""
+        with self._turn:
+            self._told_requests[request_id] = None
+            if len(self._told_requests) > REMEMBERED_REQUESTS:
+                self._told_requests.popitem(last=False)
 
     def _wait_or_lead(self, submission: Submission) -> None:
         with self._turn:

@@ -16,7 +16,7 @@ from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import CommitTimeout, Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import PauseChanges, SwitchBalancing, TakeSnapshot
-from epochlake.metastore.metastore import Metastore, init_cluster
+from epochlake.metastore.metastore import Metastore, author, init_cluster
 
 
 class Doing(Preparation[SwitchBalancing]):
@@ -141,3 +141,10 @@ def test_an_event_that_depends_on_no_metadata_is_given_to_the_committer_as_it_is
     metastore.commit(Pausing(level=2), reason="an audit", request_id="mine")
     event = PauseChanges("an audit")
     assert given == [(event, "pause", False), (event, 'pause {"level":2}', True)]
+
+
+def test_no_two_who_commit_from_one_process_are_the_same_author() -> None:
+    """By the author of an entry a call is told whether it was its own: a second cluster of this process is another."""
+    names = [author() for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all(name.partition("@")[0] for name in names)

@@ -219,3 +219,22 @@ def test_who_was_served_by_another_one_offers_first_the_next_time() -> None:
     queue.calls.clear()
     assert commits.commit(ON).epoch == 2
     assert queue.calls == ["offer", "acquire"]
+
+
+def test_a_request_that_an_earlier_call_has_heard_of_is_there_already_whoever_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others append it and answer before this process has read the log: the answer cannot tell which call it is for."""
+    committer = Committer(Follower(begun()), LocalQueue(), author="a")
+
+    def answered_by_another(submission: Submission) -> None:
+        submission.outcome = Committed(7, submission.request_id)
+
+    monkeypatch.setattr(committer, "_wait_or_lead", answered_by_another)
+    assert [committer.commit(ON, request_id="nightly").already for _ in range(3)] == [False, True, True]
+    assert not committer.commit(ON, request_id="weekly").already
+    assert not committer.commit(ON).already
+    monkeypatch.setattr(commit, "REMEMBERED_REQUESTS", 2)
+    for number in range(4):
+        committer.commit(ON, request_id=f"other {number}")
+    assert len(committer._told_requests) == 2
