@@ -20,7 +20,7 @@ from epochlake.placement.consistency import majority
 from epochlake.placement.ring.state import STEPS, Step
 from epochlake.placement.tokens import MAX_TOKEN
 
-from tests.support.clusters import COLUMNS, SmallTable, begin
+from tests.support.clusters import COLUMNS, SmallTable, appended_at_once, begin
 from tests.support.storages import STORAGE
 
 NodeSpec = tuple[str, str, Sequence[int]]
@@ -135,13 +135,14 @@ def ringed(
     """A cluster of `nodes` with table `air.flights` on the ring, and rows that are on all their replicas."""
     cluster = begin(root, configuration=configuration)
     directory = root / "volumes"
-    for name, (datacenter, rack, tokens) in nodes.items():
-        add_node(cluster, directory, name, datacenter, rack, scaled(tokens), volumes=volumes)
-    coordinator = Coordinator(cluster)
-    while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
-        pass
-    administration.pause_balancing(cluster)
-    administration.create_keyspace(cluster, "air", replication or {"dc1": 3}, placement=PlacementKind.RING)
+    with appended_at_once(cluster):
+        for name, (datacenter, rack, tokens) in nodes.items():
+            add_node(cluster, directory, name, datacenter, rack, scaled(tokens), volumes=volumes)
+        coordinator = Coordinator(cluster)
+        while coordinator._round_safely() or not coordinator._is_idle(cluster.catch_up()):
+            pass
+        administration.pause_balancing(cluster)
+        administration.create_keyspace(cluster, "air", replication or {"dc1": 3}, placement=PlacementKind.RING)
     table = administration.create_table(cluster, "air.flights", COLUMNS, ["id"])
     assert table.table_id
     ring = RingCluster(cluster, cluster.catch_up().table("air.flights"), directory)
