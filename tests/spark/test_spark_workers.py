@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,9 +41,20 @@ def test_an_error_says_where_in_the_executor_it_was_raised(spark: SparkSession) 
     assert "in divide" in raised.value.__notes__[0]
 
 
-def test_an_error_that_cannot_be_pickled_is_told_by_its_words(spark: SparkSession) -> None:
+def test_a_rejection_arrives_whole(spark: SparkSession) -> None:
     def reject(_: int) -> int:
-        raise Rejected(next(iter(Code)), "because")
+        raise Rejected(Code.OPERATION_REFUSED, "because", hint="Do it otherwise")
 
-    with pytest.raises(TaskFailed, match=r"Rejected: rejected \(.*\): because"):
+    with pytest.raises(Rejected, match=r"rejected \(operation-refused\): because") as raised:
         SparkWorkers(spark).run(reject, [1], returns=int)
+    assert (raised.value.code, raised.value.hint) == (Code.OPERATION_REFUSED, "Do it otherwise")
+
+
+def test_an_error_that_cannot_be_pickled_is_told_by_its_words(spark: SparkSession) -> None:
+    def fail(_: int) -> int:
+        error = ValueError("because")
+        error.held = threading.Lock()  # type: ignore[attr-defined]
+        raise error
+
+    with pytest.raises(TaskFailed, match=r"ValueError: because"):
+        SparkWorkers(spark).run(fail, [1], returns=int)
