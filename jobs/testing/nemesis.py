@@ -12,7 +12,7 @@ from epochlake.jobs.testing.world import World
 
 
 class Nemesis:
-    """Does harm at random moments until it is stopped. `done` counts what it did, by name.
+    """Does harm at random moments until it is stopped. `done` counts what it did to somebody who was at work, by name.
 
     `victims` are processes that may be killed, paused and cut off; `places` are disks. `replace` is called with the
     name of a process that was killed, so that somebody may begin another one in its place.
@@ -38,7 +38,7 @@ class Nemesis:
         self._most_places = most_places
         self._random = random.Random(repr(("nemesis", world.seed)))
         self._stopped = False
-        ways: dict[str, Callable[[], None]] = {
+        ways: dict[str, Callable[[], bool]] = {
             "kill": self._kill,
             "pause": self._pause,
             "long pause": self._pause_long,
@@ -78,13 +78,13 @@ class Nemesis:
             self._world.scheduler.sleep(self._random.expovariate(1 / self._mean))
             if self._stopped:
                 return
-            if self._ways:
+            if self._ways and self._world.is_busy:
                 name = self._random.choice(sorted(self._ways))
-                self._ways[name]()
-                self.done[name] += 1
+                self.done[name] += self._ways[name]()
 
     def _victim(self) -> Process | None:
-        alive = [process for process in self._victims() if process.alive]
+        """A process that still does something."""
+        alive = [process for process in self._victims() if process.alive and process.actors]
         return self._random.choice(alive) if alive else None
 
     def _later(self, seconds: float, do: Callable[[], object]) -> None:
@@ -94,47 +94,56 @@ class Nemesis:
 
         self._world.scheduler.after(seconds, unless_stopped, self._world.processes[0])
 
-    def _kill(self) -> None:
+    def _kill(self) -> bool:
         victim = self._victim()
         if victim is not None:
             self._world.scheduler.kill(victim)
             self._replace(victim)
+        return victim is not None
 
-    def _pause(self) -> None:
+    def _pause(self) -> bool:
         victim = self._victim()
         if victim is not None:
             self._world.scheduler.pause(victim, self._random.uniform(0.01, 5.0))
+        return victim is not None
 
-    def _pause_long(self) -> None:
+    def _pause_long(self) -> bool:
         victim = self._victim()
         if victim is not None:
             self._world.scheduler.pause(victim, self._random.uniform(10.0, 3600.0))
+        return victim is not None
 
-    def _cut(self) -> None:
+    def _cut(self) -> bool:
         victim = self._victim()
         if victim is not None:
             self._world.ensemble.cut(victim, self._random.uniform(0.1, 30.0))
+        return victim is not None
 
-    def _no_majority(self) -> None:
+    def _no_majority(self) -> bool:
         self._world.ensemble.lose_majority(self._random.uniform(0.1, 20.0))
+        return True
 
-    def _forget(self) -> None:
+    def _forget(self) -> bool:
         self._world.ensemble.forget()
+        return True
 
-    def _log_errors(self) -> None:
+    def _log_errors(self) -> bool:
         troubles = self._world.log_troubles
         troubles.chance = self._random.choice([0.02, 0.2])
         self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "chance", 0.0))
+        return True
 
-    def _log_away(self) -> None:
+    def _log_away(self) -> bool:
         troubles = self._world.log_troubles
         troubles.away = True
         self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "away", False))
+        return True
 
-    def _jump(self) -> None:
+    def _jump(self) -> bool:
         victim = self._victim()
         if victim is not None:
             victim.skew += self._random.choice([-3600.0, -1.0, 1.0, 3600.0])
+        return victim is not None
 
     def _place(self) -> str | None:
         troubles = self._world.troubles
@@ -142,25 +151,29 @@ class Nemesis:
         well = [place for place in self._places if place not in ill]
         return self._random.choice(well) if well and len(ill) < self._most_places else None
 
-    def _away(self) -> None:
+    def _away(self) -> bool:
         place, troubles = self._place(), self._world.troubles
         if place is not None:
             troubles.failing[place] = self._random.choice([errno.ENOENT, errno.EIO, errno.ESTALE])
             self._later(self._random.uniform(0.1, 60.0), lambda: troubles.failing.pop(place, None))
+        return place is not None
 
-    def _hang(self) -> None:
+    def _hang(self) -> bool:
         place, troubles = self._place(), self._world.troubles
         if place is not None:
             troubles.hang(place)
             self._later(self._random.uniform(1.0, 120.0), lambda: troubles.release(place))
+        return place is not None
 
-    def _fill(self) -> None:
+    def _fill(self) -> bool:
         place, troubles = self._place(), self._world.troubles
         if place is not None:
             troubles.full.add(place)
             self._later(self._random.uniform(0.1, 30.0), lambda: troubles.full.discard(place))
+        return place is not None
 
-    def _disk_errors(self) -> None:
+    def _disk_errors(self) -> bool:
         troubles = self._world.troubles
         troubles.chance = 0.01
         self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "chance", 0.0))
+        return True

@@ -64,7 +64,8 @@ class WorldRows:
 
 
 def _digest(key: int, note: str | None) -> int:
-    return token_of(hash((key, note)) if note is None else int.from_bytes(f"{key} {note}".encode()[:15], "big"))
+    digest = hashlib.blake2b(repr((key, note)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def shown(storage: Storage, plan: ReadPlan) -> dict[int, list[str | None]]:

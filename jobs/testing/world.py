@@ -100,6 +100,11 @@ class World:
         """The cluster, opened by a process."""
         return Cluster(self.configuration, storage=self.storage(process), log=self.log())
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that `run` has begun is not done."""
+        return any(not actor.done for actor in self.actors)
+
     def run(self, process: Process, what: Callable[[], Any], name: str = "main") -> Actor:
         """Let a process do something; its outcome is `result` or `error` of the actor."""
         actor = self.scheduler.spawn(process, name, what)

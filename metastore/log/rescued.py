@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
 
-class RescuedLog:
+class RescuedLog(ABC):
     """The log as it is before what is lost; the first append makes it a whole log again, which ends with that entry."""
 
     def __init__(self, storage: Storage, uri: str, entries: list[Entry]) -> None:
@@ -48,7 +49,7 @@ class RescuedLog:
         self._whole = DeltaLog(self._storage, self.uri)
         self._whole.read(0)
 
-    def fence(self) -> None:
+    def fence(self) -> None:  # noqa: B027  of the contract, and nothing to do
         """Nothing is ever appended to a log that has lost entries."""
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
@@ -63,16 +64,17 @@ class RescuedLog:
     def compact_if_due(self) -> bool:
         return False
 
+    @abstractmethod
     def _look_again(self) -> None:
         """Set `_whole` when somebody has mended the log, or accepted the loss, meanwhile."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _version_before(self) -> int:
-        raise NotImplementedError
+        """The version of the log's table that was looked at."""
 
+    @abstractmethod
     def _begin_again(self, entries: Sequence[Entry]) -> None:
         """Make the log whole with `entries` as its end. Raises as `EpochLog.append` does."""
-        raise NotImplementedError
 
     def _not_written(self, epoch: int, error: StorageUnavailable, stored: Sequence[LogFile]) -> AppendFailed:
         """The error of an append that has not landed; what was stored for it goes."""

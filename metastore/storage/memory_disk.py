@@ -295,28 +295,28 @@ class _ForArrow(fs.FileSystemHandler):
         return self._disk.open_output(path)
 
     def open_append_stream(self, path: str, metadata: object) -> pa.NativeFile:
-        raise NotImplementedError(f"append to {path}")
+        raise io.UnsupportedOperation(f"append to {path}")
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        raise NotImplementedError(f"make {path}")
+        raise io.UnsupportedOperation(f"make {path}")
 
     def delete_dir(self, path: str) -> None:
-        raise NotImplementedError(f"delete {path}")
+        raise io.UnsupportedOperation(f"delete {path}")
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool) -> None:
-        raise NotImplementedError(f"delete what is in {path}")
+        raise io.UnsupportedOperation(f"delete what is in {path}")
 
     def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("delete everything")
+        raise io.UnsupportedOperation("delete everything")
 
     def delete_file(self, path: str) -> None:
-        raise NotImplementedError(f"delete {path}")
+        raise io.UnsupportedOperation(f"delete {path}")
 
     def move(self, source: str, target: str) -> None:
-        raise NotImplementedError(f"move {source}")
+        raise io.UnsupportedOperation(f"move {source}")
 
     def copy_file(self, source: str, target: str) -> None:
-        raise NotImplementedError(f"copy {source}")
+        raise io.UnsupportedOperation(f"copy {source}")
 
 
 def _parts(path: str) -> list[str]:

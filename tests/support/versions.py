@@ -4,7 +4,6 @@ by a merger in this process.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.testing.rows import newest, token_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import CompactionReport, compact
 from epochlake.metastore.metadata.placements import index_of
@@ -30,11 +30,6 @@ from tests.support.clusters import SmallTable
 from tests.support.storages import STORAGE
 
 Row = Mapping[str, object]
-
-
-def token_of(row: int) -> int:
-    """Where a row is in the token space: spread like a hash, without a JVM."""
-    return int.from_bytes(hashlib.blake2b(str(row).encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def stage_versions(
@@ -93,16 +88,6 @@ def shown(plan: ReadPlan) -> list[tuple[int, str]]:
     return sorted((row["id"], row["note"]) for row in live)  # type: ignore[misc]
 
 
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """For each key the row that counts."""
-    winners: dict[object, Row] = {}
-    for row in rows:
-        other = winners.get(row["id"])
-        if other is None or _rank(other) < _rank(row):
-            winners[row["id"]] = row
-    return list(winners.values())
-
-
 def merge_here(plan: MergePlan) -> list[MergedFile]:
     """A merger without Spark."""
     return list(encode(plan, _batches(plan)))
@@ -151,10 +136,6 @@ def _rows(path: Path, intervals: Sequence[Interval]) -> list[Row]:
     rows = pq.read_table(path, partitioning=None).to_pylist()
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     return [row | {"_file": path.name} for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]
-
-
-def _rank(row: Row) -> tuple[object, object, object]:
-    return row[WRITTEN_AT], row[DELETED], row["_file"]
 
 
 def _store(label: str, rows: Sequence[tuple[int, int, str | None]], at: int, places: Sequence[Path]) -> DataFile:
