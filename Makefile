@@ -3,22 +3,29 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that tests/unit is spread over; tests/protocol and tests/spark start processes of their own, and run at
-# the same time: the former mostly waits.
+# Processes that tests/unit is spread over. Tests/protocol, which mostly waits, and tests/spark start processes of their
+# own; the three run at the same time, so that two cores always have something to do.
 WORKERS ?= 2
+
+# Tests start hundreds of processes: compiled modules are kept for the next one, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-for-bench
 LINKS := build/types/epochlake
+PYTEST := $(BIN)/python -m pytest
+# Histories under seeded faults, from another seed each time.
+SLICE  := $(BIN)/python -m epochlake.jobs.campaign --fresh --minutes 1 --processes 1
+TESTS  := $(PYTEST) tests/protocol $(ARGS) -- $(PYTEST) --numprocesses $(WORKERS) tests/unit $(ARGS) -- $(PYTEST) tests/spark $(ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate campaign bench clean python java links
+.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables: PYTHON (python3.11), VENV (.venv), WORKERS (2 test processes; 0 to debug), ARGS (more arguments)."
 
 venv: $(STAMP) ## Make the virtual environment; again only when setup.cfg or pyproject.toml changed
@@ -26,13 +33,11 @@ venv: $(STAMP) ## Make the virtual environment; again only when setup.cfg or pyp
 demo: java venv ## Run the main job: real data, a cluster that grows under it, a node that is lost
 	@$(BIN)/epochlake demo $(ARGS)
 
-test: java venv lint types ## Run all checks: ruff, formatting, mypy, all tests
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@$(BIN)/python -m tests.side_by_side tests/protocol $(ARGS) -- tests/spark $(ARGS)
+test: java venv ## Run all checks: ruff, formatting, mypy, all tests
+	@$(BIN)/python -m tests.side_by_side $(MAKE) --no-print-directory lint types -- $(SLICE) -- $(TESTS)
 
 prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
-	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
-	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m tests.side_by_side tests/protocol $(ARGS) -- tests/spark $(ARGS)
+	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m tests.side_by_side $(TESTS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
@@ -67,6 +72,12 @@ simulate: java venv ## Run both simulators of the ring: 1,000 histories of each 
 campaign: venv ## Run histories of whole clusters under seeded faults (ARGS="--histories 1000 --first 1 --minutes 60")
 	@$(BIN)/python -m epochlake.jobs.campaign $(ARGS)
 
+campaign-real: java venv ## Play histories with real processes, servers and disks (ARGS="--histories 100 --seed 1 --kinds log,rows,spark")
+	@$(BIN)/python -m tests.support.real_histories $(ARGS)
+
+campaign-mutations: venv ## Break the code in each of the ways that histories must notice, and say after how many they do
+	@$(BIN)/python -m tests.campaign_mutations $(ARGS)
+
 bench: java venv $(PEERS) ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -98,4 +109,4 @@ java: python links
 links:
 	@mkdir -p $(LINKS)
 	@for folder in placement metastore jobs; do ln -sfn ../../../$$folder $(LINKS)/$$folder; done
-	@for file in __init__.py py.typed; do ln -sfn ../../../epochlake/$$file $(LINKS)/$$file; done
+	@for file in __init__.py testing.py py.typed; do ln -sfn ../../../epochlake/$$file $(LINKS)/$$file; done

@@ -1,7 +1,8 @@
-"""Histories of whole clusters, one after the other, on all cores: `make campaign ARGS="--histories 1000 --first 1"`.
+"""Histories of whole clusters, one after the other, on all cores: `make campaign ARGS="--hours 8 --seed 1"`.
 
-Production code runs under a seeded clock, disk and network (jobs/testing/). Each history is a seed: a failure prints
-it, and `--only rows --first SEED --histories 1` runs it again. Exit code 4 when any history has failed.
+Production code runs under a seeded clock, disk and network (jobs/testing/). A history follows from its scenario, which
+is drawn from its seed. One that fails is made shorter, printed as a timeline, and kept as a file: `--replay FILE` runs
+it again, and `--keep FILE` makes it a test. Exit code 4 when any history has failed.
 """
 
 from __future__ import annotations
@@ -10,98 +11,354 @@ import argparse
 import logging
 import multiprocessing
 import os
+import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from epochlake.placement.decoding import decodable
+
+if TYPE_CHECKING:
+    from epochlake.jobs.testing.scenario import Scenario
+    from epochlake.jobs.testing.scheduler import Step
+    from epochlake.jobs.testing.world import World
 
 KINDS = ("log", "rows")
 FAILED = 4
+FAILURES = Path("build/histories")
+"""Where scenarios that failed are kept."""
+KEPT = Path("tests/data/histories")
+"""Where those are that have become tests."""
+LONGEST_SECONDS = 300.0
+"""Of real time, after which a history counts as one that does not end."""
+STEER_EVERY = 100
+"""After so many histories the next ones are drawn by what those before have met least."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """One history: its steps, what was done to it, how often each outcome was told, and what did not hold of it."""
+class Task(msgspec.Struct, frozen=True):
+    """One history to be run: its scenario is drawn from `seed` with these weights."""
 
     kind: str
     seed: int
+    weights: dict[str, float] = {}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One history: its steps, what was done to it, what it met, how often each outcome was told, and what did not hold
+    of it.
+    """
+
+    kind: str
+    seed: int
+    steps: int = 0
+    seconds: float = 0.0
+    delta: bool = False
+    harm: dict[str, int] = {}
+    told: dict[str, int] = {}
+    coverage: dict[str, int] = {}
+    violations: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
+
+
+class Run(NamedTuple):
+    """What came out of one scenario."""
+
     steps: int
-    harm: dict[str, int]
-    told: dict[str, int]
-    violations: tuple[str, ...]
+    harm: Counter[str]
+    told: Counter[str]
+    coverage: Counter[str]
+    violations: list[str]
+    said: list[Step]
 
 
-def attempt(one: tuple[str, int]) -> Outcome:
-    """Run one history. An error of the world itself is a violation as well."""
-    from epochlake.jobs.testing import log_histories, row_histories
+def drawn(task: Task) -> Scenario:
+    """The scenario of a task."""
+    from epochlake.jobs.testing import drawing
 
-    kind, seed = one
+    return (drawing.log_scenario if task.kind == "log" else drawing.row_scenario)(task.seed, task.weights)
+
+
+def run(scenario: Scenario, *, accesses: bool = False) -> Run:
+    """Run one scenario. An error of the world itself is a violation as well, and not coming to an end.
+
+    `accesses`: keep each of them.
+    """
+    from epochlake.jobs.testing.scheduler import watched
+    from epochlake.jobs.testing.world import world_of
+
+    world = world_of(scenario)
+    world.scheduler.traced = accesses
+    trace = world.scheduler.trace
     try:
-        if kind == "log":
-            history = log_histories.log_history(seed)
-            told = Counter(type(call.outcome).__name__ for call in history.calls)
-            found = log_histories.violations(history)
-            return Outcome(kind, seed, history.steps, dict(history.harm), dict(told), tuple(found))
-        rows = row_histories.row_history(seed)
-        told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
-        return Outcome(kind, seed, rows.steps, dict(rows.harm), dict(told), tuple(row_histories.violations(rows)))
+        with watched(world.scheduler, LONGEST_SECONDS):
+            return _run(scenario, world)
     except Exception as error:
-        return Outcome(kind, seed, 0, {}, {}, (f"the world ended by {type(error).__name__}: {error}",))
+        none: Counter[str] = Counter()
+        found = [f"the world ended by {type(error).__name__}: {error}"]
+        return Run(world.scheduler.steps, none, none, none, found, trace)
+
+
+def _run(scenario: Scenario, world: World) -> Run:
+    from epochlake.jobs.testing import log_checkers, log_histories, row_histories
+
+    trace = world.scheduler.trace
+    if scenario.kind == "log":
+        history = log_histories.log_history(scenario, world=world)
+        told = Counter(type(call.outcome).__name__ for call in history.calls)
+        return Run(history.steps, history.harm, told, history.coverage, log_checkers.violations(history), trace)
+    rows = row_histories.row_history(scenario, world=world)
+    told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
+    return Run(rows.steps, rows.harm, told, rows.coverage, row_histories.violations(rows), trace)
+
+
+def attempt(task: Task) -> Outcome:
+    """Run the history of a task."""
+    started = time.monotonic()
+    scenario = drawn(task)
+    done = run(scenario)
+    return Outcome(
+        task.kind,
+        task.seed,
+        done.steps,
+        round(time.monotonic() - started, 3),
+        scenario.settings.delta,
+        dict(done.harm),
+        dict(done.told),
+        dict(done.coverage),
+        tuple(done.violations),
+        task.weights if done.violations else {},
+    )
 
 
 def _quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def campaign(kinds: Sequence[str], seeds: range, seconds: float | None = None) -> list[Outcome]:
-    """Run histories of these kinds and seeds until the time is over; what became of those that were run."""
-    asked = [(kind, seed) for seed in seeds for kind in kinds]
-    ended: list[Outcome] = []
-    started = time.monotonic()
-    # Each history in a process that has begun with the same hashes: sets have one order then.
-    os.environ["PYTHONHASHSEED"] = "0"
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1, _quiet) as pool:
-        for outcome in pool.imap_unordered(attempt, asked):
-            ended.append(outcome)
-            for violation in outcome.violations[:3]:
-                print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
-            if seconds is not None and time.monotonic() - started > seconds:
-                pool.terminate()
-                break
-    return ended
+class Campaign:
+    """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
+    whose seeds are not run again. `processes`: how many run at the same time (one for each core). `tables`: only seeds
+    whose histories are over real Delta tables.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        first: int,
+        results: Path | None = None,
+        *,
+        steered: bool = True,
+        processes: int | None = None,
+        tables: bool = False,
+    ) -> None:
+        self.kinds = kinds
+        self.first = first
+        self.ended: list[Outcome] = []
+        self._results = results
+        self._steered = steered
+        self._tables = tables
+        self._processes = processes or os.cpu_count() or 1
+        self._met: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+        if results is not None and results.exists():
+            for line in results.read_bytes().splitlines():
+                self._add(msgspec.json.decode(line, type=decodable(Outcome)))
+
+    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[Outcome]:
+        """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes."""
+        from epochlake.jobs.testing.folder_disk import forget_the_dead
+
+        forget_the_dead()
+        began = time.monotonic()
+        # Each history in a process that has begun with the same hashes: sets have one order then.
+        os.environ["PYTHONHASHSEED"] = "0"
+        with multiprocessing.get_context("spawn").Pool(self._processes, _quiet) as pool:
+            for outcome in pool.imap_unordered(attempt, self._tasks(histories, began, seconds)):
+                self._add(outcome)
+                if self._results is not None:
+                    with self._results.open("ab") as file:
+                        file.write(msgspec.json.encode(outcome) + b"\n")
+                yield outcome
+                if seconds is not None and time.monotonic() - began > seconds:
+                    return  # the pool ends what it has begun
+
+    def _tasks(self, histories: int | None, began: float, seconds: float | None) -> Iterator[Task]:
+        # The pool asks for tasks far ahead, so they wait for those before: what these have met steers them.
+        done = {(outcome.kind, outcome.seed) for outcome in self.ended}
+        asked, seed = 0, self.first
+        before = len(self.ended)
+        while histories is None or seed < self.first + histories:
+            for kind in self.kinds:
+                if (kind, seed) in done:
+                    continue
+                while asked - (len(self.ended) - before) > 2 * self._processes:
+                    if seconds is not None and time.monotonic() - began > seconds:
+                        return
+                    time.sleep(0.01)
+                task = Task(kind, seed, self._weights(kind))
+                if self._tables and not drawn(task).settings.delta:
+                    continue
+                asked += 1
+                yield task
+            seed += 1
+
+    def _weights(self, kind: str) -> dict[str, float]:
+        from epochlake.jobs.testing import coverage, drawing, nemesis
+
+        of_kind = sum(outcome.kind == kind for outcome in self.ended)
+        if not self._steered or of_kind < STEER_EVERY:
+            return {}
+        # Moments are many, and each is met seldom: beside them all others would count as met often.
+        groups = (drawing.KINDS[kind], nemesis.MOMENTS)
+        return {name: weight for group in groups for name, weight in coverage.weights(self._met[kind], group).items()}
+
+    def _add(self, outcome: Outcome) -> None:
+        self.ended.append(outcome)
+        self._met[outcome.kind].update(outcome.coverage)
+
+    def summary(self, seconds: float) -> Iterator[str]:
+        """What was run, in lines for people."""
+        for kind in self.kinds:
+            yield from _summary(kind, [one for one in self.ended if one.kind == kind], seconds, self._met[kind])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job with these options (default: the process's) and return its exit code."""
-    parser = argparse.ArgumentParser(prog="campaign", description="Histories of whole clusters under seeded faults.")
-    parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
-    parser.add_argument("--histories", type=int, default=100, help="how many seeds (100)")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
-    parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
-    options = parser.parse_args(argv)
-    if options.histories < 1:
-        parser.error("give at least one history")
-    kinds = KINDS if options.only is None else (options.only,)
-    started = time.monotonic()
-    seconds = None if options.minutes is None else 60 * options.minutes
-    ended = campaign(kinds, range(options.first, options.first + options.histories), seconds)
-    taken = time.monotonic() - started
-    for kind in kinds:
-        _summary(kind, [one for one in ended if one.kind == kind], taken)
-    return FAILED if any(one.violations for one in ended) else 0
-
-
-def _summary(kind: str, ended: Sequence[Outcome], seconds: float) -> None:
+def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[str]) -> Iterator[str]:
     harm: Counter[str] = Counter()
     told: Counter[str] = Counter()
     for one in ended:
         harm.update(one.harm)
         told.update(one.told)
     steps, failed = sum(one.steps for one in ended), sum(bool(one.violations) for one in ended)
-    print(f"{len(ended)} {kind} histories, {steps:,} steps, {steps / seconds:.0f} a second, {failed} failed")
+    working = sum(one.seconds for one in ended) or seconds
+    tables = sum(one.delta for one in ended)
+    yield (
+        f"{len(ended)} {kind} histories ({tables} on Delta tables), {steps:,} steps, "
+        f"{steps / max(working, 0.001):,.0f} a second and core, {failed} failed"
+    )
     for title, counted in (("told", told), ("done to them", harm)):
-        print(f"  {title}: {', '.join(f'{count:,} {name}' for name, count in counted.most_common()) or 'nothing'}")
+        yield f"  {title}: {', '.join(f'{count:,} {name}' for name, count in counted.most_common()) or 'nothing'}"
+    yield f"  met: {len(met)} pairs of what went on at the same time"
+
+
+def shorten(outcome: Outcome, most_tries: int) -> tuple[Scenario, Run]:
+    """The shortest scenario that fails as the history of an outcome did, and what comes out of it."""
+    from epochlake.jobs.testing.shrinking import shrunk
+
+    scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights))
+    shortest = shrunk(scenario, lambda one: bool(run(one).violations), most_tries)
+    return shortest, run(shortest)
+
+
+def shown(scenario: Scenario, done: Run, *, accesses: bool = False) -> None:
+    """Print a timeline, and what does not hold of it."""
+    from epochlake.jobs.testing.timeline import timeline
+
+    for line in timeline(scenario, done.said, accesses=accesses):
+        print(line)
+    for violation in done.violations:
+        print(f"VIOLATION: {violation}")
+
+
+def replay(path: Path, *, accesses: bool = False) -> int:
+    """Run a kept scenario again, and show it."""
+    from epochlake.jobs.testing.scenario import decoded
+
+    scenario = decoded(path.read_bytes())
+    done = run(scenario, accesses=accesses)
+    shown(scenario, done, accesses=accesses)
+    print(f"{done.steps:,} steps, {len(done.violations)} violations")
+    return FAILED if done.violations else 0
+
+
+def keep(path: Path, name: str) -> int:
+    """Make a scenario a test: tests/unit/jobs/test_campaign.py runs all that are there."""
+    from epochlake.jobs.testing.scenario import decoded, encoded
+
+    KEPT.mkdir(parents=True, exist_ok=True)
+    target = KEPT / f"{name or path.stem}.json"
+    target.write_bytes(encoded(decoded(path.read_bytes())))
+    print(f"{target} is a test from now on")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job with these options (default: the process's) and return its exit code."""
+    parser = argparse.ArgumentParser(prog="campaign", description="Histories of whole clusters under seeded faults.")
+    parser.add_argument("--first", "--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--fresh", action="store_true", help="begin with a seed that is drawn anew, and shown")
+    parser.add_argument("--histories", type=int, default=None, help="how many seeds of each kind (100)")
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
+    parser.add_argument("--hours", type=float, default=None, help="stop after so long")
+    parser.add_argument("--processes", type=int, default=None, help="how many run at once (one for each core)")
+    parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
+    parser.add_argument("--tables", action="store_true", help="only seeds of histories over real Delta tables")
+    parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
+    parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
+    parser.add_argument("--unsteered", action="store_true", help="draw each scenario by its seed alone")
+    parser.add_argument("--shorten", type=int, default=100, help="histories to make a failing one shorter with (100)")
+    parser.add_argument("--replay", type=Path, default=None, help="run the scenario of a file, and show it")
+    parser.add_argument("--accesses", action="store_true", help="show each access as well")
+    parser.add_argument("--keep", type=Path, default=None, help="make the scenario of a file a test")
+    parser.add_argument("--name", default="", help="the name of that test")
+    options = parser.parse_args(argv)
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Sets have another order in each process otherwise, and a seed another course.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "epochlake.jobs.campaign", *(argv or sys.argv[1:])])
+    if options.histories is not None and options.histories < 1:
+        parser.error("give at least one history")
+    if options.processes is not None and options.processes < 1:
+        parser.error("give at least one process")
+    try:
+        if options.replay is not None:
+            return replay(options.replay, accesses=options.accesses)
+        if options.keep is not None:
+            return keep(options.keep, options.name)
+    except (OSError, msgspec.DecodeError) as error:
+        parser.error(f"this is no scenario: {error}")
+    limits = [60 * options.minutes if options.minutes else None, 3600 * options.hours if options.hours else None]
+    seconds = next((limit for limit in limits if limit is not None), None)
+    histories = options.histories if options.histories is not None or seconds is not None else 100
+    kinds = KINDS if options.only is None else (options.only,)
+    first = random.SystemRandom().randrange(1 << 31) if options.fresh else options.first
+    if options.fresh:
+        print(f"The first seed is {first}; --seed {first} begins there again.", flush=True)
+    campaign = Campaign(
+        kinds,
+        first,
+        options.results,
+        steered=not options.unsteered,
+        processes=options.processes,
+        tables=options.tables,
+    )
+    began, failed = time.monotonic(), []
+    for outcome in campaign.run(histories, seconds):
+        if outcome.violations:
+            failed.append(outcome)
+        for violation in outcome.violations[:3]:
+            print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
+        if failed and options.until_failure:
+            break
+    for line in campaign.summary(time.monotonic() - began):
+        print(line)
+    if failed and options.shorten:
+        _explain(min(failed, key=lambda one: one.steps), options.shorten)
+    return FAILED if failed else 0
+
+
+def _explain(outcome: Outcome, most_tries: int) -> None:
+    from epochlake.jobs.testing.scenario import encoded
+
+    _quiet()
+    scenario, done = shorten(outcome, most_tries)
+    FAILURES.mkdir(parents=True, exist_ok=True)
+    path = FAILURES / f"{outcome.kind}-{outcome.seed}.json"
+    path.write_bytes(encoded(scenario))
+    print(f"\nThe shortest that was found to fail, as {path}:")
+    shown(scenario, done)
+    print(f"Again: make campaign ARGS='--replay {path}'. As a test: make campaign ARGS='--keep {path} --name NAME'")
 
 
 if __name__ == "__main__":

@@ -141,12 +141,7 @@ class Metastore:
         self._embedded: EmbeddedZooKeeper | None = None
         self._coordination: Coordination | None = None
         self._watcher: Watcher | None = None
-        self._committer = Committer(
-            self.follower,
-            queue or self.commit_queue(),
-            author=self._author,
-            snapshot_every=configuration.log.snapshot_every,
-        )
+        self._committer = self._new_committer(queue or self.commit_queue())
         try:
             metadata = self.follower.catch_up()
         except NotInitialised:
@@ -274,13 +269,8 @@ class Metastore:
         with self._connecting:
             self.require_open()
             if self._coordination is None:
-                settings = self.configuration.zookeeper
-                coordination = Coordination(
-                    self._connect_string(),
-                    f"{settings.path.rstrip('/')}/{self.metadata.identity.cluster_id}",
-                    session_timeout=settings.session_timeout_seconds,
-                    connect_timeout=connect_timeout,
-                )
+                path = f"{self.configuration.zookeeper.path.rstrip('/')}/{self.metadata.identity.cluster_id}"
+                coordination = self._new_session(path, connect_timeout)
                 try:
                     self._require_root(coordination, known_root(coordination))
                 except BaseException:
@@ -289,12 +279,24 @@ class Metastore:
                 self._coordination = coordination
             return self._coordination
 
+    def _new_session(self, path: str, connect_timeout: float) -> Coordination:
+        return Coordination(
+            self._connect_string(),
+            path,
+            session_timeout=self.configuration.zookeeper.session_timeout_seconds,
+            connect_timeout=connect_timeout,
+        )
+
     def _call(self, request_id: str | None, reason: str, *, preview: bool) -> Call:
         """A call for a change on this metastore; the request id is made up where none was given."""
         return Call(request_id or next_state_id(""), self.storage, reason, preview, self.configuration, self.root.uri)
 
     def _follow(self, log: EpochLog) -> Follower:
         return Follower(log, self.snapshots)
+
+    def _new_committer(self, queue: CommitQueue) -> Committer:
+        every = self.configuration.log.snapshot_every
+        return Committer(self.follower, queue, author=self._author, snapshot_every=every)
 
     def commit_queue(self) -> CommitQueue:
         """A place of its own in the line in front of the log."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.support import slices
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -30,15 +32,24 @@ def pytest_configure() -> None:
     """A developer's own configuration must not change what is tested."""
     for variable in [name for name in os.environ if name.startswith(("EPOCHLAKE__", "EPOCHLAKE_CONF"))]:
         del os.environ[variable]
+    os.environ["SPARK_CONF_DIR"] = str(TESTS / "data" / "spark")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`."""
+def pytest_report_header() -> str:
+    return "every case" if slices.THOROUGH else f"cases drawn by EPOCHLAKE_TESTS_DRAW={slices.DRAW}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`; slices are taken."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in ("spark", "protocol"):
                 item.add_marker(folder)
+    named = any("::" in argument for argument in config.args)
+    if left_out := set() if named else slices.left_out(items):
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""Several runs of pytest at the same time: `python -m tests.side_by_side tests/protocol -- tests/spark`.
+"""Several checks at the same time: `python -m tests.side_by_side mypy -- pytest tests/unit -- pytest tests/spark`.
 
-Between the `--` are the arguments of each run. What the last one prints is shown as it comes, what another one prints
-when that one ends. Exit code 1 when one fails; Ctrl-C ends all of them.
+Between the `--` are the commands. The last one should be the one that takes longest: the others leave the processor to
+it, and what it prints is shown as it comes; what another one prints is shown when that one ends. Exit code 1 when one
+fails; Ctrl-C ends all of them.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-PYTEST = [sys.executable, "-m", "pytest"]
 EVERY_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
 """So long a run that was told to end may take to stop the servers that it has started."""
+
+NICENESS = 3
+"""Of all runs but the last: what each of them needs of a busy processor counts half as much."""
 
 NO_TESTS = 5
 """pytest's exit code when nothing was chosen, as `-k` may do in one of the runs."""
 
 
 class Run(NamedTuple):
-    """One run: its arguments, its process, and what has its output, None for the one that is shown as it comes."""
+    """One run: its command, its process, and what has its output, None for the one that is shown as it comes."""
 
-    arguments: list[str]
+    command: list[str]
     process: subprocess.Popen[bytes]
     printed: IO[bytes] | None
 
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _divided(arguments: Sequence[str]) -> list[list[str]]:
-    """The arguments of each run."""
+    """The command of each run."""
     runs: list[list[str]] = [[]]
     for argument in arguments:
         if argument == "--":
@@ -64,12 +67,14 @@ def _divided(arguments: Sequence[str]) -> list[list[str]]:
     return runs
 
 
-def _begun(arguments: list[str], printed: IO[bytes] | None) -> Run:
+def _begun(command: list[str], printed: IO[bytes] | None) -> Run:
     """A run in a group of its own: a Ctrl-C of the terminal reaches it once, by `_end`."""
     errors = None if printed is None else subprocess.STDOUT
-    command = [*PYTEST, *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, process_group=0)
-    return Run(arguments, process, printed)
+    if printed is not None:
+        with suppress(OSError):  # it has ended, or may not be changed
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    return Run(command, process, printed)
 
 
 def _watched(running: list[Run]) -> list[int]:
@@ -82,7 +87,7 @@ def _watched(running: list[Run]) -> list[int]:
             codes.append(run.process.returncode)
             if run.printed is not None:
                 run.printed.seek(0)
-                sys.stdout.write(f"\n\npytest {shlex.join(run.arguments)}\n{run.printed.read().decode()}\n")
+                sys.stdout.write(f"\n\n{shlex.join(run.command)}\n{run.printed.read().decode()}\n")
                 sys.stdout.flush()
     return codes
 

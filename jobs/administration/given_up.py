@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from epochlake.metastore.metastore import Metastore
 
 
+_GIVEN_UP_BY = {
+    (RequestKind.LEAVE, RequestState.DONE),
+    (RequestKind.JOIN, RequestState.CANCELLED),
+    (RequestKind.REPLACE, RequestState.CANCELLED),
+}
+"""The requests after which a node has left whose storage is there, and has what nobody needs."""
+
+
 class GivenUp(msgspec.Struct, frozen=True):
     """A replica table that may be deleted from the time on: milliseconds since the Unix epoch."""
 
@@ -39,7 +47,8 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenUp]:
-    """Replica tables of dropped tables on volumes of members, and all tables on volumes of nodes that were drained.
+    """Replica tables of dropped tables on volumes of members, and all tables on volumes of nodes that were drained, or
+    had begun to join when that was taken back.
 
     What was on a node that was removed or replaced is left alone: its storage is lost, and if it is found again people
     may want to look at it. `node add --reuse` clears it.
@@ -51,10 +60,10 @@ def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenU
                 if volume.volume_id not in metadata.directory.lost:
                     yield GivenUp(tables[table_id], volume.volume_id, since, "dropped")
     for request in metadata.requests.values():
-        if request.kind is not RequestKind.LEAVE or request.state is not RequestState.DONE:
+        if (request.kind, request.state) not in _GIVEN_UP_BY:
             continue
         left = metadata.directory.nodes[request.node_id]
-        if not names(metadata, left):
+        if not left.lost and not names(metadata, left):
             for volume in left.volumes:
                 for table in tables.values():
                     yield GivenUp(table, volume.volume_id, times[request.epoch], f"{left.name} has left")

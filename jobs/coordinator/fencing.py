@@ -145,13 +145,12 @@ class Fences:
 
 
 class Patience:
-    """How long barriers have been waited for: after a while they relax, never below what safety needs.
+    """How long steps have been waited for: after a while their barriers relax, never below what safety needs.
 
     `relaxed` are those that have, to be told in the log before a step relies on them.
     """
 
-    def __init__(self, fences: Fences, settings: CoordinatorSettings) -> None:
-        self._fences = fences
+    def __init__(self, settings: CoordinatorSettings) -> None:
         self._level = settings.barrier_level
         self._seconds = settings.barrier_timeout_seconds
         self._since: dict[Hashable, float] = {}
@@ -164,21 +163,32 @@ class Patience:
             commit(RelaxBarriers(tuple(self.relaxed)))
             self.relaxed.clear()
 
-    def passed(self, metadata: ClusterMetadata, step: Hashable, barrier: Barrier, name: str) -> bool:
-        """Whether the barrier of `step` (anything that tells steps apart; `name` is for people) is passed by now."""
-        if self._fences.passed(metadata, barrier, self._level):
+    def passed(self, fences: Fences, metadata: ClusterMetadata, step: Hashable, barrier: Barrier, name: str) -> bool:
+        """Whether the barrier of `step` is passed by now: see `is_enough`."""
+        return self.is_enough(
+            step,
+            lambda level: fences.passed(metadata, barrier, level),
+            lambda: fences.missing(metadata, barrier),
+            name,
+        )
+
+    def is_enough(
+        self, step: Hashable, passes: Callable[[BarrierLevel], bool], missing: Callable[[], str], name: str
+    ) -> bool:
+        """Whether what `passes` at some level is enough for `step` by now.
+
+        `step` is anything that tells steps apart, `name` is for people, and so is what is `missing`.
+        """
+        if passes(self._level):
             self._since.pop(step, None)
             return True
         since = self._since.setdefault(step, time.monotonic())
-        if time.monotonic() - since <= self._seconds:
-            return False
-        if not self._fences.passed(metadata, barrier, BarrierLevel.QUORUM):
+        if time.monotonic() - since <= self._seconds or not passes(BarrierLevel.QUORUM):
             return False
         if step not in self._told:
             self._told.add(step)
             logger.warning("the barrier of %s relaxes from %s", name, self._level)
-            missing = self._fences.missing(metadata, barrier)
-            self.relaxed.append(RelaxedBarrier(name, self._level.value, BarrierLevel.QUORUM.value, missing))
+            self.relaxed.append(RelaxedBarrier(name, self._level.value, BarrierLevel.QUORUM.value, missing()))
         return True
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
+from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import EpochlakeError
 
 SHOWN = 8
@@ -49,21 +50,29 @@ class ConsistencyNotReached(EpochlakeError):
 class RowsUnreadable(EpochlakeError):
     """Rows that a read must show have no whole copy on any replica that answers. Nothing is left out silently.
 
-    `damaged`: for each copy, its place and path, what is wrong with it. `unreachable`: what replicas said that do not
-    answer and may have whole copies.
+    `damaged`: for each copy, its place and path, what is wrong with it; `volumes` are where these are. `unreachable`:
+    what replicas said that do not answer and may have whole copies.
     """
 
-    def __init__(self, table: str, damaged: Mapping[str, str], unreachable: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        table: str,
+        damaged: Mapping[str, str],
+        unreachable: Mapping[str, str],
+        volumes: Collection[VolumeId] = (),
+    ) -> None:
         named = "; ".join(f"{copy} ({damage})" for copy, damage in list(damaged.items())[:SHOWN])
         more = f" and {len(damaged) - SHOWN} more" if len(damaged) > SHOWN else ""
         away = "".join(f" {place} does not answer: {reason}." for place, reason in unreachable.items())
         advice = "Bring it back and read again" if away else "Restore one of the files from a backup"
+        given_up = "" if away else f", or give them up with `epochlake repair {table} --accept-loss`"
         super().__init__(
             f"the read of {table} cannot show all rows: no whole copy is left of {named}{more}.{away}",
-            hint=f"{advice}, or write these rows again",
+            hint=f"{advice}{given_up}",
         )
         self.damaged = dict(damaged)
         self.unreachable = dict(unreachable)
+        self.volumes = frozenset(volumes)
         self.exit_code = 75 if unreachable else 1
 
 

@@ -12,7 +12,7 @@ import zlib
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.verified_reading import damage_behind, plan_verified_read
@@ -20,7 +20,7 @@ from epochlake.jobs.gate.writing import Writing, Written
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.metastore.announcing import Presence
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -119,13 +119,30 @@ class Gate:
 
     def planned_read(self, table: Table, level: ConsistencyLevel) -> ReadPlan:
         """`plan_read` without announcing that the table is used."""
-        opened, asked = self.planning.open_for_read(table, level)
-        self.clock.see(opened.values())
-        turn = zlib.crc32(f"{self.name} {self._reads}".encode())
-        self._reads += 1
-        plan = plan_verified_read(self.cluster, self.planning.metadata, table, asked, turn)
-        self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
-        return plan
+        without: dict[VolumeId, str] = {}
+        refused: RowsUnreadable | None = None
+        while True:
+            try:
+                opened, asked = self.planning.open_for_read(table, level, without)
+            except ConsistencyNotReached:
+                if refused is None:
+                    raise
+                raise refused from None
+            self.clock.see(opened.values())
+            turn = zlib.crc32(f"{self.name} {self._reads}".encode())
+            self._reads += 1
+            try:
+                plan = plan_verified_read(self.cluster, self.planning.metadata, table, asked, turn)
+            except RowsUnreadable as error:
+                # Nobody else has these rows, so no level has acknowledged them without this replica: where the others
+                # reach the level, it counts as one that does not answer.
+                if not error.volumes - without.keys():
+                    raise
+                refused = refused or error
+                without |= dict.fromkeys(error.volumes, error.reason)
+                continue
+            self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
+            return plan
 
     def _look_for_damage(self, error: Exception) -> None:
         """What was planned is read long after: note and say what was found damaged then."""

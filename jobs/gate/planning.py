@@ -6,7 +6,7 @@ A replica that has acknowledged a newer epoch is ahead: then there is news, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.gate.errors import ConsistencyNotReached
@@ -112,14 +112,15 @@ class Planning:
             self.require(table)
 
     def open_for_read(
-        self, table: Table, level: ConsistencyLevel
+        self, table: Table, level: ConsistencyLevel, without: Mapping[VolumeId, str] | None = None
     ) -> tuple[dict[VolumeId, ReplicaSnapshot], list[Asked]]:
         """Snapshots of the replicas that a read at `level` asks, none of them fenced ahead of this epoch.
 
-        And which of them are asked for which tokens: from a first to a last one, in token order.
+        And which of them are asked for which tokens: from a first to a last one, in token order. `without`: replicas
+        that count as if they did not answer, and why.
         """
         self.catch_up_before(table)
-        unreachable: dict[VolumeId, str] = {}
+        unreachable: dict[VolumeId, str] = dict(without or {})
         for _ in range(10 * self.cluster.configuration.pipeline.attempts):
             metadata, among = self.metadata, self.placements(table)
             chosen, short = choose_for_read(metadata, among, level, unreachable, self.datacenter)

@@ -66,6 +66,7 @@ def plan_verified_read(
                     table.full_name,
                     {f"{_place(metadata, one)}: {one.file.path}": reason for one, reason in damage.items()},
                     unreachable,
+                    {one.address.volume_id for one in damage},
                 )
             for one in healed:
                 del noted[_key(one)]

@@ -26,7 +26,7 @@ THREADS = 8
 CHECKING_PARTITIONS = 16
 """Of a Spark job that checks files."""
 
-NO_GOOD_BYTES = "no other replica has good bytes of it: restore it from a backup, or write its rows again"
+NO_GOOD_BYTES = "no other replica has good bytes of it: restore it from a backup, or give it up with --accept-loss"
 
 
 class ExpectedFile(msgspec.Struct, frozen=True):

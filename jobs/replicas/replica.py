@@ -126,8 +126,17 @@ class ReplicaSnapshot:
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""
+
+        def open_anew() -> DeltaTable:
+            table = DeltaTable(
+                places.delta_uri(self.address.uri), storage_options=self.address.storage.delta_options(self.address.uri)
+            )
+            if not self.is_still_there():
+                raise StorageUnavailable(f"{self.address.uri} has gone on, or become another table", hint="Try again")
+            return table
+
         return self.address.storage.within_deadline(
-            "look for a commit in", self.address.uri, lambda: self._state.applied(app_id)
+            "look for a commit in", self.address.uri, lambda: self._state.applied(app_id, open_anew)
         )
 
     def is_still_there(self) -> bool:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
 from epochlake.metastore import delta_commits
 from epochlake.metastore.delta_commits import Action
@@ -61,6 +61,7 @@ class ReplicaState:
         # handle `files` and `_applied` are all that there is.
         self._read_from = read_from
         self._applied = applied or {}
+        self._asked: DeltaTable | None = None
         if files is not None:
             self.files = files
 
@@ -81,12 +82,22 @@ class ReplicaState:
         actions = pa.RecordBatchReader.from_stream(self.handle().get_add_actions(flatten=True)).read_all()
         return {file.file_id: file for file in from_add_actions(actions)}
 
-    def applied(self, app_id: str) -> int | None:
-        """The newest version that was committed under this application id, None when none was."""
+    def applied(self, app_id: str, open_anew: Callable[[], DeltaTable]) -> int | None:
+        """The newest version that was committed under this application id, None when none was.
+
+        `open_anew` opens the table as it is now.
+        """
         newest = self._applied.get(app_id)
         if newest is not None or self._read_from is None:
             return newest
-        version: int | None = self._read_from.transaction_version(app_id)
+        version: int | None
+        try:
+            version = (self._asked or self._read_from).transaction_version(app_id)
+        except (OSError, DeltaError):
+            # delta-rs reads the commits that it had listed only now, and clean-up has deleted them since. The table as
+            # it is now knows the same, and perhaps more: what was committed is committed.
+            self._asked = open_anew()
+            version = self._asked.transaction_version(app_id)
         return version
 
     @property

@@ -6,16 +6,21 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
-from epochlake.jobs.testing.scheduler import Scheduler, Waiter
-from epochlake.metastore.storage.disk import Status, Usage
-from epochlake.metastore.storage.memory_disk import MemoryDisk
+from epochlake.jobs.testing.power import is_below
+from epochlake.jobs.testing.scheduler import Process, Scheduler, Waiter
+from epochlake.metastore.storage.disk import Disk, Status, Usage
+from epochlake.metastore.storage.memory_disk import ForArrow
 from pyarrow import fs
 
 T = TypeVar("T")
+
+ROOT = "/lake"
+"""The cluster's root."""
+LOG = f"{ROOT}/log"
 
 ACCESS_SECONDS = 0.003
 """How long a step of a disk takes, on average."""
@@ -26,13 +31,15 @@ class Troubles:
 
     def __init__(self, scheduler: Scheduler, seed: int | str) -> None:
         self.scheduler = scheduler
+        self.doomed: set[Process] = set()
+        """Of these the next step fails."""
         self.random = random.Random(repr(("disk", seed)))
         self.failing: dict[str, int] = {}
         """An error number for each place whose steps all fail."""
         self.full: set[str] = set()
         self.hanging: dict[str, list[Waiter]] = {}
-        self.chance = 0.0
-        """How likely a single step fails, before or after its effect."""
+        self.chances: dict[str, float] = {}
+        """How likely a single step in a place fails, before or after its effect."""
 
     def hang(self, place: str) -> None:
         """From now on each step there waits until `release`."""
@@ -45,109 +52,173 @@ class Troubles:
 
     def heal(self) -> None:
         """Nothing is wrong any more."""
+        self.doomed.clear()
         self.failing.clear()
         self.full.clear()
-        self.chance = 0.0
+        self.chances.clear()
         for place in list(self.hanging):
             self.release(place)
+
+    def mend(self, place: str) -> None:
+        """Nothing is wrong there any more."""
+        self.failing.pop(place, None)
+        self.full.discard(place)
+        self.chances.pop(place, None)
+        self.release(place)
 
     def before(self, path: str, *, writes: bool) -> bool:
         """Wait and fail as the place does; True: the step is to fail once it was done."""
         for place, waiting in self.hanging.items():
-            if _is_below(path, place):
+            if is_below(path, place):
                 waiter = Waiter()
                 waiting.append(waiter)
                 self.scheduler.wait(waiter)
                 break
         for place, number in self.failing.items():
-            if _is_below(path, place):
+            if is_below(path, place):
                 raise _error(number, path)
-        if writes and any(_is_below(path, place) for place in self.full):
+        if writes and any(is_below(path, place) for place in self.full):
             raise _error(errno.ENOSPC, path)
-        if self.chance and self.random.random() < self.chance:
+        if self._strikes(path) or self._is_doomed():
             if self.random.random() < 0.5:
                 raise _error(errno.EIO, path)
             return True
         return False
 
+    def refuse(self, path: str) -> None:
+        """Fail as the place does, without waiting. Hanging is failing here."""
+        number = next((number for place, number in self.failing.items() if is_below(path, place)), None)
+        if number is not None or any(is_below(path, place) for place in self.hanging) or self._strikes(path):
+            raise _error(number or errno.EIO, path)
+
+    def _is_doomed(self) -> bool:
+        process = self.scheduler.current.process
+        if process not in self.doomed:
+            return False
+        self.doomed.discard(process)
+        return True
+
+    def _strikes(self, path: str) -> bool:
+        chance = max((one for place, one in self.chances.items() if is_below(path, place)), default=0.0)
+        return chance > 0 and self.random.random() < chance
+
 
 class WorldDisk:
     """Keeps the contract of a disk, on one in memory that all processes share."""
 
-    is_shared = False
-
-    def __init__(self, scheduler: Scheduler, disk: MemoryDisk, troubles: Troubles) -> None:
+    def __init__(self, scheduler: Scheduler, disk: Disk, troubles: Troubles, latency: float = 1.0) -> None:
+        self._latency = latency
         self._scheduler = scheduler
         self._disk = disk
         self._troubles = troubles
+        self.arrow: fs.FileSystem = fs.PyFileSystem(_ForArrow(disk, self._open_for_arrow))
 
     @property
-    def arrow(self) -> fs.FileSystem:
-        return self._disk.arrow
+    def is_shared(self) -> bool:
+        return self._disk.is_shared
 
     def status(self, path: str, *, follow: bool = True) -> Status | None:
-        return self._step("look at", path, lambda: self._disk.status(path, follow=follow))
+        return self.step("look at", path, lambda: self._disk.status(path, follow=follow))
 
     def names(self, directory: str) -> list[str]:
-        return self._step("list", directory, lambda: self._disk.names(directory))
+        return self.step("list", directory, lambda: self._disk.names(directory))
 
     def entries(self, directory: str) -> list[tuple[str, Status]]:
-        return self._step("list", directory, lambda: self._disk.entries(directory))
+        return self.step("list", directory, lambda: self._disk.entries(directory))
 
     def real_path(self, path: str) -> str:
         return self._disk.real_path(path)
 
     def read(self, path: str) -> bytes:
-        return self._step("read", path, lambda: self._disk.read(path))
+        return self.step("read", path, lambda: self._disk.read(path))
 
     def read_tail(self, path: str, size: int) -> bytes:
-        return self._step("read the end of", path, lambda: self._disk.read_tail(path, size))
+        return self.step("read the end of", path, lambda: self._disk.read_tail(path, size))
 
     def write(self, path: str, data: bytes | memoryview | pa.Buffer, *, new: bool) -> None:
-        self._step("write", path, lambda: self._disk.write(path, data, new=new), writes=True)
+        def tear() -> None:
+            self._disk.write(path, memoryview(data)[: len(memoryview(data)) // 2], new=new)
+
+        self.step("write", path, lambda: self._disk.write(path, data, new=new), writes=True, tear=tear)
 
     def open_output(self, path: str) -> pa.NativeFile:
-        return self._step("open", path, lambda: self._disk.open_output(path), writes=True)
+        return self.step("open", path, lambda: self._disk.open_output(path), writes=True)
 
     def link(self, path: str, name: str) -> None:
-        self._step("link", name, lambda: self._disk.link(path, name), writes=True)
+        self.step("link", name, lambda: self._disk.link(path, name), writes=True)
 
     def rename(self, path: str, name: str) -> None:
-        self._step("rename to", name, lambda: self._disk.rename(path, name), writes=True)
+        self.step("rename to", name, lambda: self._disk.rename(path, name), writes=True)
 
     def delete(self, path: str) -> None:
-        self._step("delete", path, lambda: self._disk.delete(path))
+        self.step("delete", path, lambda: self._disk.delete(path))
 
     def make_directory(self, path: str) -> None:
-        self._step("make", path, lambda: self._disk.make_directory(path), writes=True)
+        self.step("make", path, lambda: self._disk.make_directory(path), writes=True)
 
     def delete_directory(self, path: str) -> None:
-        self._step("delete", path, lambda: self._disk.delete_directory(path))
+        self.step("delete", path, lambda: self._disk.delete_directory(path))
 
     def touch(self, path: str) -> None:
-        self._step("touch", path, lambda: self._disk.touch(path))
+        self.step("touch", path, lambda: self._disk.touch(path))
 
     def sync(self, paths: Sequence[str], directories: Sequence[str]) -> None:
         for path in (*paths, *directories):
-            self._step("sync", path, lambda path=path: self._disk.sync([path], []))  # type: ignore[misc]
+            self.step("sync", path, lambda path=path: self._disk.sync([path], []))  # type: ignore[misc]
 
     def usage(self, path: str) -> Usage:
-        return self._step("measure", path, lambda: self._disk.usage(path))
+        return self.step("measure", path, lambda: self._disk.usage(path))
 
     def locked(self, path: str) -> AbstractContextManager[None]:
-        return self._step("lock", path, lambda: self._disk.locked(path))
+        return self.step("lock", path, lambda: self._disk.locked(path))
 
-    def _step(self, asked: str, path: str, step: Callable[[], T], *, writes: bool = False) -> T:
-        self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS)
-        fails_after = self._troubles.before(path, writes=writes)
+    def step(
+        self,
+        asked: str,
+        path: str,
+        step: Callable[[], T],
+        *,
+        writes: bool = False,
+        tear: Callable[[], None] = lambda: None,
+    ) -> T:
+        """One access. `writes`: it needs room; `tear`: what a write may leave that fails."""
+        self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
+        process, moment = self._scheduler.current.process, f"{_area(path)} {asked}"
+        self._scheduler.meet(process, moment)
+        try:
+            fails_after = self._troubles.before(path, writes=writes)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EIO) and self._troubles.random.random() < 0.5:
+                with suppress(OSError):
+                    tear()
+            raise
         result = step()
         if fails_after:
             raise _error(errno.EIO, path)
+        self._scheduler.meet(process, f"{moment}, done")
         return result
 
+    def _open_for_arrow(self, path: str) -> pa.NativeFile:
+        self._troubles.refuse(path)
+        return pa.BufferReader(self._disk.read(path))
 
-def _is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")
+
+class _ForArrow(ForArrow):
+    """How Arrow reads a disk of the world: all at once, as nobody can go on below Arrow's own calls."""
+
+    def __init__(self, disk: Disk, open_file: Callable[[str], pa.NativeFile]) -> None:
+        super().__init__(disk)
+        self._open_file = open_file
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self._open_file(path)
+
+
+def _area(path: str) -> str:
+    """Whose a path is, in a word."""
+    if is_below(path, LOG):
+        return "log"
+    return "shared" if is_below(path, ROOT) else "volume"
 
 
 def _error(number: int, path: str) -> OSError:

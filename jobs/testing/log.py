@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
+from epochlake.jobs.testing.disk import Troubles
+from epochlake.jobs.testing.power import is_below
 from epochlake.jobs.testing.scheduler import Scheduler
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.log.entry import Entry
@@ -15,50 +16,44 @@ ACCESS_SECONDS = 0.005
 """How long a call takes, on average."""
 
 
-class LogTroubles:
-    """What is wrong with the log's storage. `chance`: how likely a call fails, an append before or after its effect."""
-
-    def __init__(self, seed: int | str) -> None:
-        self.random = random.Random(repr(("log", seed)))
-        self.chance = 0.0
-        self.away = False
-
-    def heal(self) -> None:
-        self.chance, self.away = 0.0, False
-
-    def strikes(self) -> bool:
-        return self.away or (self.chance > 0 and self.random.random() < self.chance)
-
-
 class WorldLog(InMemoryLog):
     """One handle of a process."""
 
-    def __init__(self, scheduler: Scheduler, shared: SharedEntries, troubles: LogTroubles) -> None:
+    def __init__(self, scheduler: Scheduler, shared: SharedEntries, troubles: Troubles, place: str) -> None:
         super().__init__(shared)
         self._scheduler = scheduler
         self._troubles = troubles
+        self._place = place
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         self._scheduler.access(f"read the log after {after}", ACCESS_SECONDS)
+        self._meet("read")
         self._require_there()
-        return super().read(after, up_to)
+        entries = super().read(after, up_to)
+        self._meet("read, done")
+        return entries
 
     def append(self, entries: Sequence[Entry]) -> None:
         self._scheduler.access(f"append epoch {entries[0].epoch}", ACCESS_SECONDS)
-        if self._troubles.strikes():
-            if self._troubles.away or self._troubles.random.random() < 0.5:
+        self._meet("append")
+        if self._fails(writes=True):
+            # What nobody can reach was not written; of another error nobody knows.
+            if self._is_away() or self._troubles.random.random() < 0.5:
                 raise AppendFailed("the disk says no")
             if self._troubles.random.random() < 0.5:
                 super().append(entries)
             raise AppendUncertain("the disk says nothing")
         super().append(entries)
+        self._meet("append, done")
         self._scheduler.access(f"epoch {entries[-1].epoch} is in the log", ACCESS_SECONDS)
 
     def fence(self) -> None:
         self._scheduler.access("fence the log", ACCESS_SECONDS)
-        if self._troubles.strikes():
+        self._meet("fence")
+        if self._fails(writes=True):
             raise AppendUncertain("the disk says nothing")
         super().fence()
+        self._meet("fence, done")
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
         self._scheduler.access("read request ids", ACCESS_SECONDS)
@@ -70,6 +65,18 @@ class WorldLog(InMemoryLog):
         self._require_there()
         return super().entry(epoch)
 
+    def _meet(self, moment: str) -> None:
+        self._scheduler.meet(self._scheduler.current.process, f"log {moment}")
+
     def _require_there(self) -> None:
-        if self._troubles.strikes():
+        if self._fails():
             raise StorageUnavailable("the log does not answer")
+
+    def _fails(self, *, writes: bool = False) -> bool:
+        try:
+            return self._troubles.before(self._place, writes=writes)
+        except OSError:
+            return True
+
+    def _is_away(self) -> bool:
+        return any(is_below(self._place, place) for place in (*self._troubles.failing, *self._troubles.full))

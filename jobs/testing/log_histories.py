@@ -1,177 +1,193 @@
-"""Histories of commits: processes that commit, try again and die, and what must hold of the log and of what they heard.
-
-The checker knows entries, calls and their outcomes, and nothing of how committing works.
-"""
+"""Histories of commits: processes that commit, try again and die; and what they hear, see and leave behind."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
 
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.testing.nemesis import Nemesis
-from epochlake.jobs.testing.scheduler import Process
-from epochlake.jobs.testing.world import World
+from epochlake.jobs.testing.drawing import RESTORED, log_scenario
+from epochlake.jobs.testing.log_checkers import LAST, PLANNED, Call, History, Seen, change
+from epochlake.jobs.testing.playing import Player, Playing
+from epochlake.jobs.testing.scenario import Operation, Scenario
+from epochlake.jobs.testing.world import ROOT, World, world_of
+from epochlake.jobs.upkeep.log_upkeep import compact_log
+from epochlake.jobs.upkeep.lost_epochs import accept_loss
 from epochlake.metastore.committing.submissions import Committed
-from epochlake.metastore.errors import CommitTimeout, CommitUnknown, Rejected
-from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
-from epochlake.metastore.log.epoch_log import AppendFailed
-from epochlake.metastore.metadata.events import PauseChanges, ResumeChanges, SwitchBalancing
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.following.verification import verify
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.digest import digest_of
 from epochlake.placement.errors import EpochlakeError
 
-EVENTS = (SwitchBalancing(True, "on"), SwitchBalancing(False, "off"), PauseChanges("x"), ResumeChanges())
-WAITS = (0.0, 0.05, 1.0, 20.0, 60.0)
-"""Seconds that a call may wait."""
+COMMITS = ("commit", "commit next", "reuse")
+LAST_SECONDS = 120.0
+OPERATORS = 2
+"""So many accept the loss of epochs at the same time."""
 
 
-class Call(NamedTuple):
-    """One call of commit: when it began and ended, in steps of the scheduler, and its outcome. None: its process died
-    before it heard.
-    """
-
-    request_id: str
-    process: str
-    began: float
-    ended: float
-    outcome: Committed | Exception | None
-
-
-class History(NamedTuple):
-    """What a world did: calls, the log at the end, steps of the scheduler, and what was done to it."""
-
-    seed: int
-    calls: list[Call]
-    entries: list[Entry]
-    steps: int
-    harm: Counter[str]
-    unexpected: list[str]
-
-
-def log_history(seed: int, *, processes: int = 4, requests: int = 8) -> History:
-    """Let processes commit while a nemesis is at work, then heal the world and let all come to their ends."""
-    chance = random.Random(repr(("log history", seed)))
-    processes, requests = chance.randint(2, processes), chance.randint(2, requests)
-    with World(seed) as world:
+def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
+    """Play a scenario, or that of a seed, then heal the world and let all come to their ends."""
+    scenario = seed if isinstance(seed, Scenario) else log_scenario(seed)
+    with world or world_of(scenario) as world:
         world.found()
         calls: list[Call] = []
-        unexpected: list[str] = []
-        live: list[Process] = []
+        seen: list[Seen] = []
+        again: dict[tuple[str, int], list[Operation]] = {}
+        accepted: list[int] = []
+        operators: list[str] = []
+        is_restored = any(fault.kind == RESTORED for fault in scenario.faults)
 
-        def commit_all(process: Process, planned: Sequence[str]) -> None:
-            with world.cluster(process) as cluster:
-                for request_id in planned:
-                    _commit(world, cluster, process, request_id, calls, unexpected)
-
-        def start(name: str, planned: Sequence[str]) -> None:
-            process = world.process(name, skew=chance.choice([0.0, 0.0, -30.0, 30.0]))
-            live.append(process)
-            for thread in range(chance.choice([1, 1, 3])):
-                mine = planned[thread::3] if thread else planned
-                world.run(process, partial(_until_open, world, partial(commit_all, process, mine)), f"commits {thread}")
-
-        def replace(dead: Process) -> None:
+        def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             # Who is started again tries again what its predecessor may have done, under the same request ids.
-            known = [call.request_id for call in calls if call.process == dead.name and call.outcome is None]
-            others = [call.request_id for call in calls if call.process == dead.name]
-            start(f"{dead.name}'", [*known, *others[-2:], f"{dead.name}'-new"])
+            key = (player.part.name, thread)
+            for operation in again.pop(key, [])[-3:]:
+                _commit(playing, cluster, operation, calls)
+            tried = again.setdefault(key, [])
+            for _, operation in player.left(thread):
+                world.scheduler.sleep(operation.wait)
+                playing.doing(player, thread, operation)
+                if operation.kind in COMMITS:
+                    tried.append(operation)
+                    _commit(playing, cluster, operation, calls)
+                    seen.append(_state(world, cluster.metadata))
+                elif operation.kind == "accept loss":
+                    _accept_loss(world, accepted)
+                else:
+                    findings = _keep_up(world, cluster, operation, seen)
+                    playing.unexpected += [] if is_restored else findings
+                playing.done(player, thread)
+            while not playing.is_ending:
+                world.scheduler.sleep(1.0)
+            last = Operation("commit", name=f"{player.part.name}-{thread}{LAST}", number=PLANNED, seconds=LAST_SECONDS)
+            if is_restored:
+                while len(operators) < OPERATORS:
+                    world.scheduler.sleep(1.0)
+                # Who knows what is lost goes on when it has opened the log anew.
+                with world.cluster(world.scheduler.current.process) as cluster:
+                    _commit(playing, cluster, last, calls)
+            else:
+                _commit(playing, cluster, last, calls)
 
-        for number in range(processes):
-            start(f"p{number}", [f"p{number}-{index}" for index in range(requests)])
-        nemesis = Nemesis(world, lambda: live, replace=replace, mean_seconds=chance.choice([0.05, 0.3, 1.0, 5.0]))
-        nemesis.begin()
-        world.scheduler.after(chance.uniform(0.5, 30.0), nemesis.stop, world.processes[0])
-        world.scheduler.run(lambda: nemesis.is_stopped and all(actor.done for actor in world.actors))
-        unexpected += [f"{a.name}: {a.error!r}" for a in world.actors if a.error is not None]
-        unexpected += [f"{a.name}: {a.error!r}" for a in world.scheduler.failed]
-        return History(seed, calls, list(world.entries.entries), world.scheduler.steps, nemesis.done, unexpected)
+        def accept() -> None:
+            _accept_loss(world, accepted)
+            operators.append(world.scheduler.current.process.name)
+
+        playing = Playing(world, scenario, play)
+        playing.at_peace += [accept] * OPERATORS * is_restored
+        playing.run()
+        entries = _at_rest(world, seen, playing.unexpected)
+        return History(
+            scenario,
+            calls,
+            seen,
+            entries,
+            world.scheduler.steps,
+            playing.nemesis.done,
+            playing.coverage,
+            playing.unexpected,
+            accepted=min(accepted, default=0),
+        )
 
 
-def _until_open(world: World, what: object) -> None:
-    """Who cannot open the cluster now tries again; what it does with it, it does once."""
-    while True:
-        try:
-            return what()  # type: ignore[operator]
-        except EpochlakeError:
-            world.scheduler.sleep(1.0)
+def _accept_loss(world: World, accepted: list[int]) -> None:
+    """Let the cluster go on where a log ends that went back, if it did."""
+    storage = world.storage(world.scheduler.current.process)
+    try:
+        told = accept_loss(world.configuration, storage=storage)
+    except Rejected as error:
+        world.scheduler.note(f"accept loss: {error}")
+        return
+    accepted.append(world.scheduler.steps)
+    world.scheduler.note(f"accept loss: incarnation {told.incarnation} begins at epoch {told.epoch}")
 
 
-def _commit(
-    world: World, cluster: Cluster, process: Process, request_id: str, calls: list[Call], unexpected: list[str]
-) -> None:
-    scheduler, number = world.scheduler, len(calls)
-    chance = random.Random(repr((world.seed, request_id)))
-    began = scheduler.steps
-    calls.append(Call(request_id, process.name, began, float("inf"), None))
-    event = chance.choice(
-        [SwitchBalancing(True, "on"), SwitchBalancing(False, "off"), PauseChanges("x"), ResumeChanges()]
-    )
+def _commit(playing: Playing, cluster: Cluster, operation: Operation, calls: list[Call]) -> None:
+    scheduler, request_id = playing.world.scheduler, operation.name
+    process = scheduler.current.process.name
+    expected = cluster.metadata.epoch if operation.kind == "commit next" else None
+    asked, called = f"change {operation.number}", scheduler.now
+    number = len(calls)
+    calls.append(Call(request_id, process, scheduler.steps, float("inf"), None, asked, expected))
     outcome: Committed | Exception
     try:
-        outcome = cluster.commit(event, request_id=request_id, timeout=chance.choice(WAITS))
+        outcome = cluster.commit(
+            change(operation.number),
+            request_id=request_id,
+            timeout=operation.seconds,
+            asked=asked,
+            expect_epoch=expected,
+        )
     except EpochlakeError as error:
         outcome = error
-    except Exception as error:
-        unexpected.append(f"{process.name}: {error!r}")
-        outcome = error
-    calls[number] = Call(request_id, process.name, began, scheduler.steps, outcome)
+    late = min(playing.seconds_of_peace, scheduler.now - called)
+    calls[number] = calls[number]._replace(ended=scheduler.steps, outcome=outcome, late=late)
+    scheduler.note(f"commit {request_id}: {told(outcome)}")
 
 
-def violations(history: History) -> list[str]:
-    """What does not hold of a history; empty when all of it does."""
-    found = list(history.unexpected)
-    found += _of_the_chain(history.entries)
-    at = {entry.request_id: entry.epoch for entry in history.entries}
-    calls = history.calls
-    for call in calls:
-        epoch = at.get(call.request_id)
-        match call.outcome:
-            case Committed(epoch=told):
-                if told != epoch:
-                    found.append(f"{call.request_id} was told epoch {told}, and is at {epoch}")
-            case Rejected() | CommitTimeout() | AppendFailed():
-                # Another call of the same request may have landed, before or after.
-                others = [o for o in calls if o.request_id == call.request_id and o is not call]
-                if epoch is not None and not any(_may_have_landed(other) for other in others):
-                    found.append(f"{call.request_id} was told {type(call.outcome).__name__}, and is at epoch {epoch}")
-    found += _of_real_time(history)
-    return found
+def told(outcome: Committed | Exception) -> str:
+    """An outcome in a few words."""
+    if isinstance(outcome, Committed):
+        return f"epoch {outcome.epoch}{', already' if outcome.already else ''}"
+    return f"{type(outcome).__name__}: {outcome}"
 
 
-def _may_have_landed(call: Call) -> bool:
-    return (
-        call.outcome is None
-        or isinstance(call.outcome, Committed | CommitUnknown)
-        or not isinstance(call.outcome, Rejected | CommitTimeout | AppendFailed)
-    )
+def _state(world: World, metadata: ClusterMetadata) -> Seen:
+    return Seen(world.scheduler.current.process.name, metadata.fence, digest_of(metadata))
 
 
-def _of_the_chain(entries: Sequence[Entry]) -> list[str]:
-    found, before = [], GENESIS
-    for number, entry in enumerate(entries, 1):
-        if entry.epoch != number:
-            found.append(f"entry {number} has epoch {entry.epoch}")
-        if entry.previous_hash != before or entry.hash != entry_hash(entry):
-            found.append(f"epoch {entry.epoch} does not continue the one before it")
-        before = entry.hash
-    ids = Counter(entry.request_id for entry in entries)
-    return found + [f"request {one} is in the log {count} times" for one, count in ids.items() if count > 1]
+def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Seen]) -> list[str]:
+    """Do something else than committing; what was found that must not be."""
+    match operation.kind:
+        case "compact log":
+            compact_log(cluster)
+        case "verify":
+            # While storage fails, what cannot be read now says nothing.
+            return [one for one in _findings(world, cluster) if "code='unreadable'" not in one]
+        case "look back":
+            newest = cluster.catch_up().epoch
+            for epoch in range(1, newest + 1, max(1, newest // 5)):
+                seen.append(_state(world, cluster.at(epoch)))
+        case unknown:
+            raise ValueError(f"nobody knows the operation {unknown!r}")
+    return []
 
 
-def _of_real_time(history: History) -> list[str]:
-    """Who began after somebody was told an epoch is committed later."""
-    told = [call for call in history.calls if isinstance(call.outcome, Committed) and not call.outcome.already]
-    found = []
-    for early in told:
-        for late in told:
-            assert isinstance(early.outcome, Committed)
-            assert isinstance(late.outcome, Committed)
-            if (
-                early.ended < late.began
-                and early.outcome.epoch > late.outcome.epoch
-                and early.request_id != late.request_id
-            ):
-                found.append(f"{late.request_id} began after {early.request_id} was committed, and is before it")
-    return found
+def _findings(world: World, cluster: Cluster) -> list[str]:
+    report = verify(world.log(world.scheduler.current.process), cluster.snapshots)
+    return [f"verify says: {finding}" for finding in report.findings]
+
+
+def _at_rest(world: World, seen: list[Seen], unexpected: list[str]) -> list[Entry]:
+    """Nothing goes wrong any more: the log is read, replayed and checked by somebody new, and can be committed to."""
+
+    def rest() -> list[Entry]:
+        process = world.scheduler.current.process
+        with world.cluster(process) as cluster:
+            cluster.commit(change(PLANNED))
+            seen.append(_state(world, cluster.catch_up()))
+            unexpected.extend(_findings(world, cluster))
+        return world.log(process).read(0)
+
+    actor = world.run(world.process("at rest"), rest)
+    world.until_done(actor)
+    if actor.error is not None:
+        unexpected.append(f"at rest: {actor.error!r}")
+        return []
+    unexpected += _stored(world, actor.result)
+    unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
+    entries: list[Entry] = actor.result
+    return entries
+
+
+def _stored(world: World, entries: Sequence[Entry]) -> list[str]:
+    """Whether the rows of the log's table, as delta-rs itself finds them, are the entries, each of them once."""
+    if world.folder is None:
+        return []
+    epochs = [row["epoch"] for row in world.folder.rows(f"{ROOT}/log")]
+    again = [epoch for epoch, count in Counter(epochs).items() if count > 1]
+    missing = sorted({entry.epoch for entry in entries} - {*epochs})
+    return [f"epoch {epoch} is stored more than once" for epoch in again] + [
+        f"epoch {e} is not stored" for e in missing
+    ]

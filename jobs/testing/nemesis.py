@@ -1,4 +1,8 @@
-"""What the world does to a cluster: processes die and stand still, networks break, disks fail, hang and fill up."""
+"""What the world does to a cluster: processes die and stand still, networks break, disks fail, lie, fill up and forget.
+
+Each fault of a scenario is done at its time. Those that come to an end by themselves are mended then, and all of them
+when the world is healed; what was destroyed stays so.
+"""
 
 from __future__ import annotations
 
@@ -7,173 +11,245 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from epochlake.jobs.testing.power import copied, files_below, restore
+from epochlake.jobs.testing.scenario import Fault
 from epochlake.jobs.testing.scheduler import Process
 from epochlake.jobs.testing.world import World
 
+PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails")
+"""Faults of one process."""
+
+EVERYBODY = ("no majority", "zookeeper forgets", "power cut")
+"""Faults of all that is there."""
+
+PLACES = ("disk away", "disk hangs", "disk full", "disk errors")
+"""Faults of a place, which end."""
+
+DATA = ("flipped bit", "lost storage", "old storage")
+"""Faults of a place that destroy something: a cluster withstands them at one place."""
+
+_ZOOKEEPER = tuple(
+    f"zookeeper {asked}" for asked in ("create", "delete", "setdata", "getdata", "getchildren", "exists")
+)
+_LOG_IN_MEMORY = ("log append", "log fence", "log read")
+_LOG_ON_DISK = (
+    *(f"log {asked}" for asked in ("read", "write", "link", "list", "delete", "sync")),
+    *(f"log delta-rs: {asked}" for asked in ("open", "update", "checkpoint", "clean the log of")),
+)
+_FILES = tuple(f"shared {asked}" for asked in ("write", "link", "rename to", "delete", "read", "list"))
+_VOLUMES = tuple(
+    f"volume {asked}" for asked in ("write", "link", "rename to", "delete", "sync", "read", "look at", "list")
+)
+_TABLES = tuple(f"volume delta-rs: {asked}" for asked in ("open", "update", "checkpoint"))
+
+
+def moments(*, rows: bool, delta: bool) -> tuple[str, ...]:
+    """What processes do outside, before and after its effect: where a fault can lie in wait, by the kind of history."""
+    accesses = [*_ZOOKEEPER, *(_LOG_ON_DISK if delta else _LOG_IN_MEMORY)]
+    accesses += [*_FILES] if rows or delta else []
+    accesses += [*_VOLUMES, *(_TABLES if delta else ())] if rows else []
+    return tuple(f"{access}{done}" for access in accesses for done in ("", ", done"))
+
+
+MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True))))
+"""All of them."""
+
+_OUTAGE_SECONDS = 3.0
+
 
 class Nemesis:
-    """Does harm at random moments until it is stopped. `done` counts what it did to somebody who was at work, by name.
+    """Does the faults of a scenario. `done` counts those that struck somebody at work, by name.
 
-    `victims` are processes that may be killed, paused and cut off; `places` are disks. `replace` is called with the
-    name of a process that was killed, so that somebody may begin another one in its place.
+    `victim` gives the process that plays a part now, None when it has ended; `replace` begins another one in its place;
+    `struck` is told of each fault that struck.
     """
 
     def __init__(
         self,
         world: World,
-        victims: Callable[[], Sequence[Process]],
+        faults: Sequence[Fault],
         *,
-        places: Sequence[str] = (),
-        replace: Callable[[Process], None] = lambda _: None,
-        mean_seconds: float = 2.0,
-        kinds: Sequence[str] | None = None,
-        most_places: int = 1,
+        victim: Callable[[str], Process | None],
+        replace: Callable[[Process], None],
+        struck: Callable[[Fault], None] = lambda _: None,
     ) -> None:
         self.done: Counter[str] = Counter()
+        self.destroyed: set[str] = set()
+        """Places whose storage was lost."""
+        self.is_stopped = False
         self._world = world
-        self._victims = victims
-        self._places = list(places)
+        self._faults = sorted(faults, key=lambda fault: fault.at)
+        self._victim = victim
         self._replace = replace
-        self._mean = mean_seconds
-        self._most_places = most_places
+        self._struck = struck
         self._random = random.Random(repr(("nemesis", world.seed)))
-        self._stopped = False
-        ways: dict[str, Callable[[], bool]] = {
-            "kill": self._kill,
-            "pause": self._pause,
-            "long pause": self._pause_long,
-            "cut": self._cut,
-            "no majority": self._no_majority,
-            "zookeeper forgets": self._forget,
-            "log errors": self._log_errors,
-            "log away": self._log_away,
-            "clock jumps": self._jump,
-        }
-        if places:
-            ways |= {
-                "disk away": self._away,
-                "disk hangs": self._hang,
-                "disk full": self._fill,
-                "disk errors": self._disk_errors,
-            }
-        self._ways = {name: way for name, way in ways.items() if kinds is None or name in kinds}
+        self._waiting: dict[str, list[_Waiting]] = {}
+        """By moments: the faults that wait for them."""
 
     def begin(self) -> None:
         """Do harm from now on."""
-        process = self._world.process("nemesis")
-        self._world.scheduler.spawn(process, "main", self._rage)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it does no more harm."""
-        return self._stopped
+        self._world.scheduler.lookout = self._meet
+        self._world.scheduler.spawn(self._world.keeper, "main", self._rage)
 
     def stop(self) -> None:
-        """Do no more harm, and mend what was done."""
-        self._stopped = True
+        """Do no more harm, and mend what can be mended."""
+        self.is_stopped = True
+        self._world.scheduler.lookout = None
         self._world.heal()
 
     def _rage(self) -> None:
-        while not self._stopped:
-            self._world.scheduler.sleep(self._random.expovariate(1 / self._mean))
-            if self._stopped:
+        scheduler = self._world.scheduler
+        began = scheduler.now
+        for fault in self._faults:
+            scheduler.sleep(began + fault.at - scheduler.now)
+            if self.is_stopped:
                 return
-            if self._ways and self._world.is_busy:
-                name = self._random.choice(sorted(self._ways))
-                self.done[name] += self._ways[name]()
+            if fault.when:
+                self._waiting.setdefault(fault.when, []).append(_Waiting(fault))
+            elif self._world.is_busy:
+                self._do(fault)
 
-    def _victim(self) -> Process | None:
-        """A process that still does something."""
-        alive = [process for process in self._victims() if process.alive and process.actors]
-        return self._random.choice(alive) if alive else None
+    def _meet(self, process: Process, moment: str) -> None:
+        """A process has come to a moment that faults may wait for."""
+        for waiting in list(self._waiting.get(moment, ())):
+            if waiting.fault.victim and self._victim(waiting.fault.victim) is not process:
+                continue
+            waiting.left -= 1
+            if waiting.left == 0 and not self.is_stopped:  # it may just have come back from a pause
+                self._waiting[moment].remove(waiting)
+                self._do(waiting.fault, process)
+
+    def _do(self, fault: Fault, process: Process | None = None) -> None:
+        scheduler = self._world.scheduler
+        struck = process if process is not None and not fault.victim else self._victim(fault.victim)
+        current = scheduler.current.process
+        if not self._strike(fault, struck):
+            return
+        scheduler.note(str(fault))
+        self.done[fault.kind] += 1
+        self._struck(fault)
+        # Last: who is killed here does nothing more, and who is paused goes on later.
+        if not current.alive:
+            scheduler.kill(current)
+        if current.paused_until > scheduler.now:
+            scheduler.point("paused")
+
+    def _strike(self, fault: Fault, victim: Process | None) -> bool:
+        """Do it; whether it struck."""
+        if fault.kind in PROCESSES:
+            return victim is not None and self._strike_process(fault, victim)
+        if fault.kind in PLACES:
+            return self._strike_place(fault)
+        if fault.kind in DATA:
+            return self._destroy(fault)
+        match fault.kind:
+            case "no majority":
+                self._world.ensemble.lose_majority(fault.seconds)
+            case "zookeeper forgets":
+                self._world.ensemble.forget()
+            case "power cut":
+                self._cut_power()
+            case unknown:
+                raise ValueError(f"nobody knows the fault {unknown!r}")
+        return True
+
+    def _strike_process(self, fault: Fault, victim: Process) -> bool:
+        scheduler = self._world.scheduler
+        if not victim.alive or not victim.actors:
+            return False
+        match fault.kind:
+            case "kill":
+                self._kill([victim])
+                self._replace(victim)
+            case "pause":
+                scheduler.pause(victim, fault.seconds)
+            case "cut":
+                self._world.ensemble.cut(victim, fault.seconds)
+            case "clock jumps":
+                victim.skew += fault.number
+            case "access fails":
+                self._world.troubles.doomed.add(victim)
+        return True
+
+    def _kill(self, victims: Sequence[Process]) -> None:
+        """End processes; the one that runs now when this is over, as nothing more is done in it."""
+        for victim in victims:
+            if victim is self._world.scheduler.current.process:
+                victim.alive = False
+            else:
+                self._world.scheduler.kill(victim)
+
+    def _strike_place(self, fault: Fault) -> bool:
+        troubles, place = self._world.troubles, fault.place
+        if place in {*troubles.failing, *troubles.hanging, *troubles.full, *troubles.chances}:
+            return False
+        match fault.kind:
+            case "disk away":
+                troubles.failing[place] = int(fault.number)
+            case "disk hangs":
+                troubles.hang(place)
+            case "disk full":
+                troubles.full.add(place)
+            case "disk errors":
+                troubles.chances[place] = fault.number
+        self._later(fault.seconds, lambda: troubles.mend(place))
+        return True
+
+    def _cut_power(self) -> None:
+        """Of all machines at once: who worked begins anew, and disks have what was synced."""
+        world = self._world
+        struck = [process for process in world.processes if process.alive and process.actors]
+        self._kill(struck)
+        world.cuttable.cut("/", self._random)
+        world.ensemble.lose_majority(_OUTAGE_SECONDS)
+        for process in struck:
+            self._replace(process)
+
+    def _destroy(self, fault: Fault) -> bool:
+        disk, place = self._world.disk, fault.place
+        match fault.kind:
+            case "flipped bit":
+                return self._flip(place)
+            case "lost storage":
+                self.destroyed.add(place)
+                self._exchange(place, {})
+            case "old storage":
+                before = copied(disk, place)
+                self._later(fault.seconds, lambda: self._exchange(place, before))
+        return True
+
+    def _exchange(self, place: str, files: dict[str, bytes]) -> None:
+        """A disk goes, and comes back with other contents."""
+        troubles = self._world.troubles
+        troubles.failing[place] = errno.EIO
+        restore(self._world.disk, place, files)
+        self._world.cuttable.forget(place)
+        self._later(_OUTAGE_SECONDS, lambda: troubles.mend(place))
+
+    def _flip(self, place: str) -> bool:
+        """Change one bit of one data file that has some."""
+        disk = self._world.disk
+        data = [path for path, status in files_below(disk, place) if path.endswith(".parquet") and status.size]
+        data = [path for path in data if "/_delta_log/" not in path]
+        if not data:
+            return False
+        path = self._random.choice(data)
+        content = bytearray(disk.read(path))
+        content[self._random.randrange(len(content))] ^= 1 << self._random.randrange(8)
+        disk.write(path, bytes(content), new=False)
+        return True
 
     def _later(self, seconds: float, do: Callable[[], object]) -> None:
         def unless_stopped() -> None:
-            if not self._stopped:
+            if not self.is_stopped:
                 do()
 
-        self._world.scheduler.after(seconds, unless_stopped, self._world.processes[0])
+        self._world.scheduler.after(seconds, unless_stopped, self._world.keeper)
 
-    def _kill(self) -> bool:
-        victim = self._victim()
-        if victim is not None:
-            self._world.scheduler.kill(victim)
-            self._replace(victim)
-        return victim is not None
 
-    def _pause(self) -> bool:
-        victim = self._victim()
-        if victim is not None:
-            self._world.scheduler.pause(victim, self._random.uniform(0.01, 5.0))
-        return victim is not None
+class _Waiting:
+    """A fault that waits for a moment."""
 
-    def _pause_long(self) -> bool:
-        victim = self._victim()
-        if victim is not None:
-            self._world.scheduler.pause(victim, self._random.uniform(10.0, 3600.0))
-        return victim is not None
-
-    def _cut(self) -> bool:
-        victim = self._victim()
-        if victim is not None:
-            self._world.ensemble.cut(victim, self._random.uniform(0.1, 30.0))
-        return victim is not None
-
-    def _no_majority(self) -> bool:
-        self._world.ensemble.lose_majority(self._random.uniform(0.1, 20.0))
-        return True
-
-    def _forget(self) -> bool:
-        self._world.ensemble.forget()
-        return True
-
-    def _log_errors(self) -> bool:
-        troubles = self._world.log_troubles
-        troubles.chance = self._random.choice([0.02, 0.2])
-        self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "chance", 0.0))
-        return True
-
-    def _log_away(self) -> bool:
-        troubles = self._world.log_troubles
-        troubles.away = True
-        self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "away", False))
-        return True
-
-    def _jump(self) -> bool:
-        victim = self._victim()
-        if victim is not None:
-            victim.skew += self._random.choice([-3600.0, -1.0, 1.0, 3600.0])
-        return victim is not None
-
-    def _place(self) -> str | None:
-        troubles = self._world.troubles
-        ill = {*troubles.failing, *troubles.hanging, *troubles.full}
-        well = [place for place in self._places if place not in ill]
-        return self._random.choice(well) if well and len(ill) < self._most_places else None
-
-    def _away(self) -> bool:
-        place, troubles = self._place(), self._world.troubles
-        if place is not None:
-            troubles.failing[place] = self._random.choice([errno.ENOENT, errno.EIO, errno.ESTALE])
-            self._later(self._random.uniform(0.1, 60.0), lambda: troubles.failing.pop(place, None))
-        return place is not None
-
-    def _hang(self) -> bool:
-        place, troubles = self._place(), self._world.troubles
-        if place is not None:
-            troubles.hang(place)
-            self._later(self._random.uniform(1.0, 120.0), lambda: troubles.release(place))
-        return place is not None
-
-    def _fill(self) -> bool:
-        place, troubles = self._place(), self._world.troubles
-        if place is not None:
-            troubles.full.add(place)
-            self._later(self._random.uniform(0.1, 30.0), lambda: troubles.full.discard(place))
-        return place is not None
-
-    def _disk_errors(self) -> bool:
-        troubles = self._world.troubles
-        troubles.chance = 0.01
-        self._later(self._random.uniform(0.1, 5.0), lambda: setattr(troubles, "chance", 0.0))
-        return True
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.left = fault.nth

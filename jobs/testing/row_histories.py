@@ -5,35 +5,51 @@ The checker knows calls, when they began and ended, and what they said; nothing 
 
 from __future__ import annotations
 
-import random
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.testing.nemesis import Nemesis
-from epochlake.jobs.testing.rows import COLUMNS, WorldRows, merge_in, shown
-from epochlake.jobs.testing.scheduler import Process
-from epochlake.jobs.testing.world import World
-from epochlake.jobs.upkeep.compaction import compact
+from epochlake.jobs.testing.drawing import DESTRUCTIVE, KEYS, NODES, RACKS, place, row_scenario
+from epochlake.jobs.testing.nemesis import DATA
+from epochlake.jobs.testing.operating import operate
+from epochlake.jobs.testing.playing import Player, Playing
+from epochlake.jobs.testing.power import files_below
+from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows, shown
+from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
+from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.repair import repair
-from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.following.verification import verify
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import PlacementKind, RequestKind
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.ring.state import NodeState
 
-TABLE = "air.flights"
-KEYS = 12
-NODES = 4
-RACKS = ("r1", "r2", "r3", "r1")
+LONGEST_SECONDS = 900.0
+"""How long a read or write may take that nobody has paused, whatever hangs."""
+
+MOST_DAMAGED = 50
+"""Files of a history that may be damaged, at most."""
+
+STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("QUORUM", "ALL")}
+"""Which writes a read at a level must show."""
 
 
 class Access(NamedTuple):
     """One write, delete (note None) or read of keys. `acknowledged`: it was told that it has succeeded.
 
-    `began` and `ended` are steps of the scheduler: its clock stands still while somebody can go on.
+    Of a read `rows` has all notes of each key, `notes` the first of them.
+
+    `began` and `ended` are steps of the scheduler: its clock stands still while somebody can go on. A batch that is
+    tried again is one access, from its first try to its first success.
     """
 
     kind: str
@@ -42,79 +58,113 @@ class Access(NamedTuple):
     ended: float
     acknowledged: bool
     notes: dict[int, str | None]
-    twice: tuple[int, ...] = ()
-    error: str = ""
+    rows: dict[int, list[str | None]] = {}  # noqa: RUF012
+    level: str = "QUORUM"
+    seconds: float = 0.0
 
 
 class RowHistory(NamedTuple):
-    """What a world did with rows, and what was done to it."""
+    """What a world did with rows, and what was done to it. `whole`: a failed write has to be there whole or not."""
 
-    seed: int
+    scenario: Scenario
     accesses: list[Access]
     steps: int
     harm: Counter[str]
     outcomes: Counter[str]
+    coverage: Counter[str]
     unexpected: list[str]
+    whole: bool = False
+    append_only: bool = False
 
 
-def place(number: int) -> str:
-    """Where the volume of a node is."""
-    return f"/disks/n{number}"
+class _Accesses:
+    """What was accessed so far, by all."""
+
+    def __init__(self, world: World) -> None:
+        self.all: list[Access] = []
+        self._world = world
+        self._batches: dict[str, int] = {}
+
+    def change(self, gate: Gate, operation: Operation) -> None:
+        """Write or delete what an operation says, once or as a batch."""
+        deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None
+        notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else operation.name)
+        steps, now = self._world.scheduler.steps, self._world.scheduler.now
+        number = self._batches.get(batch, len(self.all)) if batch else len(self.all)
+        if number == len(self.all):
+            kind = "delete" if deleted else "write"
+            self.all.append(Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level))
+        if batch:
+            self._batches[batch] = number
+        table = gate.planning.table(TABLE)
+        try:
+            gate.write(WorldRows(notes), table, operation.level, batch, deleted=deleted)
+        except EpochlakeError:
+            self._took(number, now)
+            raise
+        self._took(number, now)
+        if not self.all[number].acknowledged:
+            self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
+
+    def _took(self, number: int, since: float) -> None:
+        taken = max(self.all[number].seconds, self._world.scheduler.now - since)
+        self.all[number] = self.all[number]._replace(seconds=taken)
+
+    def read(self, gate: Gate, cluster: Cluster, level: str) -> None:
+        """Read everything."""
+        began, now = self._world.scheduler.steps, self._world.scheduler.now
+        table = gate.planning.table(TABLE)
+        found = shown(cluster.storage, gate.plan_read(table, level))
+        notes = {key: notes[0] for key, notes in found.items()}
+        ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
+        self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
 
 
-def row_history(seed: int, *, kinds: Sequence[str] | None = None) -> RowHistory:
-    """Let pipelines, coordinators, repairs and compactions work on one table while a nemesis is at work; then heal the
-    world, let all come to its end, repair, and read everything.
-    """
-    chance = random.Random(repr(("row history", seed)))
-    with World(seed) as world:
+def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHistory:
+    """Play a scenario, or that of a seed, then heal the world, let all come to its end, repair, and read everything."""
+    scenario = seed if isinstance(seed, Scenario) else row_scenario(seed)
+    with world or world_of(scenario) as world:
         world.found()
-        accesses: list[Access] = []
-        outcomes: Counter[str] = Counter()
-        unexpected: list[str] = []
-        _set_up(world, chance)
-        live: list[Process] = []
-        stopping = [False]
+        _set_up(world, scenario.settings)
+        accesses = _Accesses(world)
 
-        def start(name: str, work: Callable[[Cluster, Process], None]) -> None:
-            process = world.process(name, skew=chance.choice([0.0, 0.0, -2.0, 2.0]))
-            live.append(process)
-            works[name] = work
-            world.run(process, partial(_work, world, process, work, outcomes, unexpected, stopping))
+        def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
+            match player.part.role:
+                case "coordinator":
+                    Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
+                case "pipeline":
+                    with Gate(cluster, world.scheduler.current.process.name) as gate:
+                        for operation in _waited(playing, player, thread):
+                            if operation.kind == "read":
+                                accesses.read(gate, cluster, operation.level)
+                            else:
+                                accesses.change(gate, operation)
+                case _:
+                    for operation in _waited(playing, player, thread):
+                        operate(cluster, partial(_new_volume, world), operation)
 
-        def replace(dead: Process) -> None:
-            if not stopping[0]:
-                start(f"{dead.name}'", works[dead.name])
-
-        works: dict[str, Callable[[Cluster, Process], None]] = {}
-        for number in range(chance.randint(1, 3)):
-            start(f"pipeline{number}", partial(_access, world, accesses, stopping))
-        for number in range(chance.randint(1, 2)):
-            start(f"coordinator{number}", partial(_coordinate, stopping))
-        start("operator", partial(_operate, world, random.Random(repr((seed, "operator"))), stopping))
-        start("upkeep", partial(_keep_up, world, random.Random(repr((seed, "upkeep"))), stopping))
-        nemesis = Nemesis(
-            world,
-            lambda: live,
-            places=[place(number) for number in range(1, NODES + 1)],
-            replace=replace,
-            mean_seconds=chance.choice([0.5, 2.0, 10.0]),
-            kinds=kinds,
+        playing = Playing(world, scenario, play)
+        playing.run()
+        _come_to_rest(world, accesses, playing)
+        return RowHistory(
+            scenario,
+            accesses.all,
+            world.scheduler.steps,
+            playing.nemesis.done,
+            playing.outcomes,
+            playing.coverage,
+            playing.unexpected,
+            whole=_is_one_range(scenario),
+            append_only=scenario.settings.append_only,
         )
 
-        def end() -> None:
-            stopping[0] = True
-            nemesis.stop()
 
-        nemesis.begin()
-        world.scheduler.after(chance.uniform(2.0, 15.0), end, world.processes[0])
-        world.scheduler.run(lambda: nemesis.is_stopped and all(actor.done for actor in world.actors))
-        unexpected += [f"{actor.name}: {actor.error!r}" for actor in world.scheduler.failed]
-        _come_to_rest(world, accesses, unexpected)
-        return RowHistory(seed, accesses, world.scheduler.steps, nemesis.done, outcomes, unexpected)
+def _is_one_range(scenario: Scenario) -> bool:
+    operations = [one.kind for part in scenario.parts for thread in part.threads for one in thread]
+    return scenario.settings.tablets == 1 and "resize" not in operations
 
 
-def _set_up(world: World, chance: random.Random) -> None:
+def _set_up(world: World, settings: Settings) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
         for number in range(1, NODES + 1):
@@ -124,10 +174,11 @@ def _set_up(world: World, chance: random.Random) -> None:
                 volume = ("d1", place(number), 10**12)
                 administration.add_node(cluster, f"n{number}", "dc1", RACKS[number - 1], [volume])
             Coordinator(cluster).run(until_idle=True)
-            kind = chance.choice([PlacementKind.TABLETS, PlacementKind.RING])
-            administration.create_keyspace(cluster, "air", {"dc1": 3}, placement=kind)
-            tablets = None if kind is PlacementKind.RING else chance.choice([1, 2, 4])
-            administration.create_table(cluster, TABLE, COLUMNS, ["id"], tablets=tablets)
+            kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
+            administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
+            administration.create_table(
+                cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
+            )
 
     actor = world.run(world.process("founder of tables"), prepare)
     world.until_done(actor)
@@ -135,126 +186,153 @@ def _set_up(world: World, chance: random.Random) -> None:
         raise actor.error
 
 
-def _work(
-    world: World,
-    process: Process,
-    work: Callable[[Cluster, Process], None],
-    outcomes: Counter[str],
-    unexpected: list[str],
-    stopping: list[bool],
-) -> None:
-    """Work until the end, over all errors that Epochlake says; others are defects."""
-    while not stopping[0]:
-        try:
-            with world.cluster(process) as cluster:
-                while not stopping[0]:
-                    work(cluster, process)
-        except EpochlakeError as error:
-            outcomes[f"{process.name.rstrip(chr(39))}: {type(error).__name__}"] += 1
-            world.scheduler.sleep(0.5)
-        except Exception as error:
-            unexpected.append(f"{process.name}: {error!r}")
-            raise
+def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
+    """The operations that are left, each after its wait, until the end."""
+    for _, operation in player.left(thread):
+        playing.world.scheduler.sleep(operation.wait)
+        if playing.is_ending:
+            return
+        playing.doing(player, thread, operation)
+        yield operation
+        playing.done(player, thread)
+        playing.world.scheduler.note(f"{operation.kind} {operation.name}: done")
 
 
-def _access(world: World, accesses: list[Access], stopping: list[bool], cluster: Cluster, process: Process) -> None:
-    chance = random.Random(repr((world.seed, process.name, len(accesses))))
-    with Gate(cluster, process.name) as gate:
-        for _ in range(chance.randint(1, 6)):
-            if stopping[0]:
-                return
-            keys = chance.sample(range(KEYS), chance.randint(1, 4))
-            match chance.choice(["write", "write", "delete", "read", "read", "pause"]):
-                case "write":
-                    note = f"{process.name} {len(accesses)}"
-                    _change(world, accesses, gate, dict.fromkeys(keys, note), deleted=False)
-                case "delete":
-                    _change(world, accesses, gate, dict.fromkeys(keys), deleted=True)
-                case "read":
-                    _read(world, accesses, gate, cluster)
-                case "pause":
-                    world.scheduler.sleep(chance.uniform(0.01, 2.0))
-
-
-def _change(world: World, accesses: list[Access], gate: Gate, notes: dict[int, str | None], *, deleted: bool) -> None:
-    number, began = len(accesses), world.scheduler.steps
-    kind = "delete" if deleted else "write"
-    accesses.append(Access(kind, gate.name, began, float("inf"), False, notes))
-    table = gate.planning.table(TABLE)
-    gate.write(WorldRows(notes), table, "QUORUM", None, deleted=deleted)
-    accesses[number] = Access(kind, gate.name, began, world.scheduler.steps, True, notes)
-
-
-def _read(world: World, accesses: list[Access], gate: Gate, cluster: Cluster, level: str = "QUORUM") -> None:
-    began = world.scheduler.steps
-    table = gate.planning.table(TABLE)
-    found = shown(cluster.storage, gate.plan_read(table, level))
-    twice = tuple(sorted(key for key, notes in found.items() if len(notes) > 1))
-    notes = {key: notes[0] for key, notes in found.items()}
-    accesses.append(Access("read", gate.name, began, world.scheduler.steps, True, notes, twice))
-
-
-def _coordinate(stopping: list[bool], cluster: Cluster, process: Process) -> None:
-    Coordinator(cluster).run(until_idle=False, should_stop=lambda: stopping[0])
-
-
-def _operate(world: World, chance: random.Random, stopping: list[bool], cluster: Cluster, process: Process) -> None:
-    """One thing that operators do, after a while."""
-    world.scheduler.sleep(chance.uniform(0.5, 8.0))
-    if stopping[0]:
-        return
-    node = f"n{chance.randint(1, NODES)}"
-    match chance.choice(["leave", "add", "maintenance", "balance", "resize"]):
-        case "leave":
-            administration.decommission(cluster, node)
-        case "add":
-            number = 10 + chance.randrange(1000)
-            world.storage(process).create_directory(place(number), parents=True)
-            rack = chance.choice(RACKS)
-            administration.add_node(cluster, f"n{number}", "dc1", rack, [("d1", place(number), 10**12)])
-        case "maintenance":
-            administration.set_maintenance(cluster, node, chance.random() < 0.5)
-        case "balance":
-            administration.pause_balancing(cluster) if chance.random() < 0.3 else administration.resume_balancing(
-                cluster
-            )
-        case "resize":
-            count = chance.choice([1, 2, 4, 8])
-            changes = administration.operators.OptionChanges(min_count=count)
-            administration.alter_table(cluster, TABLE, changes)
-
-
-def _keep_up(world: World, chance: random.Random, stopping: list[bool], cluster: Cluster, process: Process) -> None:
-    world.scheduler.sleep(chance.uniform(1.0, 10.0))
-    if stopping[0]:
-        return
-    if chance.random() < 0.5:
-        repair(cluster, TABLE)
-    else:
-        compact(cluster, TABLE, None, merger=merge_in(cluster.storage))  # type: ignore[arg-type]
-
-
-def _come_to_rest(world: World, accesses: list[Access], unexpected: list[str]) -> None:
+def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
     """Nothing goes wrong any more: everything ends, is repaired, and is read at each level."""
+    unexpected, scenario = playing.unexpected, playing.scenario
 
     def rest() -> None:
         process = world.scheduler.current.process
         with world.cluster(process) as cluster:
-            if not cluster.catch_up().switches.balancing:
-                administration.resume_balancing(cluster)
+            # What pipelines are shown before anybody has repaired anything, by each replica in its turn.
+            for turn, level in enumerate(("ONE", "QUORUM") * 3):
+                with _as_many_as_there_are(cluster, scenario):
+                    _over_damage(lambda gate, level=level: accesses.read(gate, cluster, level), cluster, f"rest {turn}")  # type: ignore[misc]
+            last = Operation("write", name="when all was well", keys=(0,), level="QUORUM")
+            with _as_many_as_there_are(cluster, scenario):
+                _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
+            _let_go_on(world, cluster, playing.nemesis.destroyed)
             report = Coordinator(cluster).run(until_idle=True)
             if not report.idle:
+                # What is damaged is copied nowhere: it says that repair comes first.
+                repair(cluster, TABLE, check_bytes=True)
+                report = Coordinator(cluster).run(until_idle=True)
+            if not report.idle:
                 unexpected.append(f"the coordinator is not idle: {report}")
-            if not repair(cluster, TABLE).complete:
-                unexpected.append("a repair of a world at rest is not complete")
-            for level in ("QUORUM", "ONE", "ALL"):
-                with Gate(cluster, f"at rest, {level}") as gate:
-                    _read(world, accesses, gate, cluster, level)
+            repaired = repair(cluster, TABLE, check_bytes=True)
+            if any(not one.is_settled for one in repaired.damaged):
+                # What nobody else has was acknowledged to nobody: the rows are looked at below.
+                repaired = repair(cluster, TABLE, check_bytes=True, accept_loss=True)
+            if not repaired.complete:
+                unexpected.append(f"a repair of a world at rest is not complete: {repaired}")
+            with Gate(cluster, "at rest") as gate:
+                for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
+                    accesses.read(gate, cluster, level)
+            unexpected.extend(misplaced(cluster.catch_up()))
+            unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
+        if world.folder is not None:
+            world.scheduler.sleep(100_000.0)  # more than clocks went ahead
+            with world.cluster(process) as cluster:
+                administration.sweep(cluster, older_than_seconds=0.0)
+                unexpected.extend(_of_space(world, cluster.catch_up(), playing.nemesis.destroyed))
+                with Gate(cluster, "at rest") as gate:
+                    accesses.read(gate, cluster, "ALL")
 
     actor = world.run(world.process("at rest"), rest)
     world.until_done(actor)
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
+    unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
+
+
+@contextmanager
+def _as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
+    """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
+    replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
+    destructive = {fault.kind for fault in scenario.faults} & {*DATA}
+    destructive |= {one.kind for part in scenario.parts for thread in part.threads for one in thread} & {*DESTRUCTIVE}
+    try:
+        yield
+    except (ConsistencyNotReached, RowsUnreadable):
+        if sum(replication.values()) > 2 or not destructive:
+            raise
+
+
+def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> None:
+    """Read or write as somebody does who tries again where a file was found damaged: it is known from then on."""
+    for _ in range(MOST_DAMAGED):
+        try:
+            with Gate(cluster, name) as gate:
+                return do(gate)
+        except ReadDisturbed:
+            continue
+
+
+def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
+    world.storage(world.scheduler.current.process).create_directory(place(number), parents=True)
+    return f"n{number}", [("d1", place(number), 10**12)]
+
+
+def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
+    """What operators do when they are back: what was held up goes on, and what was destroyed is taken out."""
+    metadata = cluster.catch_up()
+    if not metadata.switches.balancing:
+        administration.resume_balancing(cluster)
+    for request in list(metadata.open_requests()):
+        if request.paused:
+            administration.resume_request(cluster, request.request_id)
+    numbers = itertools.count(10_001)
+    for node in list(metadata.directory.members()):
+        if any(volume.uri in destroyed for volume in node.volumes):
+            try:
+                administration.replace_node(cluster, node.name, *_new_volume(world, next(numbers)))
+            except Rejected:
+                # It has handed its ranges over already, and leaves: there is no place to take.
+                administration.remove_node(cluster, node.name)
+    if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
+        # A node that leaves needs others to go to.
+        for rack in sorted(set(RACKS)):
+            name, volumes = _new_volume(world, next(numbers))
+            administration.add_node(cluster, name, "dc1", rack, volumes)
+
+
+def misplaced(metadata: ClusterMetadata) -> list[str]:
+    """At rest each range has as many replicas as asked for, on different nodes, in as many racks as there are."""
+    table = metadata.table(TABLE)
+    placements = metadata.placements(table.table_id)
+    wanted = sum(metadata.schema.keyspaces[table.keyspace].replication.values())
+    nodes = [node for node in metadata.directory.members() if node.state is NodeState.NORMAL]
+    racks = len({node.rack for node in nodes})
+    found = []
+    for index in range(len(placements.lows)):
+        placement = placements.placement(index)
+        on = [metadata.directory.node_of_volume[volume] for volume in placement.writes]
+        if {*placement.reads} != {*placement.writes} or len({node.node_id for node in on}) != wanted:
+            found.append(f"range {index} at rest is read at {placement.reads} and written at {placement.writes}")
+        elif len({node.rack for node in on}) != min(wanted, racks):
+            found.append(f"range {index} at rest is in the racks {sorted(node.rack for node in on)}")
+    return found
+
+
+def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str]) -> list[str]:
+    """After cleaning up, replica tables have the files that they need and no others, and nobody else has any."""
+    assert world.folder is not None
+    held = {volume.uri for node in metadata.directory.members() for volume in node.volumes}
+    # What was declared lost nobody opens any more.
+    lost = {volume.uri for node in metadata.directory.nodes.values() if node.lost for volume in node.volumes}
+    table = metadata.table(TABLE)
+    found = []
+    for uri in sorted({*held, *(f"/disks/{name}" for name in world.disk.names("/disks"))} - {*destroyed, *lost}):
+        replica = f"{uri}/{table.keyspace}/{table.table_id}"
+        there = {path.removeprefix(f"{replica}/") for path, _ in files_below(world.disk, replica)}
+        there = {path for path in there if not path.startswith("_delta_log/")}
+        live = world.folder.live_files(replica) if world.disk.status(f"{replica}/_delta_log") else set()
+        if uri not in held and there:
+            found.append(f"{uri} is in no cluster, and still has {len(there)} files")
+        elif there != live:
+            found.append(f"{uri} has {len(there - live)} files that nobody needs, and lacks {len(live - there)}")
+    return found
 
 
 def violations(history: RowHistory) -> list[str]:
@@ -264,10 +342,32 @@ def violations(history: RowHistory) -> list[str]:
     for read in history.accesses:
         if read.kind != "read":
             continue
-        found += [f"{read.who} is shown key {key} twice" for key in read.twice]
-        for key in range(KEYS):
+        if history.append_only:
+            found += _wrong_appended(read, writes)
+            continue
+        found += [f"{read.who} is shown key {key} twice" for key, notes in read.rows.items() if len(notes) > 1]
+        for key in sorted({*range(KEYS), *read.notes}):
             found += _wrong(key, read, writes)
+    if history.whole and not history.append_only:
+        found += _torn(history.accesses, writes)
+    # Who was paused takes its time, and the root has no deadline.
+    if not any(fault.kind == "pause" or (fault.place == ROOT) for fault in history.scenario.faults):
+        late = [access for access in history.accesses if access.seconds > LONGEST_SECONDS]
+        found += [f"a {one.kind} by {one.who} took {one.seconds:.0f} seconds" for one in late]
     return found
+
+
+def _wrong_appended(read: Access, writes: Sequence[Access]) -> list[str]:
+    """Of a table whose rows are never replaced each row of an acknowledged write is shown once, others at most."""
+    strong, found = STRONG[read.level], []
+    shown_rows = Counter((key, note) for key, notes in read.rows.items() for note in notes)
+    for write in writes:
+        must = write.acknowledged and write.ended < read.began and write.level in strong
+        for row in write.notes.items():
+            times = shown_rows.pop(row, 0)
+            if times > 1 or (must and not times) or (times and write.began > read.ended):
+                found.append(f"{read.who} shows the row {row} {times} times at {read.level} at step {read.began}")
+    return found + [f"{read.who} shows {row}, which nobody has written" for row in shown_rows]
 
 
 def _wrong(key: int, read: Access, writes: Sequence[Access]) -> list[str]:
@@ -279,8 +379,23 @@ def _wrong(key: int, read: Access, writes: Sequence[Access]) -> list[str]:
     else:
         sources = [write for write in of_key if write.kind == "delete"]
         sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}))
-    known = [write for write in of_key if write.acknowledged and write.ended < read.began]
+    strong = STRONG[read.level]
+    known = [w for w in of_key if w.acknowledged and w.ended < read.began and w.level in strong]
     if any(not any(source.ended < other.began for other in known) for source in sources):
         return []
     what = f"shows {note!r}" if key in read.notes else "does not show"
-    return [f"{read.who} {what} of key {key} at step {read.began}, over {[w.notes[key] or w.kind for w in known][-3:]}"]
+    over = [write.notes[key] or write.kind for write in known][-3:]
+    return [f"{read.who} {what} of key {key} at {read.level} at step {read.began}, over {over}"]
+
+
+def _torn(accesses: Sequence[Access], writes: Sequence[Access]) -> list[str]:
+    """At rest a write of one range is there whole or not at all, as far as nothing else was written to its keys."""
+    at_rest = [access for access in accesses if access.kind == "read" and access.who == "at rest"]
+    found = []
+    for write in writes:
+        alone = [key for key in write.notes if not any(key in other.notes for other in writes if other is not write)]
+        for read in at_rest:
+            there = [key for key in alone if read.notes.get(key) == write.notes[key] and key in read.notes]
+            if write.kind == "write" and there and there != alone:
+                found.append(f"{read.who} shows of {write.notes} only the keys {there}")
+    return found

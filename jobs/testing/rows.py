@@ -19,9 +19,15 @@ from epochlake.jobs.replicas.staging import StagedFile, staged_files, wrapped
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
+KEYSPACE = "air"
+TABLE = f"{KEYSPACE}.flights"
 COLUMNS = [("id", "bigint", False), ("note", "string", True)]
 
 Row = Mapping[str, object]
+
+
+class RowsDamaged(Exception):
+    """A data file cannot be read; its text names the file."""
 
 
 def token_of(key: int) -> int:
@@ -117,9 +123,12 @@ def _scanned(storage: Storage, scans: Iterable[Scan]) -> list[Row]:
 
 
 def _rows(storage: Storage, uri: str, intervals: Collection[Interval]) -> list[Row]:
-    """The rows of a data file, every page verified."""
+    """The rows of a data file, every page verified. Raises RowsDamaged, which names the file as Spark does."""
     data = storage.read_bytes(uri)
-    rows = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().to_pylist()
+    try:
+        rows = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().to_pylist()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise RowsDamaged(f"{uri}: {error}") from error
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     name = uri.rpartition("/")[2]
     return [row | {"_file": name} for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -32,12 +33,16 @@ class StepsUsedUp(Exception):
 
 
 class Step(NamedTuple):
-    """What an actor did at a moment: for timelines, and to tell whether two runs are the same."""
+    """What an actor did at a moment: for timelines, and to tell whether two runs are the same.
+
+    `said`: by the actor, about what it is doing; else it is an access.
+    """
 
     number: int
     at: float
     actor: str
     what: str
+    said: bool = False
 
 
 class Process:
@@ -91,8 +96,12 @@ class Scheduler:
         self.steps = 0
         self.trace: list[Step] = []
         self.traced = False
+        """Whether each access is kept in the trace; what actors say of themselves is there always."""
         self.failed: list[Actor] = []
         self.over = False
+        self.is_late = False
+        self.lookout: Callable[[Process, str], None] | None = None
+        """Is told of accesses to storage and ZooKeeper by their kinds, of each before and after its effect."""
         self._most_steps = most_steps
         self._ready: list[Actor] = []
         self._timers: list[tuple[float, int, Waiter]] = []
@@ -130,10 +139,24 @@ class Scheduler:
         self._ready.append(actor)
         self._hub_turn(actor)
 
+    def note(self, what: str) -> None:
+        """Put into the trace what the running actor does, for people."""
+        self.trace.append(Step(self.steps, self.now - START, self.current.name, what, said=True))
+
     def access(self, what: str, mean_seconds: float) -> None:
         """Something outside is touched, which takes a while: others go on meanwhile."""
         self._note(self.current, what)
         self.sleep(self.random.expovariate(1 / mean_seconds))
+
+    def saw(self, who: str, what: str) -> None:
+        """Put into the trace what somebody does who is no actor."""
+        if self.traced:
+            self.trace.append(Step(self.steps, self.now - START, who, what))
+
+    def meet(self, process: Process, moment: str) -> None:
+        """A process is about to do something outside, or has just done it."""
+        if self.lookout is not None:
+            self.lookout(process, moment)
 
     def wait(self, waiter: Waiter, timeout: float | None = None) -> bool:
         """Wait until somebody wakes the waiter; False when `timeout` seconds have passed before."""
@@ -196,8 +219,8 @@ class Scheduler:
         """Let actors run until `until` is true. Raises Stuck, StepsUsedUp, and what an actor of nobody's has raised."""
         self._hub = greenlet.getcurrent()
         while not until():
-            if self.steps > self._most_steps:
-                raise StepsUsedUp(f"{self.steps} steps, and not at the end")
+            if self.steps > self._most_steps or self.is_late:
+                raise StepsUsedUp(f"{self.steps} steps{' and too much time' * self.is_late}, and not at the end")
             actor = self._next()
             if actor is None:
                 raise Stuck(f"nobody can go on at {self.now - START:.3f} s, after {self.steps} steps")
@@ -288,3 +311,24 @@ def ended_afterwards(scheduler: Scheduler) -> Iterator[Scheduler]:
         yield scheduler
     finally:
         scheduler.end()
+
+
+@contextmanager
+def watched(scheduler: Scheduler, seconds: float) -> Iterator[None]:
+    """End the world when the block takes longer, by real time: also an actor that never comes to a point of it.
+
+    Only in the main thread of a process.
+    """
+
+    def ring(number: int, frame: object) -> None:
+        scheduler.is_late = True
+        if scheduler.running is not None:
+            raise WorldEnded
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

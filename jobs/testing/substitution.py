@@ -25,6 +25,7 @@ from typing import Any
 import epochlake.jobs
 import epochlake.metastore
 import epochlake.placement
+from deltalake import DeltaTable
 from epochlake.jobs.testing import stdlib
 from epochlake.jobs.testing.scheduler import Scheduler
 from epochlake.jobs.testing.zookeeper import Client, Ensemble
@@ -39,8 +40,8 @@ RECIPES = ("kazoo.recipe.lock", "kazoo.retry")
 
 
 @contextmanager
-def substituted(scheduler: Scheduler, ensemble: Ensemble, seed: int | str) -> Iterator[None]:
-    """Let production code run in the world of `scheduler`. One world at a time."""
+def substituted(scheduler: Scheduler, ensemble: Ensemble, seed: int | str, table: type) -> Iterator[None]:
+    """Let production code run in the world of `scheduler`, with `table` as delta-rs. One world at a time."""
     threading_ = stdlib.Threading(scheduler)
     chance = random.Random(repr(("values", seed)))
     bound = {"_scheduler": scheduler}
@@ -52,6 +53,7 @@ def substituted(scheduler: Scheduler, ensemble: Ensemble, seed: int | str) -> It
         id(secrets): stdlib.Secrets(chance),
         id(queue.SimpleQueue): type("SimpleQueue", (stdlib.SimpleQueue,), bound),
         id(wait): stdlib.wait,
+        id(DeltaTable): table,
         id(ThreadPoolExecutor): type("ThreadPoolExecutor", (stdlib.ThreadPoolExecutor,), bound),
     }
 

@@ -14,9 +14,14 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.testing.disk import Troubles, WorldDisk
-from epochlake.jobs.testing.log import LogTroubles, WorldLog
+from epochlake.jobs.testing.delta_rs import NoTable, table_class
+from epochlake.jobs.testing.disk import ROOT, Troubles, WorldDisk
+from epochlake.jobs.testing.folder_disk import FolderDisk
+from epochlake.jobs.testing.log import WorldLog
+from epochlake.jobs.testing.power import CuttableDisk
+from epochlake.jobs.testing.scenario import Scenario, Settings
 from epochlake.jobs.testing.scheduler import Actor, Process, Scheduler, ended_afterwards
 from epochlake.jobs.testing.substitution import substituted
 from epochlake.jobs.testing.zookeeper import Ensemble
@@ -31,13 +36,16 @@ from epochlake.metastore.configuration import (
     ZooKeeperSettings,
 )
 from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.in_memory import SharedEntries
 from epochlake.metastore.metadata.events import Initialise
+from epochlake.metastore.root import Root
+from epochlake.metastore.storage.disk import Disk
 from epochlake.metastore.storage.memory_disk import MemoryDisk
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.version import PRODUCT_VERSION
-
-ROOT = "/lake"
 
 CONFIGURATION = Configuration(
     root=ROOT,
@@ -49,34 +57,69 @@ CONFIGURATION = Configuration(
 )
 
 
+def configured(settings: Settings) -> Configuration:
+    """The configuration of a scenario's cluster."""
+    log = msgspec.structs.replace(
+        CONFIGURATION.log, snapshot_every=settings.snapshot_every, compact_every=settings.compact_every
+    )
+    return msgspec.structs.replace(CONFIGURATION, log=log)
+
+
+def world_of(scenario: Scenario) -> World:
+    """A world for a scenario."""
+    settings = scenario.settings
+    return World(scenario.seed, configured(settings), delta=settings.delta, latency=settings.latency)
+
+
 class World:
-    """One world; use it in a `with`. Everything in it follows from `seed`."""
+    """One world; use it in a `with`. Everything in it follows from `seed`.
+
+    `delta`: the log, the replicas and the ledger are real Delta tables, in a folder in memory; else all of it is in
+    this process, and the log is the one for tests. `latency`: how slow disks are, beside the network.
+    """
 
     def __init__(
-        self, seed: int | str, configuration: Configuration = CONFIGURATION, most_steps: int = 2_000_000
+        self,
+        seed: int | str,
+        configuration: Configuration = CONFIGURATION,
+        *,
+        delta: bool = False,
+        latency: float = 1.0,
+        most_steps: int = 2_000_000,
     ) -> None:
         self.seed = seed
         self.configuration = configuration
         self.scheduler = Scheduler(seed, most_steps)
         self.ensemble = Ensemble(self.scheduler, seed)
-        self.disk = MemoryDisk(now_ns=lambda: int(self.scheduler.now * 1e9))
         self.troubles = Troubles(self.scheduler, seed)
-        self.log_troubles = LogTroubles(seed)
+        self.folder = FolderDisk(self._now_ns) if delta else None
+        self.disk: Disk = self.folder or MemoryDisk(now_ns=self._now_ns)
+        self.cuttable = CuttableDisk(self.disk)
+        self.seen = WorldDisk(self.scheduler, self.cuttable, self.troubles, latency)
+        self.keeper = Process("world")
+        """The process of what nobody in the world does, which never ends."""
         self.processes: list[Process] = []
         self.actors: list[Actor] = []
         self._storages: dict[Process, Storage] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(substituted(self.scheduler, self.ensemble, self.seed))
+        table: type = NoTable
+        if self.folder is not None:
+            table = table_class(self.scheduler, self.folder, self.cuttable, self.seen)
+            self._open.callback(self.folder.close)
+        self._open.enter_context(substituted(self.scheduler, self.ensemble, self.seed, table))
         self._open.enter_context(ended_afterwards(self.scheduler))
-        self.entries = SharedEntries()
+        self._shared = SharedEntries()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    def _now_ns(self) -> int:
+        return int(self.scheduler.now * 1e9)
 
     def process(self, name: str, skew: float = 0.0) -> Process:
         """A new process; `skew`: how far its clock is off, in seconds."""
@@ -88,22 +131,35 @@ class World:
     def storage(self, process: Process) -> Storage:
         """What a process has of the disks."""
         if process not in self._storages:
-            disk = WorldDisk(self.scheduler, self.disk, self.troubles)
-            self._storages[process] = Storage(self.configuration.storage, disk=disk)
+            self._storages[process] = Storage(self.configuration.storage, disk=self.seen)
         return self._storages[process]
 
-    def log(self) -> WorldLog:
+    def log(self, process: Process) -> EpochLog:
         """A handle of its own on the log."""
-        return WorldLog(self.scheduler, self.entries, self.log_troubles)
+        if self.folder is None:
+            return WorldLog(self.scheduler, self._shared, self.troubles, f"{ROOT}/log")
+        settings = self.configuration.log
+        return DeltaLog(self.storage(process), Root(ROOT).log, compact_every=settings.compact_every)
 
     def cluster(self, process: Process) -> Cluster:
         """The cluster, opened by a process."""
-        return Cluster(self.configuration, storage=self.storage(process), log=self.log())
+        return Cluster(self.configuration, storage=self.storage(process), log=self.log(process))
+
+    def entries(self) -> list[Entry]:
+        """The log as somebody reads it who comes last."""
+        process = self.process("who reads the log")
+        actor = self.run(process, lambda: self.log(process).read(0))
+        self.until_done(actor)
+        if actor.error is not None:
+            raise actor.error
+        entries: list[Entry] = actor.result
+        return entries
 
     @property
     def is_busy(self) -> bool:
         """Whether something that `run` has begun is not done."""
-        return any(not actor.done for actor in self.actors)
+        self.actors = [actor for actor in self.actors if not actor.done]
+        return bool(self.actors)
 
     def run(self, process: Process, what: Callable[[], Any], name: str = "main") -> Actor:
         """Let a process do something; its outcome is `result` or `error` of the actor."""
@@ -121,8 +177,11 @@ class World:
         """Begin the cluster."""
 
         def begin() -> None:
-            self.storage(process).create_directory(ROOT, parents=True)
-            committer = Committer(Follower(self.log()), LocalQueue(), author="founder@world")
+            storage = self.storage(process)
+            storage.create_directory(ROOT, parents=True)
+            if self.folder is not None:
+                create_log_table(storage, Root(ROOT).log)
+            committer = Committer(Follower(self.log(process)), LocalQueue(), author="founder@world")
             committer.commit(Initialise(name=name, cluster_id="world", product_version=PRODUCT_VERSION))
 
         process = self.process("founder")
@@ -131,10 +190,15 @@ class World:
         if actor.error is not None:
             raise actor.error
 
+    def ephemeral_nodes_after(self, seconds: float) -> list[str]:
+        """What is in ZooKeeper on behalf of sessions when so long nothing has happened: nobody should wait there."""
+        actor = self.scheduler.spawn(self.keeper, "look at ZooKeeper", lambda: self.scheduler.sleep(seconds))
+        self.scheduler.run(lambda: actor.done)
+        return self.ensemble.ephemeral_nodes()
+
     def heal(self) -> None:
         """From now on nothing goes wrong any more."""
         self.troubles.heal()
-        self.log_troubles.heal()
         for process in self.processes:
             process.paused_until = 0.0
         self.ensemble.heal()

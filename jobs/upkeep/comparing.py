@@ -54,19 +54,18 @@ class Compared(msgspec.Struct, frozen=True):
         return not any(self.missing.values())
 
 
-def at_rest(placements: TablePlacements) -> tuple[list[Range], list[int]]:
-    """The ranges whose replicas are not changing, and the units of the others."""
+def by_rest(placements: TablePlacements) -> tuple[list[Range], list[Range]]:
+    """The ranges whose replicas are not changing, and the others with all replicas that they have meanwhile."""
     ranges: list[Range] = []
-    moving: list[int] = []
+    moving: list[Range] = []
     bounds = zip(placements.lows.tolist(), highs(placements.lows).tolist(), strict=True)
     for index, (low, high) in enumerate(bounds):
         placement = placements.placement(index)
         settled = len(placement.write_sets) == 1 and set(placement.reads) == set(placement.writes)
-        if settled and placements.since(index).started_epoch is None:
-            ranges.append(Range(index, placements.unit(index), placements.label(index), low, high, placement.writes))
-        else:
-            moving.append(placements.unit(index))
-    return ranges, sorted(set(moving))
+        replicas = placement.writes if settled else tuple(sorted({*placement.reads, *placement.writes}))
+        found = Range(index, placements.unit(index), placements.label(index), low, high, replicas)
+        (ranges if settled and placements.since(index).started_epoch is None else moving).append(found)
+    return ranges, moving
 
 
 def compare(

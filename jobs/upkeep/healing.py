@@ -61,11 +61,28 @@ def heal_by_rows(
     return answers
 
 
+def give_up(lost: Collection[Key], among: Surroundings, ledger: Ledger) -> dict[Key, str | None]:
+    """Take copies out of their replicas whose rows nobody has; for each why not, None: it is out.
+
+    Their files stay where they are until vacuum deletes them.
+    """
+    answers: dict[Key, str | None] = {}
+    for volume in sorted({volume for volume, _ in lost} & among.snapshots.keys()):
+        files = [file for file in among.snapshots[volume].all_files.values() if (volume, file.path) in lost]
+        answers |= dict.fromkeys(
+            ((volume, file.path) for file in files), _replace(among, volume, files, (), None, ledger)
+        )
+    return answers
+
+
 def _obstacle(volume: VolumeId, file: DataFile, damaged: Collection[Key], among: Surroundings) -> str | None:
     """Why a damaged copy cannot be done without."""
     mine = [range_ for range_ in among.ranges if volume in range_.replicas]
     if file.rows and without(file.extent, [(range_.low, range_.high) for range_ in mine]):
-        return "a part of its range is moving now: repair again when it has settled"
+        return (
+            "a part of its range is moving now: repair again when that has settled, or cancel what moves it "
+            "if it waits for this"
+        )
     for range_ in mine:
         if not meet((range_.low, range_.high), file.window):
             continue
@@ -84,7 +101,7 @@ def _replace(
     volume: VolumeId,
     files: Sequence[DataFile],
     copies: Iterable[PartCopy],
-    copier: Copier,
+    copier: Copier | None,
     ledger: Ledger,
 ) -> str | None:
     """Copy what is lacking without `files`, and commit it in their place; why not, when that fails."""
@@ -92,12 +109,12 @@ def _replace(
     wanted = [piece for copy in copies for piece in _under_other_names(copy, taken)]
     if any(copy.key in taken for copy in wanted):
         return "its rows have a single token, so they cannot be stored under another name: restore it from a backup"
-    copied = copier.copy(wanted)
-    if copied.failed:
+    copied = copier.copy(wanted) if copier is not None else None
+    if copied is not None and copied.failed:
         return next(iter(copied.failed.values()))
     outcome = commit_files(
         among.snapshots[volume].address,
-        copied.arrived,
+        copied.arrived if copied is not None else (),
         removes=files,
         epoch=among.epoch,
         app_id=f"repair-{uuid.uuid4()}",

@@ -121,14 +121,19 @@ def beyond(cluster: Metastore, *, replicas: bool) -> Look:
 
 
 def accept_loss(
-    configuration: Configuration, *, reason: str = "", request_id: str | None = None, dry_run: bool = False
+    configuration: Configuration,
+    *,
+    reason: str = "",
+    request_id: str | None = None,
+    dry_run: bool = False,
+    storage: Storage | None = None,
 ) -> AcceptedLoss:
     """Begin a new incarnation where the log ends. Raises Rejected (nothing-lost) when it holds all that is known.
 
     A log with a hole ends there: what comes after it is put aside. Raises Rejected (can-be-healed) where the hole can
     be filled. Safe to repeat: what a run that was killed has left to do is done by the next one.
     """
-    storage = Storage(configuration.storage)
+    storage = storage or Storage(configuration.storage)
     hole = _hole(storage, Root(configuration.root).log)
     with _Rescued(configuration, storage, hole) as cluster:
         before = cluster.metadata

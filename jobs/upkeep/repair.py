@@ -36,6 +36,7 @@ from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import (
     CHECKING_PARTITIONS,
+    NO_GOOD_BYTES,
     Checked,
     ExpectedFile,
     check_files,
@@ -55,14 +56,14 @@ from epochlake.jobs.upkeep.comparing import (
     IN_TRANSITION,
     Range,
     Skipped,
-    at_rest,
+    by_rest,
     compare,
     in_chunks,
     plan_copies,
     skipped,
     superfluous,
 )
-from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
+from epochlake.jobs.upkeep.healing import Surroundings, give_up, heal_by_rows
 from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
@@ -102,7 +103,10 @@ class RepairedReplica(msgspec.Struct, frozen=True):
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
-    """A live file whose stored bytes are torn, missing or wrong. `obstacle`: why it was not healed."""
+    """A live file whose stored bytes are torn, missing or wrong. `obstacle`: why it was not healed.
+
+    `given_up`: it is not live any more, and the rows that only it had are lost.
+    """
 
     replica: str
     volume_id: VolumeId
@@ -110,6 +114,12 @@ class DamagedFile(msgspec.Struct, frozen=True):
     damage: str
     healed: bool
     obstacle: str | None = None
+    given_up: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody meets its damage any more."""
+        return self.healed or self.given_up
 
 
 class RepairReport(msgspec.Struct, frozen=True):
@@ -135,20 +145,35 @@ class RepairReport(msgspec.Struct, frozen=True):
         """Whether every replica is known to have every row of its ranges now, undamaged as far as was looked."""
         done = not self.dry_run or self.differing == 0
         whole = all(replica.obstacle is None for replica in self.replicas)
-        healed = all(file.healed for file in self.damaged)
-        return done and whole and healed and not self.skipped and not self.unreachable
+        settled = all(file.is_settled for file in self.damaged)
+        return done and whole and settled and not self.skipped and not self.unreachable
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
-    """The replicas of one table as they are at an epoch, none of them fenced above it."""
+    """The replicas of one table as they are at an epoch, none of them fenced above it.
+
+    `snapshots` and `failed` are those of the `ranges` at rest. `passing` are the other replicas that answered, of the
+    ranges in `transition`.
+    """
 
     metadata: ClusterMetadata
     table: Table
     ranges: tuple[Range, ...]
-    moving: tuple[int, ...]
+    transition: tuple[Range, ...]
     snapshots: dict[VolumeId, ReplicaSnapshot]
+    passing: dict[VolumeId, ReplicaSnapshot]
     failed: dict[VolumeId, str]
     lineage: Lineage
+
+    @property
+    def moving(self) -> tuple[int, ...]:
+        """The units of the ranges in transition."""
+        return tuple(sorted({range_.unit for range_ in self.transition}))
+
+    @property
+    def all_snapshots(self) -> dict[VolumeId, ReplicaSnapshot]:
+        """Of all replicas that answered."""
+        return {**self.passing, **self.snapshots}
 
     def place(self, volume: VolumeId) -> str:
         return self.metadata.describe(volume)
@@ -164,11 +189,13 @@ def repair(
     *,
     dry_run: bool = False,
     check_bytes: bool = False,
+    accept_loss: bool = False,
     spark: SparkSession | None = None,
 ) -> RepairReport:
     """Bring every replica of a table what it lacks of the others' files, and heal what is damaged.
 
     Files that are missing or torn in storage are found by listing; with `check_bytes` every byte is read as well. With
+    `accept_loss` damaged files are given up of which no replica has the rows, and every replica was asked. With
     `spark` its executors copy and check. `dry_run` changes nothing. Safe beside pipelines, operations and compaction;
     can be stopped and run again at any time. A replica that went back behind what it has acknowledged counts again when
     the others have brought it all that they together have acknowledged. Raises Rejected for an unknown table,
@@ -183,8 +210,10 @@ def repair(
         copier = Copier(None if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
         if not dry_run and any(not file.healed for file in damaged):
             damaged = _healed_by_rows(cluster, view, damaged, copier)
+            if accept_loss:
+                damaged = _given_up(cluster, view, damaged)
             view = look(cluster, table)
-        run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.healed})
+        run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.is_settled})
         report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
         if not dry_run:
             _remember(cluster, view, notes, damaged)
@@ -234,16 +263,18 @@ def look(cluster: Store, table: str, least_epoch: int = 0) -> ReplicaView:
     metadata = cluster.follower.wait_for_fence(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
     while True:
         found = metadata.table(table)
-        ranges, moving = at_rest(metadata.placements(found.table_id))
+        ranges, transition = by_rest(metadata.placements(found.table_id))
         volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
+        others = {volume for range_ in transition for volume in range_.replicas} - {*volumes}
         snapshots, failed = open_all(cluster.storage, metadata, found, volumes)
+        passing, _ = open_all(cluster.storage, metadata, found, sorted(others)) if others else ({}, {})
         ahead = max((snapshot.fence for snapshot in snapshots.values()), default=0)
         if ahead > metadata.fence:
             metadata = cluster.follower.wait_for_fence(ahead, CATCH_UP_SECONDS)
             continue
         files = [file for snapshot in snapshots.values() for file in snapshot.all_files.values()]
         lineage = cluster.ledger.lineage(found.table_id, files) if files else NO_LINEAGE
-        return ReplicaView(metadata, found, tuple(ranges), tuple(moving), snapshots, failed, lineage)
+        return ReplicaView(metadata, found, tuple(ranges), tuple(transition), snapshots, passing, failed, lineage)
 
 
 class _Run:
@@ -352,9 +383,7 @@ def _healed_by_rows(
     cluster: Store, view: ReplicaView, damaged: Sequence[DamagedFile], copier: Copier
 ) -> list[DamagedFile]:
     """What becomes of the damaged copies for which no replica has the same file whole."""
-    merges = cluster.ledger.merges(view.table.table_id)
-    replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
-    among = Surroundings(view.metadata.fence, view.ranges, view.snapshots, view.lineage, replaced)
+    among = _surroundings(cluster, view)
     left = {(file.volume_id, file.path) for file in damaged if not file.healed}
     answers = heal_by_rows(left, among, copier, cluster.ledger)
     return [
@@ -367,21 +396,48 @@ def _healed_by_rows(
     ]
 
 
+def _given_up(cluster: Store, view: ReplicaView, damaged: Sequence[DamagedFile]) -> list[DamagedFile]:
+    """What becomes of the damaged copies whose rows nobody has, when that loss is accepted."""
+    if view.failed:
+        silent = f"{', '.join(view.unreachable)} may have its rows and does not answer: bring it back first"
+        return [
+            msgspec.structs.replace(file, obstacle=silent) if file.obstacle == NO_GOOD_BYTES else file
+            for file in damaged
+        ]
+    lost = {(file.volume_id, file.path) for file in damaged if file.obstacle == NO_GOOD_BYTES}
+    answers = give_up(lost, _surroundings(cluster, view), cluster.ledger)
+    return [
+        msgspec.structs.replace(
+            file,
+            given_up=(obstacle := answers[file.volume_id, file.path]) is None,
+            obstacle="its rows are lost" if obstacle is None else obstacle,
+        )
+        if (file.volume_id, file.path) in answers
+        else file
+        for file in damaged
+    ]
+
+
+def _surroundings(cluster: Store, view: ReplicaView) -> Surroundings:
+    merges = cluster.ledger.merges(view.table.table_id)
+    replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
+    return Surroundings(view.metadata.fence, view.ranges, view.snapshots, view.lineage, replaced)
+
+
 def _remember(cluster: Store, view: ReplicaView, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:
     """Take away the notes of copies that are whole now, or that their replica has no more; note what stays damaged."""
     table_id = view.table.table_id
-    bad = {(file.volume_id, file.path): file.damage for file in damaged if not file.healed}
+    bad = {(file.volume_id, file.path): file.damage for file in damaged if not file.is_settled}
+    snapshots = view.all_snapshots
     live = {
         (volume, file.path): ExpectedFile(file, snapshot.address)
-        for volume, snapshot in view.snapshots.items()
+        for volume, snapshot in snapshots.items()
         for file in snapshot.all_files.values()
     }
     looked_at = {(file.volume_id, file.path) for file in damaged} | {
-        _key(ExpectedFile(file, view.snapshots[volume].address))
-        for volume in view.snapshots
-        for file in _of_ranges(view, volume)
+        _key(ExpectedFile(file, snapshots[volume].address)) for volume in snapshots for file in _of_ranges(view, volume)
     }
-    gone = {note.key for note in notes if note.volume_id in view.snapshots and note.key not in live}
+    gone = {note.key for note in notes if note.volume_id in snapshots and note.key not in live}
     cluster.damage.clear(
         [note for note in notes if note.key in gone or (note.key in looked_at and note.key not in bad)]
     )
@@ -395,13 +451,14 @@ def _heal(
     checkers: Workers | None,
     noted: Collection[tuple[VolumeId, str]],
 ) -> tuple[list[DamagedFile], int]:
-    """Find damaged files of the ranges at rest and heal them by the same file; how many files were read for it.
+    """Find damaged files and heal them by the same file; how many files were read for it.
 
+    Also those of ranges in transition: nothing is streamed from a damaged file, so an operation may be waiting for it.
     Copies that were `noted` are read in any case.
     """
     stored = {
         volume: [ExpectedFile(file, snapshot.address) for file in _of_ranges(view, volume)]
-        for volume, snapshot in view.snapshots.items()
+        for volume, snapshot in view.all_snapshots.items()
     }
     found = _listed(view, stored)
     bad = {key for key, (_, damage) in found.items() if damage}
@@ -445,7 +502,7 @@ def _listed(
 
     def attempt(volume: VolumeId) -> dict[str, str]:
         try:
-            return torn_or_missing(view.snapshots[volume].address, [one.file for one in stored[volume]])
+            return torn_or_missing(view.all_snapshots[volume].address, [one.file for one in stored[volume]])
         except StorageUnavailable as error:
             logger.warning("the files of %s could not be listed: %s", view.place(volume), error)
             return {}
@@ -468,9 +525,9 @@ def _key(stored: ExpectedFile) -> tuple[VolumeId, str]:
 
 
 def _of_ranges(view: ReplicaView, volume: VolumeId) -> list[DataFile]:
-    """The live files of a replica that have to do with the ranges that it is compared in."""
+    """The live files of a replica that have to do with the ranges that it has, or is getting or giving away."""
     files: dict[str, DataFile] = {}
-    for range_ in view.ranges:
+    for range_ in (*view.ranges, *view.transition):
         if volume in range_.replicas:
-            files |= {file.file_id: file for file in view.snapshots[volume].within(range_.low, range_.high)}
+            files |= {file.file_id: file for file in view.all_snapshots[volume].within(range_.low, range_.high)}
     return list(files.values())

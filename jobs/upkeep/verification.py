@@ -21,7 +21,7 @@ from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.receipts import Receipts, went_back
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, open_snapshot
-from epochlake.jobs.upkeep.comparing import at_rest, compare
+from epochlake.jobs.upkeep.comparing import by_rest, compare
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -215,7 +215,7 @@ def _first_outside(extent: Interval, allowed: list[Interval]) -> int | None:
 def _differing(
     metadata: ClusterMetadata, table: Table, snapshots: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
 ) -> Iterator[ReplicaFinding]:
-    ranges, _ = at_rest(metadata.placements(table.table_id))
+    ranges, _ = by_rest(metadata.placements(table.table_id))
     for one in ranges:
         for volume, parts in compare(one, snapshots, lineage).missing.items():
             lacking = {part.file.file_id for part in parts}

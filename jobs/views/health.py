@@ -13,7 +13,7 @@ import msgspec
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.upkeep.comparing import at_rest, compare
+from epochlake.jobs.upkeep.comparing import by_rest, compare
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -138,7 +138,7 @@ def _lacks(
         return None
     ranges: dict[VolumeId, int] = {}
     files_lacked: dict[VolumeId, set[str]] = {}
-    for one in at_rest(metadata.placements(table.table_id))[0]:
+    for one in by_rest(metadata.placements(table.table_id))[0]:
         for volume, parts in compare(one, opened, lineage).missing.items():
             ranges[volume] = ranges.get(volume, 0) + 1
             files_lacked.setdefault(volume, set()).update(part.file.file_id for part in parts)

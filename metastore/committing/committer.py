@@ -83,11 +83,13 @@ class Committer:
         self._waiting: deque[Submission] = deque()
         self._turn = threading.Condition()
         self._offers = Offers(queue, self._turn)
-        self._outcomes = Outcomes(follower)
+        self._outcomes = Outcomes(follower, queue.publish)
         self._leading = False
         # Used by the thread that leads only.
         self._led_last = False
         self._announced: Position | None = None
+        self._has_heard = False
+        self._has_published = False
         self._told_epoch = 0
         self._told_requests: OrderedDict[str, None] = OrderedDict()
         self._obstacle = ""
@@ -236,9 +238,11 @@ class Committer:
             if mine.outcome is not None:
                 return
             self._led_last = True
-            self._announced = self._queue.announced()
+            self._announced, self._has_heard, self._has_published = None, False, False
             self._commit_waiting(mine)
-            self._queue.publish(self._follower.position)
+            if not self._has_published:
+                # Somebody before us may have died with it.
+                self._queue.publish(self._follower.position)
             self._compact()
         finally:
             self._queue.release()
@@ -326,6 +330,9 @@ class Committer:
         Raises AppendConflict, AppendUncertain, AppendFailed and what reading the log raises.
         """
         self._follower.catch_up()
+        if not self._has_heard:
+            # Asked for before the log was read: the answer is here by now.
+            self._announced, self._has_heard = self._queue.announced(), True
         self._follower.require_reached(self._announced)
         read = self._follower.log.version()
         # What is claimed is tried once: after a conflict its owner, who cannot know, may have given up on it.
@@ -361,6 +368,9 @@ class Committer:
             submission.take(SubmissionStep.MOVE_LOG)
         if prepared.entries:
             prepared.settle()
+            # Before anybody hears of it: a log that comes back without what was told is noticed by whoever comes.
+            self._queue.publish(self._follower.position)
+            self._has_published = True
             self._offers.answer(claims)
         return bool(prepared.entries)
 

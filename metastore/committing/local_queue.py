@@ -11,11 +11,11 @@ from epochlake.metastore.log.entry import Position
 
 
 class LocalQueue:
-    """Shared by the committers of one process; there is nobody to offer proposals to."""
+    """Shared by the committers of one process, or one for each of them with one `lock`; nobody offers proposals."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.Lock | None = None) -> None:
         self._waited = 0.0
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
         self._holder: int | None = None
 
     def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from epochlake.metastore.committing.submissions import Committed, Submission, described
 from epochlake.metastore.errors import LOG_CONTRADICTS, CommitTimeout, CommitUnknown, Rejected
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.log.epoch_log import AppendFailed
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
@@ -22,10 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Outcomes:
-    """Gives submissions their outcomes, by what the log of `follower` says."""
+    """Gives submissions their outcomes, by what the log of `follower` says.
 
-    def __init__(self, follower: Follower) -> None:
+    `publish` is told where the log ends before anybody hears that it was found there: who has appended it may be gone.
+    """
+
+    def __init__(self, follower: Follower, publish: Callable[[Position], None]) -> None:
         self._follower = follower
+        self._publish = publish
 
     def settle_if_known(self, submission: Submission) -> None:
         """A request that is known here to be in the log needs neither ZooKeeper nor storage.
@@ -95,6 +99,7 @@ class Outcomes:
                 continue
             entry = self._follower.request_entry(submission.request_id) if submission.named else None
             submission.outcome = succeeded(submission, epoch) if entry is None else committed_at(submission, entry)
+            self._publish(self._follower.position)
 
 
 def committed_at(submission: Submission, entry: Entry) -> Committed | Rejected:

@@ -68,8 +68,8 @@ class CommitQueue(Protocol):
         ...
 
     def announced(self) -> Position | None:
-        """The newest epoch that was announced when the lock was asked for; None when nobody tells. The log has to
-        hold it. Raises WrongCluster when the line is that of another root.
+        """The newest epoch that was announced when the lock was asked for, or had if others were before us; None when
+        nobody tells. The log has to hold it. Raises WrongCluster when the line is that of another root.
         """
         ...
 

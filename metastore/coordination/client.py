@@ -97,18 +97,9 @@ class Coordination:
         self.request_timeout = request_timeout
         hosts, _, chroot = connect.partition("/")
         self.base = "/" + "/".join(part for part in f"{chroot}/{base}".split("/") if part)
-        # The default policy of kazoo doubles the pause between two attempts up to an hour: after a long outage
-        # nobody would come back.
-        forever = KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_jitter=0.2, max_delay=1.0)
         try:
             self._threads = _ImpatientThreads()
-            self.client = KazooClient(
-                hosts,
-                timeout=session_timeout,
-                handler=self._threads,
-                connection_retry=forever,
-                logger=_quiet_logger(),
-            )
+            self.client = self._new_client(hosts, session_timeout, self._threads)
         except ValueError as error:
             raise ConfigurationError(
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
@@ -133,6 +124,14 @@ class Coordination:
             self.close()
             raise
         self._worker.start()
+
+    def _new_client(self, hosts: str, session_timeout: float, handler: SequentialThreadingHandler) -> KazooClient:
+        # The default policy of kazoo doubles the pause between two attempts up to an hour: after a long outage
+        # nobody would come back.
+        forever = KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_jitter=0.2, max_delay=1.0)
+        return KazooClient(
+            hosts, timeout=session_timeout, handler=handler, connection_retry=forever, logger=_quiet_logger()
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -81,9 +81,13 @@ class ZooKeeperQueue:
         self._asked = self._ask()
         left = max(0.0, timeout - (time.monotonic() - started))
         try:
-            return self._lock.acquire(left, lambda: bool(answers), meanwhile)
+            acquired = self._lock.acquire(left, lambda: bool(answers), meanwhile)
         finally:
             self._has_offered = False  # what was offered in the line was waited for there
+        if acquired and (self._lock.contenders > 1 or any(map(_has_failed, self._asked))):
+            # Those before us have published since; or the connection broke, and is there again.
+            self._asked = self._ask()
+        return acquired
 
     def _answered(self) -> None:
         assert self._lock is not None
@@ -129,7 +133,10 @@ class ZooKeeperQueue:
         return dict(self._proposals.answers.take()) if self._proposals is not None else {}
 
     def announced(self) -> Position | None:
-        """What was announced before the lock was asked for: nobody waits for these answers, they came before it."""
+        """What was announced before the lock was asked for: nobody waits for these answers, they came before it.
+
+        Who had to wait in line for others hears what was announced when it was had.
+        """
         coordination = self._coordination
         if coordination is None or not self._asked:
             return None
@@ -150,9 +157,13 @@ class ZooKeeperQueue:
         return [coordination.client.get_async(coordination.path(name)) for name in (HEAD, ROOT)]
 
     def publish(self, position: Position) -> None:
-        if self._coordination is not None:
+        if self._coordination is not None and not self._coordination.closed:
             head = Head(position.epoch, position.state_id, position.hash, position.incarnation)
             publish_head_soon(self._coordination, head, self._head)
+
+
+def _has_failed(result: Any) -> bool:
+    return bool(result.ready() and not result.successful())
 
 
 def _value(coordination: Coordination, result: Any) -> Value | None:

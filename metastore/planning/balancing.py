@@ -26,15 +26,13 @@ from epochlake.metastore.metadata.model import (
     VolumeId,
 )
 from epochlake.metastore.metadata.rules import has_tags, kept_apart
+from epochlake.metastore.planning.streams import Room, busy
 from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Hold, Obstacle, Plan, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
 from epochlake.placement.balancing.rules import parted
-from epochlake.placement.tablets.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind
 from numpy.typing import NDArray
-
-BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
-"""Stages in which a transition still counts as a stream of its volumes."""
 
 
 class Loads(msgspec.Struct, frozen=True):
@@ -90,15 +88,11 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
     replica_tablet: list[int] = []
     replica_volume: list[int] = []
     replica_size: list[int] = []
-    busy_out, busy_in = Counter[int](), Counter[int]()
+    in_flight = busy(metadata)
     for table_row, table_id in enumerate(tables):
         for tablet, current in enumerate(metadata.tablets.maps[table_id]):
             transition = metadata.tablets.transitions.get((table_id, tablet))
             replicas = current if transition is None else transition.new_replicas
-            if transition is not None and transition.stage in BEFORE_STREAMED:
-                busy_in[row_of_volume[transition.pending]] += 1
-                if transition.leaving is not None:
-                    busy_out[row_of_volume[transition.leaving]] += 1
             largest = max((loads.sizes.get((table_id, tablet, volume), 0) for volume in current), default=0)
             for volume in replicas:
                 replica_tablet.append(len(keys))
@@ -134,8 +128,8 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
         replica_tablet=np.array(replica_tablet, np.int64),
         replica_volume=np.array(replica_volume, np.int64),
         replica_size=replica_size,
-        busy_out=[busy_out[row] for row in range(len(volumes))],
-        busy_in=[busy_in[row] for row in range(len(volumes))],
+        busy_out=[in_flight.leaving[volume.volume_id] for volume in volumes],
+        busy_in=[in_flight.pending[volume.volume_id] for volume in volumes],
     )
     rules = _rules(metadata, load, [metadata.schema.tables[table_id] for table_id in tables], nodes)
     load = msgspec.structs.replace(load, table_nodes=rules)
@@ -221,20 +215,16 @@ def _rebuilds_on_replacement(
     """Replicas of the replaced node, rebuilt on the volumes of the node that replaces it."""
     node = metadata.directory.nodes[request.node_id]
     lost = volumes_given_up(metadata, request)
-    room = {volume.volume_id: streams for volume in node.volumes if volume.volume_id not in loads.no_targets}
-    holds = Counter[VolumeId]()
-    for transition in metadata.tablets.transitions.values():
-        if transition.pending in room:
-            holds[transition.pending] += 1
-            if transition.stage in BEFORE_STREAMED:
-                room[transition.pending] -= 1
+    targets = [volume.volume_id for volume in node.volumes if volume.volume_id not in loads.no_targets]
+    room = Room(streams, busy(metadata).pending)
+    holds = Counter(one.pending for one in metadata.tablets.transitions.values() if one.pending in targets)
     capacity = {volume.volume_id: volume.capacity for volume in node.volumes}
     for tablet_map in metadata.tablets.maps.values():
-        for volume in room:
+        for volume in targets:
             holds[volume] += len(tablet_map.tablets_on([volume]))
     found = []
     for table_id, tablet in metadata.replicas_in_use(lost):
-        free = [volume for volume, left in room.items() if left > 0]
+        free = [volume for volume in targets if room.has(volume)]
         if not free:
             break
         if (table_id, tablet) in metadata.tablets.transitions:
@@ -242,6 +232,6 @@ def _rebuilds_on_replacement(
         target = min(free, key=lambda volume: ((holds[volume] + 1) / capacity[volume], volume))
         leaving = next(v for v in metadata.tablets.maps[table_id].replicas(tablet) if v in lost)
         found.append(NewTransition(table_id, tablet, Kind.REBUILD, leaving, target, "node is replaced"))
-        room[target] -= 1
+        room.take(target)
         holds[target] += 1
     return found

@@ -17,7 +17,8 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
-from epochlake.metastore.planning.balancing import BEFORE_STREAMED, Loads
+from epochlake.metastore.planning.balancing import Loads
+from epochlake.metastore.planning.streams import Room, busy
 from epochlake.placement.tablets.resizing import (
     Colocation,
     Goal,
@@ -102,12 +103,13 @@ def colocating_transitions(
 ) -> tuple[list[NewTransition], list[str]]:
     """Moves that may begin now to bring siblings together before a merge, and why others may not."""
     tablet_map = metadata.tablets.maps[table_id]
-    room = _room(metadata, streams)
+    room = Room(streams, busy(metadata).total)
+    free = {volume for volume in metadata.directory.volumes if room.has(volume)}
     moving = {tablet for table, tablet in metadata.tablets.transitions if table == table_id}
     begun: list[NewTransition] = []
     stuck: dict[str, None] = {}
     for pair in tablet_map.siblings_apart().tolist():
-        if not room:
+        if not free:
             break
         if {2 * pair, 2 * pair + 1} & moving:
             continue
@@ -115,12 +117,10 @@ def colocating_transitions(
         obstacle = _obstacle(metadata, table_id, move, loads) if move else "their replicas are in different datacenters"
         if obstacle:
             stuck[f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}"] = None
-        elif move and move.source in room and move.target in room:
+        elif move and room.has(move.source, move.target):
             begun.append(_transition(metadata, table_id, move))
-            for volume in (move.source, move.target):
-                room[volume] -= 1
-                if not room[volume]:
-                    del room[volume]
+            room.take(move.source, move.target)
+            free = {volume for volume in free if room.has(volume)}
     return begun, list(stuck)
 
 
@@ -149,15 +149,6 @@ def _transition(metadata: ClusterMetadata, table_id: TableId, move: Colocation) 
     kind = Kind.INTRANODE_MIGRATION if len(nodes) == 1 else Kind.MIGRATION
     reason = f"co-located with tablet {move.tablet - 1}, to be merged with it"
     return NewTransition(table_id, move.tablet, kind, move.source, move.target, reason)
-
-
-def _room(metadata: ClusterMetadata, streams: int) -> dict[VolumeId, int]:
-    """Streams that each volume may have more."""
-    busy: Counter[VolumeId] = Counter()
-    for transition in metadata.tablets.transitions.values():
-        if transition.stage in BEFORE_STREAMED:
-            busy.update(volume for volume in (transition.leaving, transition.pending) if volume is not None)
-    return {volume: streams - busy[volume] for volume in metadata.directory.volumes if busy[volume] < streams}
 
 
 def _location(metadata: ClusterMetadata, volume: VolumeId) -> tuple[str, str, int]:

@@ -247,8 +247,9 @@ def _wait(access: _Access, asks_again: bool) -> None:
     if newly:
         logger.warning("%s does not answer: a thread is left behind that should %s", place.name, access.asked)
     raise StorageLate(
-        f"cannot {access.asked}: {place.name} has not answered for {seconds:g} seconds. Check the disk or mount; "
-        f"[storage] deadline_seconds says how long is waited"
+        f"cannot {access.asked}: {place.name} has not answered for {seconds:g} seconds, which is what "
+        f"[storage] deadline_seconds allows",
+        hint="Check the disk or mount",
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from epochlake.metastore.storage.disk import LockNotHad, Status, Usage
+from epochlake.metastore.storage.disk import Disk, LockNotHad, Status, Usage
 from pyarrow import fs
 
 TOTAL = 1 << 40
@@ -45,7 +45,7 @@ class MemoryDisk:
     is_shared = False
 
     def __init__(self, now_ns: Callable[[], int] = time.time_ns, total: int = TOTAL) -> None:
-        self.arrow: fs.FileSystem = fs.PyFileSystem(_ForArrow(self))
+        self.arrow: fs.FileSystem = fs.PyFileSystem(ForArrow(self))
         self._now_ns = now_ns
         self._total = total
         self._used = 0
@@ -253,14 +253,14 @@ class _Output(io.RawIOBase):
         return len(data)
 
 
-class _ForArrow(fs.FileSystemHandler):
-    """How Arrow reads a disk in memory; what it never does there is refused."""
+class ForArrow(fs.FileSystemHandler):
+    """How Arrow reads a disk by its contract; what it never does there is refused."""
 
-    def __init__(self, disk: MemoryDisk) -> None:
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ForArrow) and other._disk is self._disk
+        return isinstance(other, ForArrow) and other._disk is self._disk
 
     def __hash__(self) -> int:
         return id(self._disk)

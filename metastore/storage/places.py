@@ -48,13 +48,14 @@ def require_fit_for_tables(uri: str) -> None:
     path = local_path(uri)
     if path is not None and "://" in uri and (host := urlsplit(uri).netloc):
         raise StorageMisconfigured(
-            f"{uri} names a machine, {host!r}, and files are read here: write file:///{host}{path} for an absolute "
-            f"path, or leave file:// out for a relative one"
+            f"{uri} names a machine, {host!r}, and files are read here",
+            hint=f"Write file:///{host}{path} for an absolute path, or leave file:// out for a relative one",
         )
     if path is not None and _READ_OTHERWISE.search(path):
         raise StorageMisconfigured(
-            f"no table can be at {path!r}: choose a directory without `%` before two hexadecimal digits, without "
-            f"backslashes and without control characters in its path"
+            f"no table can be at {path!r}",
+            hint="Choose a directory without `%` before two hexadecimal digits, without backslashes and without "
+            "control characters in its path",
         )
 
 

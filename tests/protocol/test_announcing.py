@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metastore import init_cluster
 
 from tests.support.storages import STORAGE
+from tests.support.waiting import eventually
 from tests.support.zookeeper import Ensemble
 
 pytestmark = pytest.mark.timing
@@ -54,10 +54,3 @@ def test_a_lease_goes_to_the_root_while_zookeeper_is_away_and_back(
                 server.restart()
                 eventually(lambda: not is_at_the_root())
                 assert [lease.name for lease in live_leases(vacuum)] == ["load"]
-
-
-def eventually(what: object) -> None:
-    deadline = time.monotonic() + 120
-    while not what():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.02)

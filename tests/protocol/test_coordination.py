@@ -6,18 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
-from epochlake.metastore.committing.queue import Meanwhile
-from epochlake.metastore.coordination import commit_queue
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.election import Candidacy
 from epochlake.metastore.coordination.head import Head, correct_head, publish_head, read_head, watch_head
 from epochlake.metastore.coordination.leases import LEASES, Lease, announce, live_leases
@@ -25,6 +21,7 @@ from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.coordination.proposals import LARGEST_BATCH_BYTES, PROPOSALS, Proposals, PublishedBatch
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 
+from tests.support.waiting import are_contending, eventually
 from tests.support.zookeeper import Ensemble, expire_session
 
 pytestmark = pytest.mark.timing
@@ -32,15 +29,6 @@ pytestmark = pytest.mark.timing
 Opener = Callable[..., Coordination]
 
 LEASE = Lease("nightly", "p-1", 7, ("air.flights",), 1_700_000_000_000, "here", 4711)
-
-
-def eventually(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until `what` is true and return it; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
-    return found
 
 
 def head(epoch: int) -> Head:
@@ -165,7 +153,7 @@ def test_the_lock_is_given_in_the_order_in_which_it_was_asked_for(connect: Opene
         for number in range(6):
             lock = CommitLock(connect())
             pool.submit(wait_and_tell, number, lock)
-            eventually(partial(_are_contending, holder, number + 2))
+            eventually(partial(are_contending, holder, number + 2))
         first.release()
     assert order == list(range(6))
 
@@ -274,10 +262,6 @@ def test_committing_goes_on_when_the_leader_of_an_ensemble_is_killed(ensemble: E
         eventually(partial(_published, session, epoch))
         lock.release()
     assert read_head(one) == read_head(two) == head(30)
-
-
-def _are_contending(coordination: Coordination, number: int) -> bool:
-    return len(coordination.children(coordination.path("lock"))) == number
 
 
 def _acquired(lock: CommitLock, timeout: float) -> bool:
@@ -575,115 +559,3 @@ def test_a_leader_whose_session_expired_queues_up_behind_the_others(connect: Ope
     assert leader.current() == "other"
     other.release()
     assert leader.acquire(60)
-
-
-# --- the line of committers ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def standing_in_line(connect: Opener, count: int) -> Iterator[None]:
-    """So many wait for the lock, of whom the first has it and gives it back at the end."""
-    sessions = [connect() for _ in range(count)]
-    locks = [CommitLock(session) for session in sessions]
-    assert locks[0].acquire(60)
-    with ThreadPoolExecutor(count) as pool:
-        others = [pool.submit(lock.acquire, 60) for lock in locks[1:]]
-        eventually(lambda: len(sessions[0].children(sessions[0].path("lock"))) == count)
-        yield
-        locks[0].release()
-        for lock, other in zip(locks[1:], others, strict=True):
-            other.add_done_callback(lambda _, lock=lock: lock.release())
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has made an offer waits for its answer longer than any test."""
-    monkeypatch.setattr(commit_queue, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(commit_queue, "LONGEST_PATIENCE_SECONDS", 60.0)
-
-
-def in_a_crowd(connect: Opener, session: Coordination) -> ZooKeeperQueue:
-    """A queue that has lined up once behind many others."""
-    queue = ZooKeeperQueue(lambda _: session)
-    with standing_in_line(connect, 8):
-        assert not queue.acquire(0.2)
-    return queue
-
-
-@pytest.mark.usefixtures("patient")
-def test_who_has_made_an_offer_in_a_crowd_is_answered_without_a_place_in_the_line(connect: Opener) -> None:
-    session, leader = connect(), Proposals(connect())
-    queue = in_a_crowd(connect, session)
-    ticket = queue.offer(b"events")
-    [batch] = leader.claim(leader.pending())
-    lined_up = []
-    session.client.ensure_path(session.path("lock"))
-    session.client.ChildrenWatch(session.path("lock"), lambda children: lined_up.extend(children))
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.acquire, 30)
-        leader.answer(batch, {"mine": 7})
-        assert waiting.result(30) is False
-    assert queue.answers() == {ticket: {"mine": 7}}
-    assert lined_up == []
-
-
-def test_who_is_not_answered_in_a_crowd_lines_up_and_leads(connect: Opener) -> None:
-    queue = in_a_crowd(connect, connect())
-    assert queue.offer(b"events") is not None
-    assert queue.acquire(30)
-    queue.release()
-
-
-@pytest.mark.usefixtures("patient")
-def test_patience_is_for_one_acquisition_and_not_for_those_after_it(connect: Opener) -> None:
-    session, leader = connect(), Proposals(connect())
-    queue = in_a_crowd(connect, session)
-    queue.offer(b"events")
-    [batch] = leader.claim(leader.pending())
-    leader.answer(batch, {"mine": 7})
-    assert queue.acquire(60) is False
-    assert queue.answers()
-    started = time.monotonic()
-    assert queue.acquire(60)
-    assert time.monotonic() - started < 20
-    queue.release()
-
-
-@pytest.mark.usefixtures("patient")
-def test_who_makes_no_offer_lines_up_at_once_whatever_the_crowd_was(connect: Opener) -> None:
-    queue = in_a_crowd(connect, connect())
-    started = time.monotonic()
-    assert queue.acquire(60)
-    assert time.monotonic() - started < 30
-    queue.release()
-
-
-def test_who_waits_in_line_can_offer_there_and_is_answered_there(connect: Opener) -> None:
-    queue, leader, offered = ZooKeeperQueue(lambda _: session), Proposals(connect()), []
-    session = connect()
-
-    def offer() -> None:
-        offered.append(queue.offer(b"events"))
-        [batch] = leader.claim(leader.pending())
-        leader.answer(batch, {"mine": 7})
-
-    with standing_in_line(connect, 2):
-        started = time.monotonic()
-        assert queue.acquire(60, Meanwhile(0.02, offer)) is False
-        assert time.monotonic() - started < 30
-    assert queue.answers() == {offered[0]: {"mine": 7}}
-    assert len(offered) == 1
-
-
-def test_what_is_done_while_others_are_waited_for_is_done_once_and_only_after_the_time(connect: Opener) -> None:
-    queue, called = ZooKeeperQueue(lambda _: session), []
-    session = connect()
-    assert queue.acquire(30, Meanwhile(0.0, lambda: called.append("nobody is waited for")))
-    queue.release()
-    with standing_in_line(connect, 3):
-        assert not queue.acquire(0.2, Meanwhile(60.0, lambda: called.append("too early")))
-        assert called == []
-        assert not queue.acquire(0.5, Meanwhile(0.1, lambda: called.append("once")))
-    assert called == ["once"]
-    assert queue.acquire(30)
-    queue.release()

@@ -22,6 +22,7 @@ from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.metastore import init_cluster
 
 from tests.support.storages import STORAGE
+from tests.support.waiting import eventually
 from tests.support.zookeeper import Ensemble
 
 pytestmark = pytest.mark.timing
@@ -49,13 +50,6 @@ def configured(root: Path, connect: str, poll_seconds: float = 600) -> Configura
 def delete_all(coordination: Coordination) -> None:
     """What an operator's `deleteall` does."""
     coordination.client.delete(coordination.base, recursive=True)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_live_processes_come_back_to_a_zookeeper_that_has_lost_its_data(tmp_path: Path, lost: Ensemble) -> None:

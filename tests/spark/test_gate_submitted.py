@@ -18,7 +18,7 @@ from epochlake.metastore.metadata.model import NodeState
 from epochlake.metastore.metastore import init_cluster
 
 from tests.support.clusters import FOUR, assert_at_rest, placed, without_zookeeper
-from tests.support.standalone import HOST, StandaloneSpark
+from tests.support.standalone import HOST, SHORT_LIVED, StandaloneSpark
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,8 +35,8 @@ with Cluster(configuration.load(sys.argv[1], {})) as cluster, cluster.pipeline("
     written = pipeline.write(rows, "air.flights", batch="one")
     read = pipeline.read("air.flights", consistency="ALL")
     where = spark.range(0, 8, 1, 8).mapInArrow(lambda batches: batches, "id long").count()
-    print(json.dumps({"rows": written.rows, "tablets": written.tablets, "read": read.count(), "where": where,
-                      "sum": read.agg(F.sum("id")).first()[0]}))
+    count, total = read.agg(F.count("*"), F.sum("id")).first()
+    print(json.dumps({"rows": written.rows, "tablets": written.tablets, "read": count, "where": where, "sum": total}))
 spark.stop()
 """
 
@@ -87,7 +87,8 @@ def test_the_submit_of_the_readme_coordinates_a_cluster_whose_zookeeper_has_neve
 
 
 def bare_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTEST"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTEST"))}
+    return kept | SHORT_LIVED
 
 
 def submit(url: str, job: Path, conf: Path) -> subprocess.CompletedProcess[str]:

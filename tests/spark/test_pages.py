@@ -17,7 +17,7 @@ from tests.support.storages import STORAGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGES = ["README.md", "docs/api.md", "docs/ring.md", "docs/tablets.md", "docs/upkeep.md"]
+PAGES = ["README.md", "docs/api.md", "docs/ring.md", "docs/tablets.md", "docs/testing.md", "docs/upkeep.md"]
 
 
 @pytest.fixture

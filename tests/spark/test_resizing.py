@@ -25,6 +25,7 @@ from epochlake.placement.tablets.resizing import Goal
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
+from tests.support.slices import some
 from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ QUICK = Configuration(
     pipeline=PipelineSettings(attempts=20), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=8)
 )
 ROWS = 400
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 1 / some(2, 1)
 """Between two writes, and between two reads: each leaves a file for every tablet to be cut."""
 
 

@@ -18,12 +18,16 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from pyspark.errors import PySparkException
 
+from tests.support.slices import some
+
 if TYPE_CHECKING:
     from epochlake.jobs.gate.pipeline import Pipeline
     from pyspark.sql import Row, SparkSession
 
 ROWS = 120
 """Rows of a batch."""
+PAUSE_SECONDS = some(0, 1) / 4
+"""After each batch; without pauses most of what Spark does is more of the same, while streams take their time."""
 
 Contents = dict[int, str]
 
@@ -63,6 +67,7 @@ class Workload:
                                 del rows[key]
                         require_contents(self._read(pipeline, table), rows, table)
                         self.reads += 1
+                        self._stop.wait(PAUSE_SECONDS)
                     number += 1
         except BaseException as error:
             self.failure = error
@@ -115,15 +120,13 @@ class MortalCoordinator:
         self.killed = 0
         self._conf, self._messages, self._kills = conf, messages, kills
         self._chance = random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="killer")
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
             process = self._start()
             dies = self.killed < self._kills
             end = time.monotonic() + (self._chance.uniform(2.0, 5.0) if dies else 3600)
-            while not self._stop.is_set() and time.monotonic() < end and process.poll() is None:
+            while not stop.is_set() and time.monotonic() < end and process.poll() is None:
                 time.sleep(0.05)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -137,12 +140,14 @@ class MortalCoordinator:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        self._thread.start()
+        stop = threading.Event()
+        thread = threading.Thread(target=self._run, args=(stop,), name="killer")
+        thread.start()
         try:
             yield
         finally:
-            self._stop.set()
-            self._thread.join()
+            stop.set()
+            thread.join()
 
 
 def wait_until(

@@ -1,24 +1,66 @@
-"""Which of many cases a run of the tests takes: all with EPOCHLAKE_TESTS_THOROUGH (`make prove`), else a slice."""
+"""Which of many cases a run of the tests takes: all with EPOCHLAKE_TESTS_THOROUGH (`make prove`), else a slice.
+
+`@sliced("stage", at_least=4)` above a parametrised test: so many of its cases, and each value of `stage` in one of them
+at least. They are drawn anew in each run, by a number that the run shows; EPOCHLAKE_TESTS_DRAW takes the same ones
+again. A test that is named with its case (`…::test_it[case]`) is always run.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Sequence
-from itertools import product
-from typing import Any
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
 
 THOROUGH = bool(os.environ.get("EPOCHLAKE_TESTS_THOROUGH"))
+DRAW = os.environ.setdefault("EPOCHLAKE_TESTS_DRAW", str(random.SystemRandom().randrange(2**32)))
+"""Set for the processes that a run of the tests starts: all of them have to draw the same cases."""
 
 
-def slice_of(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Cases of several axes: each value of each axis at least once, and beside different ones of the others."""
-    if THOROUGH:
-        return list(product(*axes))
-    longest = max(len(axis) for axis in axes)
-    # Another step for each round of an axis, so that values that share a divisor of the lengths meet others too.
-    return [tuple(axis[(n + n // len(axis) * i) % len(axis)] for i, axis in enumerate(axes)) for n in range(longest)]
+def sliced(*each: str, at_least: int = 1) -> pytest.MarkDecorator:
+    """A mark for a parametrised test; `each` names parameters of which no value is left out."""
+    return pytest.mark.sliced(*each, at_least=at_least)
 
 
 def some(thorough: int, otherwise: int) -> int:
     """How often something is tried."""
     return thorough if THOROUGH else otherwise
+
+
+def some_of(cases: Sequence[T], count: int) -> list[T]:
+    """All of them where there is time, else so many, in their order; for a test that goes through cases by itself."""
+    if THOROUGH or count >= len(cases):
+        return list(cases)
+    chosen = random.Random(f"{DRAW} {cases}").sample(range(len(cases)), count)
+    return [cases[at] for at in sorted(chosen)]
+
+
+def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """The tests that are not in this run's slices; none of them with EPOCHLAKE_TESTS_THOROUGH."""
+    if THOROUGH:
+        return set()
+    cases: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sliced") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {item for test, of_test in cases.items() for item in set(of_test) - _drawn(test, of_test)}
+
+
+def _drawn(test: str, items: Sequence[pytest.Function]) -> set[pytest.Function]:
+    """Cases of one test: those that bring most values that were not there yet, until there are enough."""
+    mark = items[0].get_closest_marker("sliced")
+    assert mark is not None
+    order = random.Random(f"{DRAW} {test}").sample(items, len(items))
+    values = {item: {(name, repr(item.callspec.params[name])) for name in mark.args} for item in order}
+    missing = set().union(*values.values())
+    drawn: list[pytest.Function] = []
+    while order and (missing or len(drawn) < mark.kwargs["at_least"]):
+        best = max(order, key=lambda item: len(values[item] & missing))
+        order.remove(best)
+        drawn.append(best)
+        missing -= values[best]
+    return set(drawn)

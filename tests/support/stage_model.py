@@ -16,7 +16,6 @@ epochs matters, so they are numbered anew in every state: that makes states that
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -168,6 +167,7 @@ class Broken(AssertionError):
 
 
 KEPT = Rules()
+NONE = frozenset[int]()
 
 
 def explore(scenario: Scenario, rules: Rules = KEPT) -> dict[str, int]:
@@ -176,33 +176,34 @@ def explore(scenario: Scenario, rules: Rules = KEPT) -> dict[str, int]:
     Raises `Broken` with the actions that lead to a state in which an invariant does not hold, or from which the
     transitions cannot end any more.
     """
+    # Seen states have numbers: of a state each look-up costs the hash of all that is in it.
     first = _numbered_anew(rules, _beginning(scenario))
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    leads_to: dict[State, list[State]] = {}
-    queue = deque([first])
-    while queue:
-        state = queue.popleft()
+    number_of, states, came_from = {first: 0}, [first], [(-1, "")]
+    leads_to: list[list[int]] = []
+    for number, state in enumerate(states):  # it grows meanwhile
         wrong = _wrong(state)
         if wrong:
-            raise Broken(f"{wrong}: {_path(came_from, state)}")
-        leads_to[state] = []
+            raise Broken(f"{wrong}: {_path(came_from, number)}")
+        following = []
         for action, after in _actions(scenario, rules, state):
             if action.startswith("!"):
-                raise Broken(f"{action[1:]}: {_path(came_from, state)}")
+                raise Broken(f"{action[1:]}: {_path(came_from, number)}")
             then = _numbered_anew(rules, after)
-            leads_to[state].append(then)
-            if then not in came_from:
-                came_from[then] = (state, action)
-                queue.append(then)
-    ends = [state for state in leads_to if all(tablet.move is None for tablet in state.tablets)]
-    stuck = leads_to.keys() - _leading_to(ends, leads_to)
+            found = number_of.setdefault(then, len(states))
+            if found == len(states):
+                states.append(then)
+                came_from.append((number, action))
+            following.append(found)
+        leads_to.append(following)
+    ends = [number for number, state in enumerate(states) if all(tablet.move is None for tablet in state.tablets)]
+    stuck = {*range(len(states))} - _leading_to(ends, leads_to)
     if stuck:
-        raise Broken(f"the transitions never end: {_path(came_from, next(iter(stuck)))}")
+        raise Broken(f"the transitions never end: {_path(came_from, min(stuck))}")
     began = first.tablets[0].replicas
-    moved = sum(end.tablets[0].replicas != began for end in ends)
+    moved = sum(states[end].tablets[0].replicas != began for end in ends)
     if not moved:
         raise Broken("no transition ever comes to its end in the new replicas")
-    return {"states": len(leads_to), "ends": len(ends), "moved": moved}
+    return {"states": len(states), "ends": len(ends), "moved": moved}
 
 
 def _beginning(scenario: Scenario) -> State:
@@ -247,27 +248,25 @@ def _wrong(state: State) -> str | None:
     return None
 
 
-def _leading_to(ends: Sequence[State], leads_to: dict[State, list[State]]) -> set[State]:
-    comes_from: dict[State, list[State]] = {}
-    for state, following in leads_to.items():
+def _leading_to(ends: Sequence[int], leads_to: Sequence[Sequence[int]]) -> set[int]:
+    comes_from: list[list[int]] = [[] for _ in leads_to]
+    for state, following in enumerate(leads_to):
         for then in following:
-            comes_from.setdefault(then, []).append(state)
+            comes_from[then].append(state)
     found, waiting = set(ends), list(ends)
     while waiting:
-        for state in comes_from.get(waiting.pop(), ()):
+        for state in comes_from[waiting.pop()]:
             if state not in found:
                 found.add(state)
                 waiting.append(state)
     return found
 
 
-def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> str:
+def _path(came_from: Sequence[tuple[int, str]], state: int) -> str:
     actions = []
-    step = came_from[state]
-    while step is not None:
-        state, action = step
+    while state:
+        state, action = came_from[state]
         actions.append(action)
-        step = came_from[state]
     return ", ".join(reversed(actions))
 
 
@@ -534,10 +533,10 @@ def _numbered_anew(rules: Rules, state: State) -> State:
     """
     views = _usable(state)
     writer, late = state.writer, state.late
-    if writer is not None and rules.old_acknowledgements_are_forgotten:
+    if writer is not None and writer.acknowledged and rules.old_acknowledgements_are_forgotten:
         now = _since(state)
-        stands = frozenset((volume, then) for volume, then in writer.acknowledged if _stands(volume, then, now))
-        writer = writer._replace(acknowledged=stands)
+        stands = frozenset([(volume, then) for volume, then in writer.acknowledged if _stands(volume, then, now)])
+        writer = Writer(writer.planned, writer.due, writer.since, stands)
     moves = [tablet.move for tablet in state.tablets if tablet.move is not None]
     compared = {0, *(move.epoch for move in moves), *(view.end for view in views)}
     if writer is not None:
@@ -545,9 +544,9 @@ def _numbered_anew(rules: Rules, state: State) -> State:
     if late is not None:
         compared.add(late.epoch + 1)
     cuts = sorted(compared)
-    fences = tuple(
+    fences = [
         0 if volume in state.dead else cuts[bisect_right(cuts, fence) - 1] for volume, fence in enumerate(state.fences)
-    )
+    ]
     used = {0, state.epoch, *fences, *(move.epoch for move in moves), *(view.end for view in views)}
     if writer is not None:
         used.add(writer.planned)
@@ -564,18 +563,28 @@ def _numbered_anew(rules: Rules, state: State) -> State:
     if late is not None:
         begun.add(late.started)
     started = {epoch: -number for number, epoch in enumerate(sorted(begun), 1)}
-    return state._replace(
+    # Made by their constructors: `_replace` costs ten times as much, and this is most of the work.
+    return State(
         epoch=new[state.epoch],
         placed=placed[state.placed],
-        tablets=tuple(_tablet_anew(tablet, new, started) for tablet in state.tablets),
-        fences=tuple(new[fence] for fence in fences),
+        tablets=tuple([_tablet_anew(tablet, new, started) for tablet in state.tablets]),
+        fences=tuple([new[fence] for fence in fences]),
         sessions=tuple(
-            frozenset() if volume in state.dead else frozenset(known.get(epoch, -1) for epoch in sessions)
-            for volume, sessions in enumerate(state.sessions)
+            [
+                frozenset([known.get(epoch, -1) for epoch in sessions])
+                if sessions and volume not in state.dead
+                else NONE
+                for volume, sessions in enumerate(state.sessions)
+            ]
         ),
         writer=None if writer is None else _writer_anew(writer, new, placed, started),
+        have=state.have,
+        acknowledged=state.acknowledged,
         late=None if late is None else _late_anew(late, new, started, known),
-        views=tuple(view._replace(end=new[view.end]) for view in views),
+        late_left=state.late_left,
+        dead=state.dead,
+        lost=state.lost,
+        views=tuple([View(new[view.end], view.reads, view.lost) for view in views]),
     )
 
 
@@ -594,14 +603,16 @@ def _tablet_anew(tablet: Tablet, new: Numbers, started: Numbers) -> Tablet:
     move = tablet.move
     if move is None:
         return tablet
-    return tablet._replace(move=move._replace(started=started.get(move.started, 0), epoch=new[move.epoch]))
+    begun = started.get(move.started, 0)
+    anew = Move(move.kind, move.stage, move.leaving, move.pending, begun, new[move.epoch], move.error, move.done)
+    return Tablet(tablet.replicas, anew, tablet.begun)
 
 
 def _writer_anew(writer: Writer, new: Numbers, placed: Numbers, started: Numbers) -> Writer:
     def anew(since: Since) -> Since:
         return Since(since.replicas, placed[since.placed], None if since.started is None else started[since.started])
 
-    acknowledged = frozenset((volume, anew(since)) for volume, since in writer.acknowledged)
+    acknowledged = frozenset([(volume, anew(since)) for volume, since in writer.acknowledged])
     return Writer(new[writer.planned], writer.due, anew(writer.since), acknowledged)
 
 

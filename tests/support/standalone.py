@@ -18,7 +18,9 @@ from epochlake.metastore.preflight import require_java
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
-_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-Djava.net.preferIPv4Stack=true")
+SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+"""Environment of JVMs that live for a minute, drivers and executors too: most of their work was compiling code."""
+_JVM = ("-Xmx256m", "-Djava.net.preferIPv4Stack=true")
 
 
 class StandaloneSpark:
@@ -73,6 +75,7 @@ class StandaloneSpark:
                     stdout=log,
                     stderr=log,
                     env=environ
+                    | SHORT_LIVED
                     | {
                         "SPARK_LOCAL_IP": HOST,
                         "SPARK_HOME": str(Path(pyspark.__file__).parent),

@@ -11,8 +11,10 @@ import sys
 import warnings
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
 import epochlake
+import epochlake.testing
 import pytest
 from epochlake.jobs.cluster import Cluster, initialise
 from epochlake.metastore.configuration import Configuration
@@ -20,6 +22,8 @@ from epochlake.metastore.configuration import Configuration
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "epochlake" / "__init__.py"
 HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
+MODULES = [epochlake.testing]
+"""Modules of public names, beside the package itself."""
 NEEDS_SPARK = {"MetadataFrames", "Pipeline", "compact", "repair", "session"}
 """Names that start nothing, but import PySpark when they are used."""
 
@@ -100,7 +104,24 @@ def test_no_public_name_is_deprecated_and_still_taught() -> None:
 
 def test_the_page_lists_each_public_name_once() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(epochlake.__all__)
+    listed = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
+    of_modules = [f"{module.__name__.partition('.')[2]}.{name}" for module in MODULES for name in module.__all__]
+    assert sorted(listed) == sorted([*epochlake.__all__, *of_modules])
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_a_public_module_has_documented_names_and_their_members_too(module: ModuleType) -> None:
+    assert {path.stem for path in SOURCE.parent.glob("[a-z]*.py")} == {one.__name__.split(".")[1] for one in MODULES}
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert inspect.getdoc(value)
+        public = [member for key, member in vars(value).items() if not key.startswith("_")]
+        assert not [member for member in public if inspect.isfunction(member) and not member.__doc__]
+
+
+def test_a_public_module_loads_no_spark_and_the_package_does_not_load_it() -> None:
+    assert "pyspark" not in loaded_by("import epochlake.testing")
+    assert "epochlake.testing" not in loaded_by("import epochlake; dir(epochlake)")
 
 
 def test_the_names_of_before_the_api_do_the_same_and_warn(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ def repair(
             help="Who copies and reads: threads here, or executors; else the configuration's.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Give up damaged files whose rows no replica has; every replica has to answer."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is missing and damaged; change nothing.")
     ] = False,
@@ -48,12 +54,15 @@ def repair(
 
         spark = spark_session("epochlake-repair")
     with interrupted_says(f"what was repaired of {table} until then stays: run it again for the rest"):
-        done = run(session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, spark=spark)
+        done = run(
+            session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, accept_loss=accept_loss, spark=spark
+        )
     session.show(done, repaired)
     if not dry_run and not done.complete:
+        damaged = sum(not file.is_settled for file in done.damaged)
         raise WaitTimeout(
             f"not all of {table} could be repaired: {len(done.skipped)} group(s) of ranges were left alone, "
-            f"{len(done.unreachable)} replica(s) do not answer",
+            f"{len(done.unreachable)} replica(s) do not answer, {damaged} file(s) stay damaged",
             hint="Run it again when what stands in the way is gone",
         )
 

@@ -37,8 +37,9 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.rings import Running
 from epochlake.metastore.metadata.events import AdvanceOperation, Event, RetreatOperation
 from epochlake.metastore.metadata.events.plans import with_names
-from epochlake.metastore.metadata.model import RequestState, TopologyRequest, VolumeId
+from epochlake.metastore.metadata.model import RequestState, TopologyRequest
 from epochlake.metastore.planning.ring_changes import Gain, RingChange, change_of
+from epochlake.metastore.planning.streams import Room
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Operation, Step
 
@@ -111,7 +112,7 @@ class OperationTrack:
         self._settings = cluster.configuration.coordinator
         self._copier = copier
         self._fences = fences
-        self._patience = Patience(fences, self._settings)
+        self._patience = Patience(self._settings)
         self._sweeper = sweeper
         self._tally = tally
         self._changes: dict[tuple[str, int], RingChange] = {}
@@ -211,7 +212,7 @@ class OperationTrack:
         if work.key in self._passed or (work.going_back and work.last is Step.MID):
             return True
         barrier = work.barrier(metadata)
-        if self._patience.passed(metadata, work.key, barrier, str(work.operation)):
+        if self._patience.passed(self._fences, metadata, work.key, barrier, str(work.operation)):
             self._passed.add(work.key)
             return True
         missing = self._fences.missing(metadata, barrier)
@@ -306,11 +307,11 @@ def _streams(metadata: ClusterMetadata, work: Work) -> list[Stream]:
 
 def _within_limits(streams: Iterable[Stream], per_volume: int) -> list[Stream]:
     """The first of the streams that may run together: so many at a volume, and at this coordinator."""
-    busy: Counter[VolumeId] = Counter()
+    room = Room(per_volume)
     chosen: list[Stream] = []
     for stream in streams:
         volumes = volumes_of(stream.gains)
-        if len(chosen) < STREAMS and all(busy[volume] < per_volume for volume in volumes):
-            busy.update(volumes)
+        if len(chosen) < STREAMS and room.has(*volumes):
+            room.take(*volumes)
             chosen.append(stream)
     return chosen

@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 import numpy as np
 from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitOutcome, PreSplitter
+from epochlake.jobs.coordinator.fencing import Patience
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.replicas.commits import relabel
 from epochlake.jobs.replicas.fences import raise_fence
@@ -32,8 +33,6 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     DecideResize,
     FinishResize,
-    RelaxBarriers,
-    RelaxedBarrier,
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import TableId, VolumeId
@@ -100,7 +99,7 @@ class ResizingTrack:
         self._loads: tuple[object, float, Loads] | None = None
         self._ready: dict[ResizeKey, dict[VolumeId, int]] = {}
         self._away: dict[ResizeKey, dict[VolumeId, str]] = {}
-        self._waiting_since: dict[ResizeKey, float] = {}
+        self._patience = Patience(self._settings)
         self._labelled: dict[tuple[TableId, VolumeId], int] = {}
         self._retry_at: dict[tuple[TableId, VolumeId], float] = {}
         self.held: frozenset[TableId] = frozenset()
@@ -165,7 +164,7 @@ class ResizingTrack:
         return msgspec.structs.replace(self._loads[2], avoided=frozenset(self._avoided()))
 
     def _forget_stale(self, metadata: ClusterMetadata) -> None:
-        for known in (self._ready, self._away, self._waiting_since):
+        for known in (self._ready, self._away):
             for decided in [decided for decided in known if not _is_current(metadata, decided)]:
                 known.pop(decided)
 
@@ -273,8 +272,8 @@ class ResizingTrack:
         """Commit the end behind its barrier, and give the files their new labels."""
         if not self._acknowledged(metadata, decided, fenced):
             return False
+        self._patience.tell(self._cluster.commit)
         self._cluster.commit(FinishResize(*decided))
-        self._waiting_since.pop(decided, None)
         self._label(self._cluster.catch_up())
         return True
 
@@ -290,24 +289,17 @@ class ResizingTrack:
         uncounted = [v for v in volumes_of(tablet_map) if v not in fenced or v in lost]
         if any(volume not in away for volume in uncounted):
             return False
-        since = self._waiting_since.setdefault(decided, time.monotonic())
         datacenter_of = metadata.directory.datacenter_of
 
-        def passed(level: BarrierLevel) -> bool:
+        def passes(level: BarrierLevel) -> bool:
             return all(
                 barrier_passed(level, replicas, (), set(replicas).difference(uncounted), datacenter_of, lost)
                 for replicas in replica_sets_with(tablet_map, uncounted)
             )
 
-        asked = self._settings.barrier_level
-        if passed(asked):
-            return True
         said = "; ".join(f"{metadata.describe(volume)}: {reason}" for volume, reason in away.items())
         name = metadata.schema.tables[decided[0]].full_name
-        relaxes = time.monotonic() - since > self._settings.barrier_timeout_seconds
-        if relaxes and passed(BarrierLevel.QUORUM):
-            what = f"the {tablet_map.resize_type} of {name}"
-            self._cluster.commit(RelaxBarriers((RelaxedBarrier(what, asked.value, BarrierLevel.QUORUM.value, said),)))
+        if self._patience.is_enough(decided, passes, lambda: said, f"the {tablet_map.resize_type} of {name}"):
             return True
         self.blocked.append(f"the {tablet_map.resize_type} of {name} waits for replicas: {said}")
         return False

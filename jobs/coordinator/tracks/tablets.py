@@ -37,7 +37,8 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
-from epochlake.metastore.planning.balancing import BEFORE_STREAMED, next_transitions
+from epochlake.metastore.planning.balancing import next_transitions
+from epochlake.metastore.planning.streams import BEFORE_STREAMED
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
@@ -66,7 +67,7 @@ class TabletTrack:
         self._fences = fences
         self._tally = tally
         self._failures: Counter[TabletKey] = Counter()
-        self._patience = Patience(fences, self._settings)
+        self._patience = Patience(self._settings)
         self._avoided: dict[VolumeId, tuple[float, str]] = {}
         self.held: Callable[[], frozenset[TableId]] = frozenset
         self.errors: dict[TabletKey, str] = {}
@@ -167,7 +168,7 @@ class TabletTrack:
         """
         barrier = self._barrier(transition)
         name = self._name(metadata, transition)
-        if self._patience.passed(metadata, (transition.key, transition.stage), barrier, name):
+        if self._patience.passed(self._fences, metadata, (transition.key, transition.stage), barrier, name):
             return True
         missing = self._fences.missing(metadata, barrier)
         if barrier.required <= self._fences.fenced(barrier):

@@ -20,6 +20,7 @@ from epochlake.metastore.metastore import init_cluster
 from tests.support.clusters import begin
 from tests.support.command_line import COLUMNS, CommandLine
 from tests.support.failures import no_room_to_write
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 
 CREATE = ["table", "create", "air.t", "--column"]
@@ -85,6 +86,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
 }
 
 
+@sliced(at_least=25)
 @pytest.mark.parametrize(("words", "code", "said"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_clear_error_and_changes_nothing(
     unchanged: CommandLine, words: list[str], code: int, said: list[str]

@@ -31,6 +31,7 @@ from rich.console import Console
 from tests.support import clusters
 from tests.support.command_line import COLUMNS, CommandLine, fits
 from tests.support.rings import FOUR, QUICK, TURN, RingCluster, join, leave, ringed
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 
 ADD = ["node", "add", "X", "--datacenter", "dc1", "--rack", "r2", "--volume", "disk/x,1GB"]
@@ -228,6 +229,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
 }
 
 
+@sliced(at_least=15)
 @pytest.mark.parametrize(("words", "code", "said"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_clear_error_and_changes_nothing(
     kept: CommandLine, words: list[str], code: int, said: list[str]

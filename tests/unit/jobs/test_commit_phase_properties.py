@@ -29,6 +29,7 @@ from epochlake.placement.tokens import MIN_TOKEN, range_label
 from numpy.typing import NDArray
 
 from tests.support.replicas import TABLE
+from tests.support.slices import some
 from tests.support.storages import STORAGE
 
 VOLUMES = range(1, 8)
@@ -227,8 +228,9 @@ def run_once(seed: int, run: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 def test_what_has_landed_is_on_a_quorum_of_every_write_set_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    reached = sum(run_once(seed, run, monkeypatch) for run in range(RUNS))
-    assert reached > RUNS // 3
+    runs = some(RUNS, RUNS // 2)
+    reached = sum(run_once(seed, run, monkeypatch) for run in range(runs))
+    assert reached > runs // 3
 
 
 def keep_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:

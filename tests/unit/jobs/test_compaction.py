@@ -32,11 +32,14 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 from tests.support.versions import compact_here, merge_here, read_versions, stage_versions, token_of, write_versions
 
 TABLE = "air.flights"
 ROWS = range(40)
+
+pytestmark = sliced()  # of most tests one of the two kinds of table
 
 
 class Killed(BaseException):
@@ -234,6 +237,7 @@ def test_a_write_from_before_a_delete_that_lands_after_the_compaction_stays_dele
 # --- stopped half-way ------------------------------------------------------------------------------------------------
 
 
+@sliced("either", at_least=4)
 @pytest.mark.parametrize("reached", ["", "A", "B", "C", "AB", "BC", "AC", "ABC"])
 def test_a_compaction_that_reached_some_replicas_shows_every_row_once_and_is_finished_later(
     either: SmallCluster, reached: str
@@ -248,6 +252,7 @@ def test_a_compaction_that_reached_some_replicas_shows_every_row_once_and_is_fin
     assert_shown(either, EXPECTED | {100: "note 100"})
 
 
+@sliced("either", "reached")
 @pytest.mark.parametrize("reached", ["", "A", "BC"])
 def test_the_same_with_the_cluster_at_a_later_epoch(either: SmallCluster, reached: str) -> None:
     compact_reaching(either, reached)
@@ -270,6 +275,7 @@ def test_killed_before_the_ledger_nothing_has_happened(either: SmallCluster) -> 
     assert merged_on(either, "A") == 2
 
 
+@sliced("either", "later")
 @pytest.mark.parametrize(("later", "settled"), [(False, (2, 0)), (True, (0, 2))])
 def test_killed_after_the_ledger_it_is_finished_at_the_same_epoch_and_voided_at_a_later_one(
     either: SmallCluster, monkeypatch: pytest.MonkeyPatch, later: bool, settled: tuple[int, int]
@@ -407,6 +413,7 @@ def test_a_range_that_begins_to_move_is_refused_by_its_fence(either: SmallCluste
     assert read_versions(either, "ALL") == sorted(EXPECTED.items())
 
 
+@sliced("either", "leaving", "reached")
 @pytest.mark.parametrize("leaving", ["A", "B", "C"])
 @pytest.mark.parametrize("reached", ["A", "C", "AB"])
 def test_a_tablet_moves_after_half_a_compaction(either: SmallCluster, leaving: str, reached: str) -> None:

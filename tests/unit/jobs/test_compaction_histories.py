@@ -25,6 +25,7 @@ from tests.support.compactions import Released, reaching
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
 from tests.support.rings import FOUR as RING
 from tests.support.rings import RingCluster, join, leave, move, ringed
+from tests.support.slices import sliced
 from tests.support.versions import compact_here, read_versions, write_versions
 
 QUICK = Configuration(
@@ -102,6 +103,7 @@ def settle_and_check_every_replica(history: History, nodes: str) -> None:
                 assert len(nodes) > 3  # both were the only replicas of something
 
 
+@sliced()
 @pytest.mark.parametrize("append_only", [False, True], ids=["versions", "append-only"])
 def test_tablets_that_move_show_what_a_dict_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: random.Random, append_only: bool
@@ -123,6 +125,7 @@ def _move_a_tablet(table: SmallCluster, draw: random.Random) -> None:
     table.until(None, tablet=0)
 
 
+@sliced()
 @pytest.mark.parametrize("operation", [join, leave, move], ids=["join", "leave", "move"])
 def test_ring_tables_with_operations_show_what_a_dict_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: random.Random, operation: Callable[[RingCluster], str]
@@ -140,6 +143,7 @@ def test_ring_tables_with_operations_show_what_a_dict_would(
     settle_and_check_every_replica(history, history.nodes)
 
 
+@sliced()
 @pytest.mark.parametrize("reached", ["A", "BC", "ABC"])
 def test_tablets_split_and_merge_after_half_a_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: random.Random, reached: str

@@ -30,7 +30,7 @@ from tests.support.rings import QUICK, SPREAD, RingCluster, assert_settled, ring
 from tests.support.slices import some
 
 SIX = {name: ("dc1", f"r{index % 3}", (2 * index - 6,)) for index, name in enumerate("ABCDEF")}
-EVENTS = 25
+EVENTS = some(25, 15)
 ROUNDS_AN_EVENT = 2
 
 

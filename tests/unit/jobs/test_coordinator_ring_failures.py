@@ -54,7 +54,10 @@ from tests.support.rings import (
     remove,
     ringed,
 )
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
+
+pytestmark = sliced(at_least=2)
 
 Begin = Callable[[RingCluster], str]
 
@@ -78,6 +81,7 @@ def write(ring: RingCluster, first: int) -> set[int]:
 # --- storage that dies ------------------------------------------------------------------------------------------------
 
 
+@sliced("step", "away")
 @pytest.mark.parametrize("step", STEPS_IN_FLIGHT)
 @pytest.mark.parametrize("away", "ABCX")
 def test_a_node_that_is_away_during_a_join_comes_back(tmp_path: Path, step: Step, away: str) -> None:
@@ -334,6 +338,7 @@ def settle_with_many_lives(ring: RingCluster, lives: Lives, chance: random.Rando
     raise AssertionError
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("begin", KINDS)
 def test_coordinators_that_are_killed_one_after_the_other_end_an_operation(
     tmp_path: Path, begin: Begin, lives: Lives, seed: int
@@ -346,6 +351,7 @@ def test_coordinators_that_are_killed_one_after_the_other_end_an_operation(
     assert_settled(ring, acknowledged | set(SPREAD))
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("begin", CANCELLABLE)
 def test_coordinators_that_are_killed_one_after_the_other_take_an_operation_back(
     tmp_path: Path, begin: Begin, lives: Lives, seed: int

@@ -40,6 +40,7 @@ from tests.support.rings import (
     rebuild,
     ringed,
 )
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 
 Begin = Callable[[RingCluster], str]
@@ -63,6 +64,7 @@ def settle_under_writes(ring: RingCluster, first: int = 100) -> set[int]:
     raise AssertionError(f"never idle: {ring.coordinator._blocked}")
 
 
+@sliced(at_least=4)
 @pytest.mark.parametrize("begin", KINDS)
 def test_an_operation_goes_through_while_rows_are_written(tmp_path: Path, begin: Begin) -> None:
     ring = ringed(tmp_path, FOUR, configuration=QUICK)
@@ -72,6 +74,7 @@ def test_an_operation_goes_through_while_rows_are_written(tmp_path: Path, begin:
     assert_settled(ring, acknowledged | set(SPREAD))
 
 
+@sliced("begin", "step")
 @pytest.mark.parametrize("step", STEPS_IN_FLIGHT)
 @pytest.mark.parametrize("begin", CANCELLABLE)
 def test_an_operation_that_is_cancelled_leaves_everything_as_it_was(tmp_path: Path, begin: Begin, step: Step) -> None:

@@ -36,6 +36,7 @@ from tests.support.clusters import (
     relaxed_in_the_log,
     without_zookeeper,
 )
+from tests.support.slices import sliced
 
 S = Stage
 QUICK = Configuration(
@@ -64,6 +65,7 @@ def some_rounds(cluster: SmallCluster, count: int = 6) -> None:
         cluster.round()
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_pending_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
     cluster = placed(tmp_path, FIVE, "ABC", configuration=QUICK)
@@ -79,6 +81,7 @@ def test_the_pending_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> N
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_pending_node_dies_and_comes_back(tmp_path: Path, stage: Stage) -> None:
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
@@ -92,6 +95,7 @@ def test_the_pending_node_dies_and_comes_back(tmp_path: Path, stage: Stage) -> N
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_leaving_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
@@ -107,6 +111,7 @@ def test_the_leaving_node_dies_and_is_removed(tmp_path: Path, stage: Stage) -> N
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_leaving_and_pending_node_die_together_and_are_removed(tmp_path: Path, stage: Stage) -> None:
     cluster = placed(tmp_path, FIVE, "ABC", configuration=QUICK)
@@ -124,6 +129,7 @@ def test_leaving_and_pending_node_die_together_and_are_removed(tmp_path: Path, s
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_pending_node_of_a_table_with_one_replica_dies_and_is_removed(tmp_path: Path, stage: Stage) -> None:
     """From `use_new` on the only replica is the dead one: it can be waited for, or its rows be given up by force."""
@@ -255,6 +261,7 @@ WAYS = {
 }
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_node_goes_with_all_its_tablets_while_rows_are_written(tmp_path: Path, way: str) -> None:
     tablets = {0: "ABC", 1: "ABX", 2: "BCX", 3: "ACX"}
@@ -286,6 +293,7 @@ def test_a_drain_that_is_cancelled_half_way_leaves_a_normal_node(tmp_path: Path)
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("stage", STAGES)
 def test_changes_that_are_paused_in_the_middle_go_on_when_resumed(tmp_path: Path, stage: Stage) -> None:
     cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
@@ -302,6 +310,7 @@ def test_changes_that_are_paused_in_the_middle_go_on_when_resumed(tmp_path: Path
     assert_at_rest(cluster, acknowledged)
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("stage", [s for s in STAGES if s not in (S.STREAMING, S.CLEANUP)])
 def test_a_stage_is_not_left_before_no_old_quorum_is_free_of_fences(tmp_path: Path, stage: Stage) -> None:
     """B and C are away while the coordinator raises fences: pipelines of before could still reach both."""
@@ -410,6 +419,7 @@ def garbage_collect(cluster: SmallCluster, nodes: str) -> None:
         )
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("stage", [S.WRITE_BOTH_READ_OLD, S.STREAMING, S.WRITE_BOTH_READ_NEW, S.USE_NEW])
 def test_a_coordinator_that_was_paused_does_not_advance_the_transition_of_its_successor(
     tmp_path: Path, stage: Stage

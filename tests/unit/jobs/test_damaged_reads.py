@@ -18,6 +18,7 @@ from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
+from tests.support.slices import sliced
 from tests.support.versions import compact_here, read_versions, write_versions
 
 TABLE = "air.flights"
@@ -58,6 +59,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@sliced(at_least=5)
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_copy_is_read_on_another_replica_at_every_level_and_noted(
     table: SmallCluster, how: str, caplog: pytest.LogCaptureFixture
@@ -116,6 +118,7 @@ def test_rows_of_a_damaged_file_are_read_of_pieces_and_the_other_way_round(table
         assert read_versions(table, level) == EXPECTED
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize("merged_on", ["A", "AB", "C"])
 def test_rows_of_half_a_compaction_are_read_of_whichever_side_is_whole(table: SmallCluster, merged_on: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -32,6 +32,7 @@ from epochlake.placement.tablets.transitions import Stage
 from tests.support.clusters import COLUMNS, FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.command_line import CommandLine
 from tests.support.compactions import Released
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE, forget
 from tests.support.versions import compact_here, read_versions, write_versions
 
@@ -261,6 +262,7 @@ def test_a_hole_that_can_be_filled_is_no_loss(grown: CommandLine, dig: Hole, tmp
     assert grown.done("log", "verify")["holds"]
 
 
+@sliced()
 @pytest.mark.parametrize("step", ["_put_aside", "write_entries", "put_whole"])
 def test_a_cut_that_was_ended_half_way_never_looks_like_a_shorter_log_and_is_finished_by_the_next(
     grown: CommandLine, cluster: Cluster, dig: Hole, monkeypatch: pytest.MonkeyPatch, step: str
@@ -316,6 +318,7 @@ def test_a_data_file_that_is_damaged_and_was_compacted_before_is_healed(
     assert grown.json("log", "accept-loss").error["code"] == "nothing-lost"
 
 
+@sliced()
 @pytest.mark.parametrize("back", [0, 3])
 def test_a_data_file_that_is_lost_for_good_is_given_up_with_what_came_after_it(
     grown: CommandLine, cluster: Cluster, tear: Callable[[int], str], back: int

@@ -30,7 +30,7 @@ from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.tablets.transitions import Kind, Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
-from tests.support.slices import THOROUGH
+from tests.support.slices import THOROUGH, sliced
 
 ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 PAIRS = [set(chosen) for chosen in combinations("ABCX", 2)]
@@ -135,6 +135,7 @@ JOURNEYS = {
 }
 
 
+@sliced()
 @pytest.mark.parametrize("journey", JOURNEYS)
 def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum_on_the_way_there(
     cluster: SmallCluster, journey: str
@@ -154,6 +155,7 @@ def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum_on_the_way_th
     assert adversary.refused > 20
 
 
+@sliced()
 @pytest.mark.parametrize("last", [S.STREAMING, S.WRITE_BOTH_READ_NEW])
 def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum_on_the_way_back(
     cluster: SmallCluster, last: Stage

@@ -11,6 +11,7 @@ from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.killing import write_all_the_time
+from tests.support.slices import sliced
 
 WRITERS = 3
 WAYS = {
@@ -19,6 +20,7 @@ WAYS = {
 }
 
 
+@sliced()
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_write_while_tablets_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     without_zookeeper(monkeypatch)

@@ -26,7 +26,7 @@ from epochlake.placement.ring.state import Step
 
 from tests.support.clusters import reads_trust_fences_alone, without_zookeeper
 from tests.support.rings import FOUR, SPREAD, TURN, RingCluster, assert_settled, ringed
-from tests.support.slices import some
+from tests.support.slices import sliced, some
 
 QUICK = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
@@ -63,6 +63,7 @@ def some_rows(number: int) -> dict[int, int]:
     return {1000 * (number + 1) + n: token for n, token in enumerate(tokens)}
 
 
+@sliced()
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_what_was_staged_before_a_step_lands_after_any_later_one(
     ring: RingCluster, operation: Callable[[RingCluster], None]
@@ -178,11 +179,11 @@ class Adversary:
         nodes = [node.name for node in self.ring.metadata.directory.nodes.values() if node.tokens]
         pairs = [set(pair) for count in (1, 2) for pair in combinations(nodes, count)]
         for then in self.held:
-            for away in self.dice.sample(pairs, some(3, 2)):
+            for away in self.dice.sample(pairs, some(3, 1)):
                 with self.ring.without(away):
                     self.write(then)
         for then in self.held[-2:]:
-            for away in self.dice.sample(pairs, some(4, 3)):
+            for away in self.dice.sample(pairs, some(4, 2)):
                 with self.ring.without(away):
                     self.read(then, away)
 
@@ -204,6 +205,7 @@ class Adversary:
         assert self.acknowledged <= set(seen), f"missed by a read of epoch {then.epoch} without {away}"
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_what_is_acknowledged_at_any_epoch_is_seen_by_every_quorum(
     ring: RingCluster, operation: Callable[[RingCluster], None], seed: int

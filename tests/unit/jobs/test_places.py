@@ -136,7 +136,7 @@ def test_a_path_that_would_be_read_as_another_one_is_refused_and_nothing_is_made
     words = ["node", "add", "n9", "--datacenter", "dc1", "--rack", "r1", "--volume", f"d1={tmp_path / name},1GiB"]
     for how in ([], ["--dry-run"]):
         refused = unchanged.json(*words, *how)
-        assert (refused.code, "choose a directory without" in refused.error["message"]) == (1, True)
+        assert (refused.code, "Choose a directory without" in refused.error["hint"]) == (1, True)
     assert not (tmp_path / name).exists()
 
 
@@ -147,7 +147,7 @@ def test_a_root_that_would_be_read_as_another_one_is_refused_and_nothing_is_made
     command = CommandLine(tmp_path / name, capsys)
     for words in (["init"], ["init", "--dry-run"], ["status"]):
         refused = command.json(*words)
-        assert (refused.code, "choose a directory without" in refused.error["message"]) == (1, True)
+        assert (refused.code, "Choose a directory without" in refused.error["hint"]) == (1, True)
     assert not (tmp_path / name).exists()
 
 

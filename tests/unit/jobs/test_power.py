@@ -36,6 +36,7 @@ from epochlake.placement.tokens import TOKEN
 from tests.support.logs import chain, put
 from tests.support.power import Disk, disk
 from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, tablets_on
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 
 __all__ = ["disk"]
@@ -141,6 +142,7 @@ def test_epochs_that_are_only_in_a_checkpoint_survive_a_power_cut(disk: Disk, tm
     disk.check_all(tmp_path / "cuts")
 
 
+@sliced()
 @pytest.mark.parametrize("torn", [False, True], ids=["names are lost", "names stay"])
 def test_every_acknowledged_row_fence_and_piece_survives_a_power_cut(disk: Disk, tmp_path: Path, torn: bool) -> None:
     replicas = [make_replica(disk.root, volume) for volume in (1, 2)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.errors import RowsUnreadable
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -277,6 +279,51 @@ def test_a_damaged_file_whose_rows_are_nowhere_else_stays_and_is_noted(table: Sm
     assert len(table.cluster.damage.of(table.table.table_id)) == 3
     for node in "ABC":
         assert stored_path(table, node).exists()
+
+
+def test_damaged_files_whose_rows_are_nowhere_else_are_given_up_when_that_is_accepted(table: SmallCluster) -> None:
+    expected = write_some(table)
+    with table.without("BC"):
+        write_versions(table, {100: "only at A"}, level="ONE")
+    [lost] = [path for path in all_paths(table, "A") if path not in all_paths(table, "A", like="B")]
+    flip(lost)
+    assert not repair(table.cluster, TABLE, check_bytes=True).complete
+    assert read_versions(table, "QUORUM") == expected, "as if its replica did not answer"
+    with pytest.raises(RowsUnreadable) as raised:
+        read_versions(table, "ALL")
+    assert "--accept-loss" in raised.value.hint
+    with table.without("B"):
+        [file] = repair(table.cluster, TABLE, check_bytes=True, accept_loss=True).damaged
+        assert (file.given_up, "does not answer" in (file.obstacle or "")) == (False, True)
+    would = repair(table.cluster, TABLE, check_bytes=True, accept_loss=True, dry_run=True)
+    assert not any(file.given_up for file in would.damaged)
+    report = repair(table.cluster, TABLE, check_bytes=True, accept_loss=True)
+    assert [(file.replica, file.given_up, file.healed) for file in report.damaged] == [("A/d1", True, False)]
+    assert report.complete
+    for level in ("ONE", "QUORUM", "ALL"):
+        assert read_versions(table, level) == expected
+    assert table.cluster.damage.of(table.table.table_id) == []
+    assert repair(table.cluster, TABLE, check_bytes=True).damaged == ()
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
+def test_a_damaged_file_of_a_tablet_that_moves_is_healed(table: SmallCluster, damage: Callable[[Path], object]) -> None:
+    expected = write_some(table)
+    table.start("C", "X", tablet=0)
+    table.until(Stage.WRITE_BOTH_READ_OLD, tablet=0)
+    before = stored_path(table, "A").read_bytes()
+    damage(path := stored_path(table, "A"))
+    report = repair(table.cluster, TABLE, check_bytes=True)
+    assert [(file.replica, file.healed) for file in report.damaged] == [("A/d1", True)]
+    assert not report.complete, "a range is in transition"
+    assert path.read_bytes() == before
+    assert read_versions(table, "ALL") == expected
+
+
+def all_paths(table: SmallCluster, node: str, like: str = "") -> list[Path]:
+    """Where the live files of a node are, or would be if it had those of another one."""
+    files = open_snapshot(table.address(like or node)).all_files.values()
+    return [Path(table.address(node).uri, file.path) for file in files]
 
 
 def write_some(table: SmallCluster) -> list[tuple[int, str]]:

@@ -27,7 +27,7 @@ from epochlake.placement.tokens import tokens_of_label
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
 from tests.support.replicas import make_replica, store
-from tests.support.storages import STORAGE
+from tests.support.storages import STORAGE, forget
 
 READERS = ["load", "stream", "nobody"]
 Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None]]
@@ -51,8 +51,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def never() -> DeltaTable:
+    raise AssertionError("nothing was cleaned up")
+
+
 def shown(state: ReplicaState) -> Shown:
-    return state.version, state.metadata, state.files, [state.applied(name) for name in READERS]
+    return state.version, state.metadata, state.files, [state.applied(name, never) for name in READERS]
 
 
 def assert_as_read_anew(address: ReplicaAddress) -> None:
@@ -97,6 +101,26 @@ def test_a_snapshot_stays_what_it_was(address: ReplicaAddress) -> None:
     for snapshot in (before, read_later):
         assert (list(snapshot.all_files), snapshot.fence, snapshot.applied("load")) == ([first.file_id], 5, 1)
     assert (open_snapshot(address).fence, open_snapshot(address).applied("load")) == (9, 2)
+
+
+def test_what_was_committed_is_known_when_clean_up_has_deleted_the_commits(address: ReplicaAddress) -> None:
+    for version in range(1, 4):
+        commit_files(address, [store(address)], epoch=5, app_id=f"load {version}", app_version=version)
+    forget()
+    snapshot = open_snapshot(address)  # reads the names of the commits, not yet what they are about
+    for version in range(4, 20):
+        commit_files(address, [store(address)], epoch=5, app_id="stream", app_version=version)
+    log = Path(address.uri, "_delta_log")
+    for path in log.iterdir():
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    DeltaTable(address.uri).cleanup_metadata()
+    assert not (log / f"{snapshot.version:020}.json").exists()
+    with pytest.raises(StorageUnavailable):
+        snapshot.applied("load 2")  # it ends with a commit that is not there any more
+    newest = open_snapshot(address)
+    assert [newest.applied(name) for name in ("load 2", "stream", "nobody")] == [2, 19, None]
+    kept = states.open_state(STORAGE, address.uri)
+    assert kept.applied("load 3", lambda: DeltaTable(address.uri)) == 3
 
 
 def exchanged(address: ReplicaAddress, other: Path) -> None:

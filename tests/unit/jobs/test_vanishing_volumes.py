@@ -23,6 +23,7 @@ from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.clusters import FOUR, SmallCluster, assert_at_rest, placed, without_zookeeper
 from tests.support.hanging import Fault, come_back, vanish
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE
 
 QUICK = Configuration(pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0))
@@ -87,6 +88,7 @@ def test_a_quorum_read_succeeds(table: SmallCluster) -> None:
     assert at_each_access(volume, read, lambda: vanish(volume)) > 1
 
 
+@sliced()
 @pytest.mark.parametrize("node", ["A", "B", "X"])
 def test_rounds_of_the_coordinator_go_on(table: SmallCluster, node: str) -> None:
     """A is given up, X comes: whoever fails, the tablet arrives or goes back, and no round ends with a raw error."""

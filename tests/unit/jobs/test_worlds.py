@@ -1,30 +1,32 @@
-"""The world in which histories run: one seed, one course; and histories of a fresh seed in which everything holds."""
+"""The world in which histories run: one seed, one course."""
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
-import sys
+import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import log_histories, row_histories
-from epochlake.jobs.testing.log_histories import Call, log_history
+from epochlake.jobs.testing import log_checkers, row_histories
+from epochlake.jobs.testing.log_checkers import Call, History, change
+from epochlake.jobs.testing.log_histories import log_history
 from epochlake.jobs.testing.row_histories import Access, RowHistory
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.scheduler import Process, Scheduler, StepsUsedUp, Stuck, Waiter, ended_afterwards
 from epochlake.jobs.testing.stdlib import Threading, Time
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.coordination import client, lock
-from epochlake.metastore.errors import CommitTimeout, CoordinationUnavailable
+from epochlake.metastore.errors import CommitTimeout, CoordinationUnavailable, Rejected
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.epoch_log import AppendFailed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import SwitchBalancing
-
-FRESH = random.SystemRandom().randrange(10**9)
+from epochlake.metastore.metadata.events import AcceptLoss, SwitchBalancing
+from epochlake.placement.rejections import Code
 
 
 def course(seed: int) -> list[tuple[str, int]]:
@@ -186,7 +188,7 @@ def test_changes_of_several_processes_are_one_log_and_the_same_each_time() -> No
             assert [actor.error for actor in actors] == [None] * 3
             told = [actor.result for actor in actors]
             assert sorted(epoch for epochs in told for epoch in epochs) == list(range(2, 11))
-            return told, [entry.reason for entry in world.entries.entries], world.scheduler.steps
+            return told, [entry.reason for entry in world.entries()], world.scheduler.steps
 
         found: tuple[object, ...] = in_world(5, do)
         return found
@@ -199,17 +201,64 @@ def test_changes_of_several_processes_are_one_log_and_the_same_each_time() -> No
 
 def test_the_checker_of_the_log_notices_each_kind_of_lie() -> None:
     history = next(one for one in map(log_history, range(20)) if _told(one.calls, Committed))
-    assert log_histories.violations(history) == []
+    assert log_checkers.violations(history) == []
     [call, *_] = [one for one in history.calls if isinstance(one.outcome, Committed)]
     assert isinstance(call.outcome, Committed)
     others = [one for one in history.calls if one.request_id != call.request_id]
+    asked = call._replace(change="another change")
+    assert log_checkers.violations(history._replace(calls=[*others, asked])), "another change"
+    again = call._replace(began=call.ended + 1, ended=call.ended + 2)
+    assert log_checkers.violations(history._replace(calls=[*history.calls, again])), "the first one twice"
+    late = call._replace(expected=call.outcome.epoch + 5)
+    assert log_checkers.violations(history._replace(calls=[*others, late])), "not after the epoch that was asked for"
+    seen = log_checkers.Seen("somebody", history.seen[0].epoch, "another state")
+    assert log_checkers.violations(history._replace(seen=[*history.seen, seen])), "two states at one epoch"
     wrong = call._replace(outcome=Committed(call.outcome.epoch + 1, call.request_id, already=False))
-    assert log_histories.violations(history._replace(calls=[*others, wrong])), "another epoch"
+    assert log_checkers.violations(history._replace(calls=[*others, wrong])), "another epoch"
     denied = call._replace(outcome=CommitTimeout("not in time"))
-    assert log_histories.violations(history._replace(calls=[*others, denied])), "a failure that landed"
-    assert log_histories.violations(history._replace(entries=history.entries[:-1]))
+    assert log_checkers.violations(history._replace(calls=[*others, denied])), "a failure that landed"
+    assert log_checkers.violations(history._replace(entries=history.entries[: call.outcome.epoch - 1]))
     twice = [*history.entries, history.entries[-1]]
-    assert any("2 times" in one for one in log_histories.violations(history._replace(entries=twice)))
+    assert any("2 times" in one for one in log_checkers.violations(history._replace(entries=twice)))
+    waited = Call("in peace", "somebody", 1, 2, CommitTimeout("not in time"), late=log_checkers.QUIET_SECONDS + 1)
+    assert log_checkers.violations(history._replace(calls=[*history.calls, waited])), "a wait without a reason"
+    known = call._replace(request_id="somebody else's", began=0, ended=0)
+    found = log_checkers.violations(history._replace(calls=[*history.calls, known]))
+    assert any("was in the log before" in one for one in found)
+
+
+def test_the_checker_of_the_log_asks_for_the_grounds_of_a_rejection() -> None:
+    entries: list[Entry] = []
+    with World(1) as world:
+        world.found()
+        process = world.process("p1")
+
+        def commit() -> None:
+            with world.cluster(process) as cluster:
+                cluster.commit(change(0), request_id="paused", asked="change 0")
+                cluster.commit(change(1), request_id="resumed", asked="change 1")
+
+        actor = world.run(process, commit)
+        world.until_done()
+        assert actor.error is None
+        entries += world.entries()
+    paused = Call("paused", "p1", 1, 2, Committed(2, "paused", already=False), "change 0")
+    resumed = Call("resumed", "p1", 5, 6, Committed(3, "resumed", already=False), "change 1")
+
+    def told(call: Call) -> list[str]:
+        calls = [paused, resumed, call]
+        return log_checkers.violations(
+            History(Scenario("log", 1, 1.0), calls, [], entries, 7, Counter(), Counter(), [])
+        )
+
+    refused = Call("x", "p2", 3, 4, Rejected(Code.CHANGES_PAUSED, "paused"), "change 7")
+    assert told(refused) == []
+    assert told(refused._replace(began=0, ended=7)) == []
+    assert "without grounds" in told(refused._replace(began=7, ended=8))[0], "it was resumed before"
+    assert "without grounds" in told(refused._replace(began=0, ended=0))[0], "it was paused later"
+    assert told(refused._replace(change="change 1", began=7, ended=8)) == [], "nothing is paused"
+    assert told(refused._replace(request_id="resumed", began=7, ended=8)) == [], "an id of another change"
+    assert told(refused._replace(expected=1, began=7, ended=8)) == [], "another epoch was expected"
 
 
 def _told(calls: list[Call], kind: type) -> bool:
@@ -217,9 +266,9 @@ def _told(calls: list[Call], kind: type) -> bool:
 
 
 def rows(*accesses: Access) -> list[str]:
-    from collections import Counter
-
-    return row_histories.violations(RowHistory(0, list(accesses), 0, Counter(), Counter(), []))
+    scenario = Scenario("rows", 0, 1.0)
+    none: Counter[str] = Counter()
+    return row_histories.violations(RowHistory(scenario, list(accesses), 0, none, none, none, []))
 
 
 def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected() -> None:
@@ -228,8 +277,8 @@ def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected(
     gone = Access("delete", "p", 5, 6, True, {1: None})
     failed = Access("write", "p", 7, float("inf"), False, {1: "failed"})
 
-    def read(notes: dict[int, str | None], began: int, twice: tuple[int, ...] = ()) -> Access:
-        return Access("read", "r", began, began + 1, True, notes, twice)
+    def read(notes: dict[int, str | None], began: int, rows: dict[int, list[str | None]] | None = None) -> Access:
+        return Access("read", "r", began, began + 1, True, notes, rows or {})
 
     assert rows(first, read({1: "first"}, 3)) == []
     assert rows(first, second, read({1: "second"}, 5)) == []
@@ -237,28 +286,129 @@ def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected(
     assert rows(first, second, gone, failed, read({1: "failed"}, 9), read({}, 11)) == []
     assert rows(first, read({}, 3)), "lost"
     assert rows(first, second, read({1: "first"}, 5)), "stale"
-    assert rows(first, read({1: "first"}, 3, twice=(1,))), "doubled"
+    assert rows(first, read({1: "first"}, 3, {1: ["first", "first"]})), "doubled"
     assert rows(first, second, gone, read({1: "second"}, 8)), "resurrected"
     assert rows(first, read({1: "nobody's"}, 3)), "never written"
+    one = Access("read", "r", 5, 6, True, {1: "first"}, level="ONE")
+    assert rows(first, second, one) == [], "ONE shows what ALL has acknowledged"
+    assert rows(first, second._replace(level="ALL"), one)
+    assert rows(first._replace(seconds=5000.0)), "who is not paused ends"
 
 
-# --- a slice of the campaign ----------------------------------------------------------------------------------------
+def test_the_checker_of_rows_that_are_never_replaced_notices_what_is_lost_doubled_and_nobodys() -> None:
+    first = Access("write", "p", 1, 2, True, {1: "first"})
+    second = Access("write", "p", 3, float("inf"), False, {1: "second"})
+
+    def wrong(*shown: str) -> list[str]:
+        read = Access("read", "r", 5, 6, True, {}, {1: list(shown)})
+        none: Counter[str] = Counter()
+        accesses = [first, second, read]
+        history = RowHistory(Scenario("rows", 0, 1.0), accesses, 0, none, none, none, [], append_only=True)
+        return row_histories.violations(history)
+
+    assert wrong("first") == []
+    assert wrong("first", "second") == []
+    assert wrong("second"), "lost"
+    assert wrong("first", "first"), "doubled"
+    assert wrong("first", "other"), "nobody's"
 
 
-def test_histories_of_a_fresh_seed_hold() -> None:
-    """The seed is in the failure: run it again with `make campaign ARGS="--first SEED --histories 1"`."""
-    command = [sys.executable, "-m", "epochlake.jobs.campaign", "--only", "log", "--first", str(FRESH)]
-    ended = subprocess.run(
-        [*command, "--histories", "40"], env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True
+def test_the_checker_of_ranges_notices_a_write_that_is_half_there() -> None:
+    write = Access("write", "p", 1, float("inf"), False, {1: "w", 2: "w"})
+    none: Counter[str] = Counter()
+
+    def wrong(notes: dict[int, str | None]) -> list[str]:
+        read = Access("read", "at rest", 5, 6, True, notes)
+        history = RowHistory(Scenario("rows", 0, 1.0), [write, read], 0, none, none, none, [], whole=True)
+        return row_histories.violations(history)
+
+    assert wrong({1: "w", 2: "w"}) == wrong({}) == []
+    assert wrong({1: "w"})
+
+
+# --- real tables ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["log", "rows"])
+def test_a_history_on_delta_tables_is_the_same_each_time(kind: str) -> None:
+    scenario = next(one for one in (campaign.drawn(campaign.Task(kind, seed)) for seed in range(50)) if small(one))
+    first, second = (campaign.run(scenario, accesses=True) for _ in range(2))
+    assert first.violations == second.violations == []
+    assert first.steps == second.steps > 100
+    assert any("delta-rs" in step.what for step in first.said)
+    names = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+    assert [names.sub("", str(step)) for step in first.said] == [names.sub("", str(step)) for step in second.said]
+
+
+def small(scenario: Scenario) -> bool:
+    return scenario.settings.delta and scenario.size < 45 and len(scenario.faults) > 2
+
+
+# --- faults that lie in wait ----------------------------------------------------------------------------------------
+
+
+def commits_of_one(names: str, *faults: Fault) -> Scenario:
+    commits = tuple(Operation("commit", name=name, number=7, seconds=60.0) for name in names)
+    return Scenario("log", 3, 5.0, Settings(), (Part("p0", "commits", (commits,)),), faults)
+
+
+@pytest.mark.parametrize(("when", "has_landed"), [("log append", False), ("log append, done", True)])
+def test_a_fault_that_lies_in_wait_strikes_right_before_or_right_after_the_effect(when: str, has_landed: bool) -> None:
+    history = log_history(commits_of_one("a", Fault("kill", 0.0, when=when)))
+    first, second = [call for call in history.calls if call.request_id == "a"]
+    assert history.harm == Counter(kill=1)
+    assert (first.process, first.outcome) == ("p0", None)
+    assert second.process == "p0'1"
+    assert isinstance(second.outcome, Committed)
+    assert second.outcome.already == has_landed
+    assert log_checkers.violations(history) == []
+
+
+def test_a_fault_waits_for_its_victim_to_come_as_often_as_it_says() -> None:
+    mine = Fault("kill", 0.0, "p0", when="log append", nth=2)
+    others = Fault("kill", 0.0, "somebody else", when="log append")
+    history = log_history(commits_of_one("abc", mine, others))
+    assert history.harm == Counter(kill=1)
+    assert [call.outcome is None for call in history.calls if call.process == "p0"] == [False, True]
+    assert log_checkers.violations(history) == []
+
+
+def test_of_an_access_that_fails_the_effect_may_be_there() -> None:
+    told = []
+    for seed in range(12):
+        scenario = msgspec.structs.replace(
+            commits_of_one("a", Fault("access fails", 0.0, when="log append")), seed=seed
+        )
+        history = log_history(scenario)
+        assert history.harm == Counter({"access fails": 1})
+        assert log_checkers.violations(history) == []
+        told += [type(call.outcome) for call in history.calls if call.request_id == "a"]
+    assert {Committed, AppendFailed} <= {*told}
+
+
+@pytest.mark.parametrize("moment", ["zookeeper create", "zookeeper create, done"])
+def test_a_connection_breaks_with_the_request_or_with_its_answer(moment: str) -> None:
+    history = log_history(commits_of_one("a", Fault("cut", 0.0, "p0", seconds=0.02, when=moment)))
+    assert history.harm == Counter(cut=1)
+    assert log_checkers.violations(history) == []
+
+
+def test_a_log_that_goes_back_is_followed_when_its_loss_is_accepted() -> None:
+    commits = tuple(Operation("commit", 1.0, f"a{number}", number=7 + number, seconds=60.0) for number in range(4))
+    scenario = Scenario(
+        "log",
+        5,
+        20.0,
+        Settings(delta=True),
+        (Part("p0", "commits", (commits,)), Part("p1", "commits", ((Operation("commit", 12.0, "b", number=19),),))),
+        (Fault("old storage", 2.5, place="/lake/log", seconds=4.0),),
     )
-    assert ended.returncode == 0, f"seed {FRESH}: {ended.stdout}{ended.stderr}"
-    assert "40 log histories" in ended.stdout
-
-
-def test_a_campaign_says_which_history_failed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed = campaign.Outcome("log", 7, 10, {"kill": 1}, {"Committed": 2}, ("something is wrong",))
-    monkeypatch.setattr(campaign, "campaign", lambda *_: [failed])
-    assert campaign.main(["--first", "7", "--histories", "1", "--only", "log"]) == 4
-    assert "1 log histories, 10 steps" in capsys.readouterr().out
+    history = log_history(scenario)
+    assert log_checkers.violations(history) == []
+    assert [entry.event for entry in history.entries].count(AcceptLoss.kind()) == 1
+    at = {entry.request_id: entry.epoch for entry in history.entries}
+    told = [call for call in history.calls if isinstance(call.outcome, Committed)]
+    assert [call for call in told if call.request_id not in at], "what was lost"
+    assert all(f"{name}-last" in str(at) for name in ("p0-0", "p1-0"))
+    unaccepted = log_checkers.violations(history._replace(accepted=0.0))
+    assert any("was told epoch" in one for one in unaccepted)

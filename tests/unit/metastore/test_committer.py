@@ -12,6 +12,8 @@ import pytest
 from epochlake.metastore.committing import committer as commit
 from epochlake.metastore.committing.committer import Committed, Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
+from epochlake.metastore.committing.offers import encode_proposals
+from epochlake.metastore.committing.submissions import Submission
 from epochlake.metastore.errors import (
     CommitTimeout,
     CommitUnknown,
@@ -41,6 +43,9 @@ from epochlake.metastore.metadata.model import Keyspace, PlacementKind, Volume
 from tests.support.committing import (
     BusyLine,
     BusyPlace,
+    SteppedLog,
+    SteppedQueue,
+    Steps,
     TroubledLog,
     assert_sound,
     assert_true_to,
@@ -309,6 +314,35 @@ def test_an_error_after_the_append_does_not_hide_that_it_is_committed() -> None:
     log.plan("compact_if_due", raising(StorageUnavailable("cannot compact")))
     assert committer(log).commit(OFF).epoch == 2
     assert Committer(Follower(begun()), Mute(), author="a").commit(OFF).epoch == 2
+
+
+def test_where_the_log_ends_is_announced_once_and_before_others_hear_of_it() -> None:
+    steps = Steps()
+    queue = SteppedQueue(steps)
+    Committer(Follower(SteppedLog(begun(), steps)), queue, author="a").commit(OFF)
+    assert [position.epoch for position in queue.published] == [2]
+    assert steps.done.index("append") < steps.done.index("publish") < steps.done.index("release")
+
+
+def test_where_the_log_ends_is_announced_before_those_are_answered_for_whom_it_was_appended() -> None:
+    class Asked(SteppedQueue):
+        def claim(self) -> list[bytes]:
+            super().claim()
+            return [encode_proposals([Submission(OFF, "theirs", "other", "", 0.0, None)])] if not self.published else []
+
+        def seconds_in_line(self) -> float:
+            return 10.0
+
+    steps = Steps()
+    Committer(Follower(begun()), Asked(steps), author="a").commit(toggle)
+    assert steps.done.index("publish") < steps.done.index("answer")
+
+
+def test_what_is_found_in_the_log_is_announced_as_who_has_appended_it_may_be_gone() -> None:
+    queue = SteppedQueue(Steps(), lock=[False])
+    result = Committer(Follower(begun()), queue, author="a").commit(toggle, request_id="request-1", timeout=0.05)
+    assert result.already
+    assert [position.epoch for position in queue.published] == [1]
 
 
 # What is asked

@@ -167,7 +167,7 @@ def test_a_commit_on_a_full_disk_fails_with_the_cause_and_goes_on_when_there_is_
         put(DeltaLog(STORAGE, uri), chain(1))
         ballast = disk / "ballast"
         fill(ballast)
-        with pytest.raises(AppendFailed, match="make room"):
+        with pytest.raises(AppendFailed, match="Make room"):
             commits.commit(toggle, request_id="full", timeout=5)
         assert len(DeltaLog(STORAGE, uri).read(0)) == 1
         ballast.unlink()

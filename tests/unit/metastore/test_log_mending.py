@@ -22,6 +22,7 @@ from epochlake.metastore.log.mending import mend, plan_mending
 from epochlake.metastore.log.replacing import alone, put_whole
 
 from tests.support.logs import chain, put
+from tests.support.slices import sliced
 from tests.support.storages import STORAGE, forget
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -375,6 +376,7 @@ def _another_setting(row: dict[str, Any]) -> None:
         row["metaData"]["configuration"] = [("delta.appendOnly", "false")]
 
 
+@sliced(at_least=3)
 @pytest.mark.parametrize(
     "changed",
     [_another_size, _other_statistics, _without_a_file, _another_transaction, _another_protocol, _another_setting],

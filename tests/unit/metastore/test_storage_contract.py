@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from epochlake.jobs.testing.folder_disk import FolderDisk
+from epochlake.jobs.testing.power import CuttableDisk
 from epochlake.metastore import delta_commits
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
@@ -134,7 +137,7 @@ class StorageContract:
     def test_a_missing_place_is_named(
         self, storage: Storage, root: str, call: Callable[[Storage, str], object]
     ) -> None:
-        with pytest.raises(MissingFile, match=r"missing.*it is not there: check that the disk is mounted"):
+        with pytest.raises(MissingFile, match=r"missing.*it is not there .*Check that the disk is mounted"):
             call(storage, root)
 
     def test_a_file_in_place_of_a_directory_is_named(self, storage: Storage, root: str) -> None:
@@ -195,6 +198,21 @@ class TestMemory(StorageContract):
     @pytest.fixture
     def storage(self) -> Storage:
         return MemoryStorage()
+
+
+class TestWorldFolder(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Iterator[Storage]:
+        disk = FolderDisk(time.time_ns)
+        yield Storage(StorageSettings(), disk=disk)
+        disk.close()
+        assert not os.path.exists(disk.base)
+
+
+class TestCuttable(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return MemoryStorage(disk=CuttableDisk(MemoryDisk()))
 
 
 def test_storages_in_memory_share_a_disk_or_nothing() -> None:

@@ -10,6 +10,7 @@ from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, S
 from epochlake.metastore.metadata.events import SwitchBalancing
 
 from tests.support.logs import START, sealed
+from tests.support.slices import sliced
 
 
 def submission() -> Submission:
@@ -22,6 +23,7 @@ def test_every_step_leads_somewhere_from_every_standing() -> None:
     )
 
 
+@sliced(at_least=125)
 @pytest.mark.parametrize("steps", list(itertools.product(SubmissionStep, repeat=4)))
 def test_it_is_known_who_may_have_it_after_any_steps(steps: tuple[SubmissionStep, ...]) -> None:
     one = submission()

@@ -7,6 +7,7 @@ import pytest
 from epochlake.placement.balancing.model import BalancingPolicy, Role
 from epochlake.placement.balancing.planner import plan_moves
 
+from tests.support.slices import sliced, some
 from tests.unit.placement.balancing_clusters import (
     after,
     most_in_a_rack,
@@ -17,9 +18,10 @@ from tests.unit.placement.balancing_clusters import (
 )
 
 CHANGES = ("none", "doubled", "one", "drained")
-CLUSTERS = 8
+CLUSTERS = some(8, 5)
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_utilisation_of_nodes_ends_within_one_percent_or_one_tablet(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -33,6 +35,7 @@ def test_utilisation_of_nodes_ends_within_one_percent_or_one_tablet(change: str,
         assert np.ptp(used) <= max(0.01, float((load.replica_size.max() / share).max())) + 1e-9
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_shares_follow_capacity_where_racks_leave_the_choice(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -49,6 +52,7 @@ def test_shares_follow_capacity_where_racks_leave_the_choice(change: str, seed: 
             assert np.ptp(level) <= 1e-6 * level.max() or plan.share_bytes[mine].max() >= one_of_each * (1 - 1e-6)
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_volumes_of_a_node_end_within_one_tablet_by_number_and_by_bytes(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -63,6 +67,7 @@ def test_volumes_of_a_node_end_within_one_tablet_by_number_and_by_bytes(change: 
         assert (np.ptp(held, axis=1) <= np.maximum(load.replica_size.max(), 0.01 * held.mean(axis=1)) + 1).all()
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_racks_are_never_doubled_and_nodes_never_shared(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -98,6 +103,7 @@ def test_draining_empties_the_node(seed: int) -> None:
         assert np.array(replicas_per_node(done))[load.node_role == Role.DRAINING].sum() == 0
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_planning_again_after_a_plan_gives_an_empty_plan(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -106,6 +112,7 @@ def test_planning_again_after_a_plan_gives_an_empty_plan(change: str, seed: int)
         assert len(plan_moves(after(load, plan_moves(load)))) == 0
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("change", ["none", "doubled", "one"])
 def test_no_node_ends_further_from_its_share_than_the_worst_was_before(change: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -120,6 +127,7 @@ def test_no_node_ends_further_from_its_share_than_the_worst_was_before(change: s
         assert off[1] <= max(off[0], BalancingPolicy().bytes_tolerance / 2) + 1e-9
 
 
+@sliced(at_least=2)
 @pytest.mark.parametrize("streams", [1, 2, 5])
 def test_no_wave_has_more_streams_at_a_volume_than_allowed_nor_two_moves_of_a_tablet(streams: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

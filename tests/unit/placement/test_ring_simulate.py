@@ -10,6 +10,7 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.ring.tokens import MIN_TOKEN
 from epochlake.placement.what_if.simulate import simulate
 
+from tests.support.slices import sliced
 from tests.unit.placement.ring_oracles import PLACEMENT_FILES, TRANSITION_FILES, cases, document, stripped
 
 PLACEMENT_CASES = cases(*PLACEMENT_FILES)
@@ -26,6 +27,7 @@ def test_placement_cases_are_filled_in_exactly(case: dict[str, Any]) -> None:
     assert simulate(stripped(case)) == case
 
 
+@sliced(at_least=35)
 @pytest.mark.parametrize("case", TRANSITION_CASES, ids=lambda case: case["name"])
 def test_transition_cases_are_filled_in(case: dict[str, Any]) -> None:
     answer = simulate(stripped(case))

@@ -15,6 +15,7 @@ from epochlake.placement.ring.steps import accepted, advanced, retreated
 from epochlake.placement.ring.strategies import Replication
 from epochlake.placement.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
+from tests.support.slices import sliced
 from tests.unit.placement.ring_oracles import PLACEMENT_FILES, cases, ring_of_case, settings_of_case
 from tests.unit.placement.ring_rings import KS, cluster, in_a_row, member, network, simple
 
@@ -40,6 +41,7 @@ def together(parts: list[Assignment]) -> Assignment:
     return Assignment(np.concatenate([part.starts for part in parts]), np.concatenate(rows))
 
 
+@sliced(at_least=14)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_slices_of_an_oracle_case_are_its_placement(case: dict) -> None:
     ring = ring_of_case(case)

@@ -1,0 +1,304 @@
+"""Scenarios drawn from seeds: who does what, and what is done to them, all of it by chance.
+
+`Weights` say how often what is drawn; a campaign changes them towards what was met least (coverage.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.jobs.testing.world import ROOT
+
+KEYS = 12
+NODES = 4
+RACKS = ("r1", "r2", "r3", "r1")
+WAITS = (0.0, 0.05, 1.0, 20.0, 60.0, 120.0)
+"""Seconds that a call may wait."""
+
+LOG_UPKEEP = ("compact log", "verify", "look back")
+RESTORED = "old storage"
+"""The fault by which a log goes back; an operator has to accept what is lost then."""
+"""What is done to the log of a cluster, beside commits."""
+
+DESTRUCTIVE = ("rebuild", "remove", "replace")
+"""What operators do that gives up what a node has, as the loss of its storage does."""
+
+OPERATIONS = (
+    *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "replication"),
+    *DESTRUCTIVE,
+)
+"""What operators do."""
+
+UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
+"""What is done to replicas, beside writing."""
+
+ACCESSES = ("write", "write", "delete", "read", "read", "batch", "batch", "batch again")
+"""What pipelines do."""
+
+Weights = Mapping[str, float]
+
+
+class _Drawing:
+    def __init__(self, kind: str, seed: int, weights: Weights) -> None:
+        self.chance = random.Random(repr(("scenario", kind, seed)))
+        self._weights = weights
+        self.names = 0
+
+    def one(self, kinds: Sequence[str]) -> str:
+        return self.chance.choices(kinds, [self._weights.get(kind, 1.0) for kind in kinds])[0]
+
+    def some(self, kinds: Sequence[str]) -> list[str]:
+        """A few of them, or all, so that histories differ in what they are about."""
+        if self.chance.random() < 0.3:
+            return sorted(kinds)
+        count = self.chance.randint(1, min(4, len(kinds)))
+        return sorted({self.one(kinds) for _ in range(count)})
+
+    def name(self, prefix: str) -> str:
+        self.names += 1
+        return f"{prefix}{self.names}"
+
+    def skew(self, most: float) -> float:
+        return self.chance.choice([0.0, 0.0, -most, most])
+
+    def faults(
+        self,
+        seconds: float,
+        kinds: Sequence[str],
+        victims: Sequence[str],
+        places: Sequence[str],
+        moments: Sequence[str],
+    ) -> list[Fault]:
+        """Faults of these kinds; what destroys something strikes one place only, of the volumes.
+
+        In most histories some lie in wait for moments, most of them for a few of these.
+        """
+        chance, found, at = self.chance, [], 0.0
+        few = [self.one(moments) for _ in range(chance.randint(1, 4))] if chance.random() < 0.6 else []
+        volumes = [place for place in places if place != ROOT]
+        harmed = chance.choice(volumes) if volumes else ""
+        mean = chance.choice([seconds / 3, seconds / 10, 1.0, 0.3, 0.1])
+        while kinds:
+            at += chance.expovariate(1 / mean)
+            if at >= seconds:
+                break
+            kind = self.one(kinds)
+            victim = chance.choice(victims) if kind in PROCESSES else ""
+            place = harmed if kind in DATA else chance.choice(places) if kind in PLACES else ""
+            fault = Fault(kind, round(at, 3), victim, place, *self._measure(kind))
+            if kind == "access fails" or (few and kind not in DATA and chance.random() < 0.7):
+                when = chance.choice(few) if few and chance.random() < 0.8 else self.one(moments)
+                nobody = chance.random() < 0.5
+                fault = msgspec.structs.replace(
+                    fault,
+                    at=chance.choice([0.0, fault.at]),
+                    when=when,
+                    nth=chance.choice([1, 1, 2, 3, 5, 8, 13]),
+                    victim="" if nobody else victim,
+                )
+            found.append(fault)
+        return found
+
+    def _measure(self, kind: str) -> tuple[float, float]:
+        """How long a fault lasts, and how much of it there is."""
+        chance = self.chance
+        match kind:
+            case "pause":
+                most = chance.choice([0.5, 5.0, 60.0, 3600.0])
+                return round(chance.uniform(most / 10, most), 3), 0.0
+            case "cut":
+                return round(chance.choice([0.02, chance.uniform(0.1, 30.0)]), 3), 0.0
+            case "clock jumps":
+                return 0.0, chance.choice([-3600.0, -1.0, 1.0, 3600.0])
+            case "no majority":
+                return round(chance.uniform(0.1, 20.0), 3), 0.0
+            case "disk away":
+                return round(chance.uniform(0.1, 60.0), 3), chance.choice([errno.ENOENT, errno.EIO, errno.ESTALE])
+            case "disk hangs":
+                return round(chance.choice([chance.uniform(1.0, 120.0), 3600.0]), 3), 0.0
+            case "disk full":
+                return round(chance.uniform(0.1, 30.0), 3), 0.0
+            case "disk errors":
+                return round(chance.uniform(0.1, 5.0), 3), chance.choice([0.01, 0.05, 0.2])
+            case "old storage":
+                return round(chance.uniform(0.5, 10.0), 3), 0.0
+        return 0.0, 0.0
+
+
+def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
+    """Processes that commit; on a real Delta table also others that compact and check it."""
+    drawing = _Drawing("log", seed, weights)
+    chance = drawing.chance
+    delta = chance.random() < 0.2
+    parts = []
+    most = chance.choice([2, 4, 8, 12])
+    hurried = chance.random() < 0.6
+    ids: list[tuple[str, int]] = []
+    for number in range(chance.randint(2, 4)):
+        name = f"p{number}"
+        threads = tuple(
+            tuple(_commit(drawing, f"{name}-{thread}-{index}", ids, hurried=hurried) for index in range(most))
+            for thread in range(chance.choice([1, 1, 1, 3]))
+        )
+        parts.append(Part(name, "commits", threads, drawing.skew(30.0)))
+    if delta:
+        kinds = drawing.some(LOG_UPKEEP)
+        count = chance.randint(1, 5)
+        operations = tuple(Operation(drawing.one(kinds), round(chance.uniform(0, 5.0), 3)) for _ in range(count))
+        parts.append(Part("upkeep", "commits", (operations,)))
+    seconds = round(chance.uniform(0.5, 30.0), 3)
+    # Half of the histories are about faults of one sort, so that much of it comes together.
+    sorts = [PROCESSES, EVERYBODY, PLACES]
+    kinds = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
+    restored = delta and chance.random() < 0.3
+    if restored:
+        # Of what the log and ZooKeeper have both forgotten nobody knows.
+        kinds = [kind for kind in kinds if kind != "zookeeper forgets"]
+        accepted = tuple(
+            Operation("accept loss", round(chance.uniform(0, seconds), 3)) for _ in range(chance.randint(0, 2))
+        )
+        parts.append(Part("operator", "commits", (accepted,)))
+    victims = [part.name for part in parts]
+    faults = drawing.faults(seconds, kinds, victims, [ROOT, f"{ROOT}/log"], moments(rows=False, delta=delta))
+    if restored:
+        back = Fault(
+            RESTORED,
+            round(chance.uniform(0, seconds / 2), 3),
+            place=chance.choice([ROOT, f"{ROOT}/log"]),
+            seconds=round(chance.uniform(0.1, seconds / 2), 3),
+        )
+        faults = sorted([*faults, back], key=lambda fault: fault.at)
+    settings = Settings(
+        delta=delta,
+        snapshot_every=chance.choice([0, 3, 10]) if delta else 0,
+        compact_every=chance.choice([2, 4, 32]),
+        latency=chance.choice([0.2, 1.0, 1.0, 10.0]),
+    )
+    return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _commit(drawing: _Drawing, name: str, ids: list[tuple[str, int]], *, hurried: bool) -> Operation:
+    chance = drawing.chance
+    wait = 0.0 if hurried else chance.choice([0.0, 0.0, 0.1, 2.0])
+    # Half of the changes are such that can be made in some states only.
+    change, seconds = chance.choice([chance.randrange(6), chance.randrange(20)]), chance.choice(WAITS)
+    kind = chance.choice(["commit"] * 6 + ["commit next", "reuse"])
+    if kind == "reuse" and ids:
+        # An id that somebody has already, for another change or for the same.
+        name, before = chance.choice(ids)
+        return Operation(kind, wait, name, number=chance.choice([change, before]), seconds=seconds)
+    ids.append((name, change))
+    return Operation("commit" if kind == "reuse" else kind, wait, name, number=change, seconds=seconds)
+
+
+def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
+    """Pipelines, coordinators, operators and upkeep at one table."""
+    drawing = _Drawing("rows", seed, weights)
+    chance = drawing.chance
+    delta = chance.random() < 0.6
+    seconds = round(chance.uniform(2.0, 20.0), 3)
+    batches: list[Operation] = []
+    append_only = chance.random() < 0.2
+    parts = [
+        _pipeline(drawing, f"pipeline{number}", seconds, batches, append_only=append_only)
+        for number in range(chance.randint(1, 3))
+    ]
+    parts += [
+        Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0)) for number in range(chance.randint(1, 2))
+    ]
+    parts.append(Part("operator", "operator", (_operations(drawing, seconds),), drawing.skew(2.0)))
+    kinds = [kind for kind in UPKEEP if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
+    parts.append(Part("upkeep", "upkeep", (_upkeep(drawing, seconds, kinds),), drawing.skew(2.0)))
+    places = [place(number) for number in range(1, NODES + 1)]
+    # Half of the histories are about faults of one sort, so that much of it comes together.
+    sorts = [PROCESSES, EVERYBODY, PLACES, DATA]
+    harms = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
+    victims = [part.name for part in parts]
+    faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
+    destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
+    parts = [_harming_one_place(part, destroyed) for part in parts]
+    tablets = chance.choice([0, 0, 1, 2, 4])
+    settings = Settings(
+        delta=delta,
+        tablets=tablets,
+        snapshot_every=chance.choice([0, 5]) if delta else 0,
+        compact_every=chance.choice([4, 32]),
+        latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
+        append_only=append_only,
+        replication=chance.choice([3, 3, 3, 2]),
+    )
+    return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _harming_one_place(part: Part, destroyed: Collection[str]) -> Part:
+    """An operator who gives up what a node has does so to the one whose storage faults destroy."""
+    if part.role != "operator":
+        return part
+    [node] = (f"n{number}" for number in range(1, NODES + 1) if place(number) in destroyed)
+    threads = tuple(
+        tuple(msgspec.structs.replace(one, name=node) if one.kind in DESTRUCTIVE else one for one in thread)
+        for thread in part.threads
+    )
+    return msgspec.structs.replace(part, threads=threads)
+
+
+def place(number: int) -> str:
+    """Where the volume of a node is."""
+    return f"/disks/n{number}"
+
+
+def _pipeline(drawing: _Drawing, name: str, seconds: float, batches: list[Operation], *, append_only: bool) -> Part:
+    chance, at = drawing.chance, 0.0
+    operations: list[Operation] = []
+    while at < seconds and len(operations) < 40:
+        wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, 2.0)]), 3)
+        at += wait + 0.3
+        kind = drawing.one([kind for kind in ACCESSES if not append_only or kind != "delete"])
+        if kind == "batch again" and batches:
+            again = chance.choice(batches)
+            operations.append(Operation(kind, wait, again.name, again.keys, again.level))
+            continue
+        kind = "batch" if kind == "batch again" else kind
+        keys = tuple(sorted(chance.sample(range(KEYS), chance.randint(1, 4)))) if kind != "read" else ()
+        level = chance.choice(["QUORUM", "QUORUM", "ALL"] if kind != "read" else ["QUORUM", "QUORUM", "QUORUM", "ONE"])
+        operations.append(Operation(kind, wait, drawing.name(kind[0]), keys, level))
+        if kind == "batch":
+            batches.append(operations[-1])
+    return Part(name, "pipeline", (tuple(operations),), drawing.skew(2.0))
+
+
+def _operations(drawing: _Drawing, seconds: float) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    while True:
+        wait = round(chance.uniform(0.5, 8.0), 3)
+        at += wait
+        if at >= seconds:
+            return tuple(found)
+        kind = drawing.one(OPERATIONS)
+        number = chance.choice([1, 2, 4, 8]) if kind == "resize" else chance.randrange(1000)
+        found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
+
+
+def _upkeep(drawing: _Drawing, seconds: float, kinds: Sequence[str]) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    kinds = drawing.some(kinds)
+    while True:
+        wait = round(chance.uniform(0.2, 6.0), 3)
+        at += wait
+        if at >= seconds:
+            return tuple(found)
+        found.append(Operation(drawing.one(kinds), wait, on=chance.random() < 0.3))
+
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "log": (*LOG_UPKEEP, *PROCESSES, *EVERYBODY, *PLACES),
+    "rows": (*sorted({*ACCESSES}), *OPERATIONS, *UPKEEP, *PROCESSES, *EVERYBODY, *PLACES, *DATA),
+}
+"""All that is drawn by weights, by kinds of histories."""

@@ -1,0 +1,80 @@
+"""What operators and upkeep do, by the operations of scenarios: in worlds, and in histories with real parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from epochlake.jobs import administration
+from epochlake.jobs.administration.operators import OptionChanges
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.testing.drawing import OPERATIONS, RACKS, UPKEEP
+from epochlake.jobs.testing.rows import KEYSPACE, TABLE, merge_in
+from epochlake.jobs.testing.scenario import Operation
+from epochlake.jobs.upkeep.compaction import compact
+from epochlake.jobs.upkeep.log_upkeep import compact_log
+from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore.following.verification import verify
+
+KINDS = (*OPERATIONS, *UPKEEP)
+"""What is understood here."""
+
+NewVolume = Callable[[int], tuple[str, list[tuple[str, str, int]]]]
+"""Makes the place of a node with this number; the node's name, and its volumes as `add_node` takes them."""
+
+
+def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> None:
+    """Do what an operation of an operator, or of upkeep, says. Raises EpochlakeError, NotAsPromised."""
+    node = operation.name
+    match operation.kind:
+        case "leave":
+            administration.decommission(cluster, node)
+        case "add":
+            name, volumes = new_volume(10 + operation.number)
+            administration.add_node(cluster, name, "dc1", RACKS[operation.number % len(RACKS)], volumes)
+        case "maintenance":
+            administration.set_maintenance(cluster, node, operation.on)
+        case "balance" if operation.on:
+            administration.resume_balancing(cluster)
+        case "balance":
+            administration.pause_balancing(cluster)
+        case "resize":
+            administration.alter_table(cluster, TABLE, OptionChanges(min_count=operation.number))
+        case "rebuild":
+            administration.rebuild_node(cluster, node)
+        case "remove":
+            administration.remove_node(cluster, node)
+        case "replace":
+            administration.replace_node(cluster, node, *new_volume(2000 + operation.number))
+        case "replication":
+            administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+        case "move":
+            administration.move_node(cluster, node, count=1 + operation.number % 4)
+        case "cancel" | "pause request" as kind:
+            for request in list(cluster.catch_up().open_requests())[:1]:
+                act = administration.cancel_request if kind == "cancel" else administration.pause_request
+                act(cluster, request.request_id)
+        case "repair":
+            repair(cluster, TABLE)
+        case "repair bytes":
+            repair(cluster, TABLE, check_bytes=True)
+        case "compact":
+            grace = 0.0 if operation.on else 3600.0
+            merger = merge_in(cluster.storage)
+            compact(cluster, TABLE, None, merger=merger, tombstone_grace_seconds=grace)  # type: ignore[arg-type]
+        case "vacuum":
+            administration.sweep(cluster, older_than_seconds=0.0)
+        case "compact log":
+            compact_log(cluster)
+        case "snapshot":
+            administration.take_snapshot(cluster)
+        case "verify":
+            # While storage fails, what cannot be read now says nothing.
+            wrong = [one for one in verify(cluster.log(), cluster.snapshots).findings if one.code != "unreadable"]
+            if wrong:
+                raise NotAsPromised("; ".join(map(str, wrong)))
+        case unknown:
+            raise ValueError(f"nobody knows the operation {unknown!r}")
+
+
+class NotAsPromised(Exception):
+    """Something that may never be was found during a history."""

@@ -1,0 +1,106 @@
+"""What happens in a history, as a value: who does what, and what is done to them. With its seed it is one course.
+
+A scenario is drawn from a seed (drawing.py), made shorter where its history fails (shrinking.py), and kept as JSON
+where it has become a test.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from epochlake.placement.decoding import decodable
+
+
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that an actor does, `wait` seconds after the one before.
+
+    What the rest means depends on `kind`: `name` is a request id, a batch or a node; `number` a count or a place in a
+    list; `level` a consistency level; `keys` rows; `seconds` how long the call may take.
+    """
+
+    kind: str
+    wait: float = 0.0
+    name: str = ""
+    keys: tuple[int, ...] = ()
+    level: str = ""
+    number: int = 0
+    on: bool = False
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        words = [self.kind, self.name, self.level, f"keys {list(self.keys)}" if self.keys else ""]
+        return " ".join(word for word in words if word)
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One actor: a process with a thread for each list of operations. `skew`: how far its clock is off, in seconds.
+
+    `role` is what it is: "commits", "pipeline", "operator" and "upkeep" have operations, a "coordinator" has none.
+    """
+
+    name: str
+    role: str
+    threads: tuple[tuple[Operation, ...], ...] = ((),)
+    skew: float = 0.0
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is done to the world, `at` seconds after its beginning: to the process of `victim`, or to `place`.
+
+    `seconds` is how long it lasts, `number` how much it is. With `when` it waits from then on for the `nth` time that
+    somebody comes to that moment ("zookeeper delete", "log append, done"), and strikes right there: the victim, or who
+    has come to it if there is none.
+    """
+
+    kind: str
+    at: float
+    victim: str = ""
+    place: str = ""
+    seconds: float = 0.0
+    number: float = 0.0
+    when: str = ""
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return " ".join(word for word in (self.kind, self.victim, self.place, self.when and f"at {self.when}") if word)
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the cluster is set up. `delta`: with real Delta tables, in a folder; else all of it is in memory.
+
+    `tablets` is 0 for a table on the ring. `snapshot_every` and `compact_every` are epochs and files of the log.
+    `latency`: how slow disks are, beside the network.
+    """
+
+    delta: bool = False
+    replication: int = 3
+    tablets: int = 0
+    snapshot_every: int = 0
+    compact_every: int = 32
+    latency: float = 1.0
+    append_only: bool = False
+
+
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One history before it is run. `kind` is "log" or "rows"; after `seconds` nothing goes wrong any more."""
+
+    kind: str
+    seed: int
+    seconds: float
+    settings: Settings = Settings()
+    parts: tuple[Part, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How much happens in it: what shrinking makes less."""
+        return len(self.parts) + len(self.faults) + sum(len(thread) for part in self.parts for thread in part.threads)
+
+
+def encoded(scenario: Scenario) -> bytes:
+    """As JSON, to be kept."""
+    return msgspec.json.format(msgspec.json.encode(scenario), indent=1) + b"\n"
+
+
+def decoded(data: bytes) -> Scenario:
+    """Raises msgspec.ValidationError."""
+    return msgspec.json.decode(data, type=decodable(Scenario))

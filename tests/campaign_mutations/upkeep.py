@@ -1,0 +1,149 @@
+"""Mutations of upkeep: repair and compaction of replicas, healing, vacuum, leases, space that comes back."""
+
+from __future__ import annotations
+
+from tests.campaign_mutations.mutation import ROWS, Mutation
+
+REPAIR = "jobs/upkeep/repair.py"
+COMPACTION = "jobs/upkeep/compaction.py"
+VACUUM = "jobs/upkeep/vacuum.py"
+SWEEP = "jobs/administration/unused_files.py"
+
+MUTATIONS = (
+    Mutation(
+        "a repair is not refused by a fence",
+        "012: what a repair brings is committed at the epoch of its plan",
+        REPAIR,
+        "                epoch=view.metadata.fence,\n",
+        "                epoch=view.metadata.fence + 1_000_000,\n",
+        ROWS,
+    ),
+    Mutation(
+        "a repair brings what it has copied, and calls that complete",
+        "a repair says what is still missing",
+        REPAIR,
+        "            if copied.failed:\n",
+        "            if False:\n",
+        ROWS,
+    ),
+    Mutation(
+        "a replica that went back counts whoever answers",
+        "027: it is whole again when the others meet every quorum and it has all that they have",
+        REPAIR,
+        "        if not (enough and compare(range_, view.snapshots, view.lineage).agrees):\n",
+        "        if not compare(range_, view.snapshots, view.lineage).agrees:\n",
+        ROWS,
+    ),
+    Mutation(
+        "a file is copied without a look at its bytes",
+        "022: whoever copies a file reads every byte first",
+        "jobs/replicas/copying.py",
+        "    require_intact(copy.source.storage, copy.file, source)\n",
+        "",
+        ROWS,
+    ),
+    Mutation(
+        "a damaged copy is taken out whose rows are nowhere else",
+        "023: a copy is taken out when it is known that nothing goes with it",
+        "jobs/upkeep/healing.py",
+        "        if not rows_are_in(good.values(), file, range_.low, range_.high, among.lineage, among.replaced):\n",
+        "        if False:\n",
+        ROWS,
+    ),
+    Mutation(
+        "damaged copies are merged",
+        "023: a compaction verifies every byte of what it merges, or it spreads damage",
+        COMPACTION,
+        "        wave = self._sound(wave)\n",
+        "",
+        ROWS,
+    ),
+    Mutation(
+        "deletes are forgotten while not all of their range takes part",
+        "012: a tombstone goes only when all files of its range take part",
+        "jobs/upkeep/compacting.py",
+        "                    purge_before=purge_before if one.whole else MIN_TOKEN,\n",
+        "                    purge_before=purge_before,\n",
+        ROWS,
+    ),
+    Mutation(
+        "deletes are forgotten under a pipeline that lives",
+        "012: a tombstone stays while a pipeline lives that is older",
+        COMPACTION,
+        "    return min(now - int(grace_seconds * 1_000_000), oldest), None\n",
+        "    return now - int(grace_seconds * 1_000_000), None\n",
+        ROWS,
+    ),
+    Mutation(
+        "what is merged by two compactions counts for both",
+        "012: of two compactions that overlap the ledger refuses one",
+        "jobs/replicas/ledger.py",
+        "            meet((one.low, one.high), other) for merge in group for one in merge.replaced ",
+        "            False for merge in group for one in merge.replaced ",
+        ROWS,
+    ),
+    Mutation(
+        "a merged file is voided while somebody may commit it",
+        "012: a merged file is taken back when every replica is fenced",
+        "jobs/upkeep/settling.py",
+        "            if raise_fence(address, view.metadata.fence) != view.metadata.fence:\n",
+        "            if not open_snapshot(address):\n",
+        ROWS,
+    ),
+    Mutation(
+        "merged files do not replace anything on a replica",
+        "012: each replica gives up what a merged file replaces: space comes back",
+        "jobs/replicas/commits.py",
+        "        gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}\n",
+        "        gone = leaving\n",
+        ROWS,
+    ),
+    Mutation(
+        "vacuum does not ask who lives",
+        "vacuum deletes nothing that a live pipeline may read",
+        SWEEP,
+        "    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))\n",
+        "    keep = max(0, now - int(older_than_seconds * 1000))\n",
+        ROWS,
+    ),
+    Mutation(
+        "vacuum does not ask when a file was taken out",
+        "a file that was taken out a moment ago may be read still, however old it is",
+        VACUUM,
+        "    old = [entry for entry in unused if max(entry.modified_ms, removed_at.get(entry.name, 0)) < cutoff]\n",
+        "    old = [entry for entry in unused if entry.modified_ms < cutoff]\n",
+        ROWS,
+    ),
+    Mutation(
+        "vacuum does not fail commits that looked before it",
+        "021: of a vacuum and a late commit one gives way",
+        VACUUM,
+        "    if aside and not _fail_those_who_looked(address, aside):\n",
+        "    if False:\n",
+        ROWS,
+    ),
+    Mutation(
+        "what a killed vacuum has set aside is not put back",
+        "021: what turns out to be live is put back by the next vacuum",
+        VACUUM,
+        "    _put_back_what_is_live(address)\n    found = ",
+        "    found = ",
+        ROWS,
+    ),
+    Mutation(
+        "vacuum leaves what dropped tables and drained nodes held",
+        "029: space of tables and nodes that are gone comes back",
+        SWEEP,
+        "    old = [one for one in given_up(cluster, metadata) if one.since_ms <= keep]\n",
+        "    old = [one for one in given_up(cluster, metadata) if one.since_ms < 0]\n",
+        ROWS,
+    ),
+    Mutation(
+        "who is cut off from ZooKeeper is announced nowhere",
+        "031: while ZooKeeper has no lease of a pipeline, a file at the root is its lease",
+        "metastore/announcing.py",
+        "            if not self._stored or time.monotonic() >= self._renew_at:\n                self._store()\n",
+        "            pass\n",
+        ROWS,
+    ),
+)

@@ -1,0 +1,174 @@
+"""Scenarios: drawn from seeds, made shorter, kept, shown; and the campaign that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from epochlake.jobs import campaign
+from epochlake.jobs.testing import coverage, drawing
+from epochlake.jobs.testing.nemesis import DATA
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
+from epochlake.jobs.testing.scheduler import Step
+from epochlake.jobs.testing.shrinking import shrunk
+from epochlake.jobs.testing.timeline import WIDTH, timeline
+
+KEPT = Path(__file__).parents[2] / "data" / "histories"
+
+
+def drawn(kind: str, seeds: int = 200) -> list[Scenario]:
+    return [campaign.drawn(campaign.Task(kind, seed)) for seed in range(seeds)]
+
+
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_a_seed_has_one_scenario_which_can_be_kept(kind: str) -> None:
+    for scenario in drawn(kind, 50):
+        assert scenario == campaign.drawn(campaign.Task(kind, scenario.seed))
+        assert decoded(encoded(scenario)) == scenario
+    with pytest.raises(msgspec.ValidationError):
+        decoded(b'{"kind": "rows"}')
+
+
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_everything_that_can_be_drawn_is_drawn(kind: str) -> None:
+    scenarios = drawn(kind)
+    kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
+    kinds |= {
+        one.kind for scenario in scenarios for part in scenario.parts for thread in part.threads for one in thread
+    }
+    assert kinds >= set(drawing.KINDS[kind])
+    assert {scenario.settings.delta for scenario in scenarios} == {True, False}
+
+
+def test_data_is_destroyed_at_one_place_of_a_history_only() -> None:
+    for scenario in drawn("rows"):
+        assert len({fault.place for fault in scenario.faults if fault.kind in DATA}) <= 1
+
+
+def test_a_failing_scenario_is_made_as_short_as_it_fails() -> None:
+    scenario = next(one for one in drawn("rows") if one.size > 60 and any(f.kind == "kill" for f in one.faults))
+
+    def fails(one: Scenario) -> bool:
+        kinds = [operation.kind for part in one.parts for thread in part.threads for operation in thread]
+        return any(fault.kind == "kill" for fault in one.faults) and "write" in kinds
+
+    shortest = shrunk(scenario, fails)
+    assert [fault.kind for fault in shortest.faults] == ["kill"]
+    assert shortest.size == 3, "one part, one write, one fault"
+    assert shrunk(shortest, fails) == shortest
+    assert shrunk(scenario, fails, most_tries=1).size >= shortest.size
+
+
+def test_what_was_met_least_is_drawn_more_often() -> None:
+    met = {coverage.pair("kill", "write"): 50, coverage.pair("read", "write"): 50, coverage.pair("cut", "read"): 1}
+    weights = coverage.weights(met, ["kill", "cut", "write", "read"])
+    assert weights["cut"] > weights["kill"] >= weights["write"]
+    assert coverage.pair("a", "b") == coverage.pair("b", "a")
+    assert coverage.unmet(met, ["kill", "cut"], ["write"]) == [coverage.pair("cut", "write")]
+    often, seldom = (
+        [fault.kind for seed in range(60) for fault in drawing.row_scenario(seed, {"kill": weight}).faults]
+        for weight in (20.0, 0.05)
+    )
+    assert often.count("kill") > 5 * seldom.count("kill")
+
+
+def test_a_timeline_has_what_actors_say_in_80_columns() -> None:
+    part = Part("pipeline0", "pipeline", ((Operation("write", 0.0, "w1", (1, 2), "QUORUM"),),))
+    scenario = Scenario("rows", 7, 1.0, Settings(delta=True), (part,), (Fault("kill", 0.5, "pipeline0"),))
+    steps = [
+        Step(1, 0.25, "pipeline0/thread 0", str(part.threads[0][0]), said=True),
+        Step(2, 0.3, "pipeline0/thread 0", "read /disks/n1/x"),
+        Step(3, 0.5, "world/main", "kill " + "very " * 40 + "long", said=True),
+    ]
+    lines = list(timeline(scenario, steps))
+    assert all(len(line) <= WIDTH for line in lines)
+    assert lines[1].split() == ["0.250", "pipeline0.0", "write", "w1", "QUORUM", "keys", "[1,", "2]"]
+    assert not any("/disks" in line for line in lines)
+    assert any("/disks" in line for line in timeline(scenario, steps, accesses=True))
+
+
+# --- the job --------------------------------------------------------------------------------------------------------
+
+
+class Broken(campaign.Campaign):
+    """One history of each kind, of which that of rows has failed."""
+
+    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+        for kind in self.kinds:
+            wrong = ("something is wrong",) if kind == "rows" else ()
+            outcome = campaign.Outcome(kind, self.first, 10, 0.5, True, {"kill": 1}, {"told": 2}, {}, wrong)
+            self._add(outcome)
+            yield outcome
+
+
+@pytest.fixture(autouse=True)
+def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+def test_a_history_that_failed_is_made_shorter_shown_and_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scenario = Scenario("rows", 7, 1.0, parts=(Part("p", "pipeline"),))
+    said = [Step(1, 0.5, "p/main", "write w1", said=True)]
+    run = campaign.Run(10, *({} for _ in range(3)), ["something is wrong"], said)  # type: ignore[arg-type]
+    monkeypatch.setattr(campaign, "Campaign", Broken)
+    monkeypatch.setattr(campaign, "shorten", lambda *_: (scenario, run))
+    monkeypatch.setattr(campaign, "_quiet", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    assert campaign.main(["--first", "7", "--histories", "1"]) == campaign.FAILED
+    told = capsys.readouterr().out
+    assert "rows history 7: something is wrong" in told
+    assert "1 log histories (1 on Delta tables), 10 steps, 20 a second and core, 0 failed" in told
+    assert "p" in told
+    assert "VIOLATION: something is wrong" in told
+    kept = tmp_path / campaign.FAILURES / "rows-7.json"
+    assert decoded(kept.read_bytes()) == scenario
+    assert campaign.main(["--keep", str(kept), "--name", "a-defect"]) == 0
+    assert decoded((tmp_path / campaign.KEPT / "a-defect.json").read_bytes()) == scenario
+    assert campaign.main(["--only", "log", "--histories", "1"]) == 0
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    first = campaign.Campaign(("log",), 1, results)
+    assert len(list(first.run(3))) == 3
+    assert all(outcome.violations == () for outcome in first.ended)
+    second = campaign.Campaign(("log",), 1, results)
+    assert sorted(outcome.seed for outcome in second.ended) == [1, 2, 3]
+    assert [outcome.seed for outcome in second.run(4)] == [4]
+    assert len(results.read_bytes().splitlines()) == 4
+
+
+def test_bad_input_is_one_clear_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for arguments in (
+        ["--histories", "0"],
+        ["--only", "nothing"],
+        ["--replay", str(tmp_path / "not-there")],
+        ["--replay", str(tmp_path / "x.json")],
+        ["--keep", str(tmp_path / "x.json")],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            campaign.main(arguments)
+        assert ended.value.code == 2
+        assert "campaign: error: " in capsys.readouterr().err
+
+
+def test_histories_that_failed_once_hold() -> None:
+    for path in sorted(KEPT.glob("*.json")):
+        assert campaign.run(decoded(path.read_bytes())).violations == [], path.name
+
+
+def test_a_history_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spin(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(campaign, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
+    scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
+    [violation] = campaign.run(scenario).violations
+    assert "too much time" in violation
