@@ -16,26 +16,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.deadlines import progress
 from epochlake.metastore.storage.disk import Disk, is_same_file
 from epochlake.metastore.storage.failures import MissingFile, StorageDamaged
 from epochlake.metastore.storage.places import join, local_path, require_local, temporary_beside
 from epochlake.metastore.storage.storage import Storage
 from epochlake.metastore.storage.syncing import Sync
-
-logger = logging.getLogger(__name__)
 
 LOG = "_delta_log"
 LINES = "epochlakeLines"
@@ -56,9 +49,9 @@ checkpoints further apart, but for the log of epochs, where the chain of hashes 
 
 Action = Mapping[str, object]
 
-_COMMIT = re.compile(r"(\d{20})\.json\Z")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\.?parquet\Z")
-_LAST_CHECKPOINT = "_last_checkpoint"
+COMMIT = re.compile(r"(\d{20})\.json\Z")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*\.?parquet\Z")
+LAST_CHECKPOINT = "_last_checkpoint"
 
 
 class SyncedCommits:
@@ -109,7 +102,7 @@ def put_commit(
         sync_commits(storage, table, version - 1)
     put = _put(storage, table, version, operation, actions, storage.syncing.sync, files)
     if put:
-        _remember(storage, _log_directory(table), version)
+        _remember(storage, log_directory(table), version)
     return put
 
 
@@ -119,7 +112,7 @@ def put_replicated_commit(
     """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
     put = _put(storage, table, version, operation, actions, storage.syncing.sync_replicated, ())
     if put and not storage.syncing.relies_on_replicas:
-        _remember(storage, _log_directory(table), version)
+        _remember(storage, log_directory(table), version)
     return put
 
 
@@ -173,7 +166,7 @@ def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
     """The commits after the newest checkpoint, at a local URI, that are not whole, by version. Raises
     StorageUnavailable.
     """
-    directory = _log_directory(table)
+    directory = log_directory(table)
 
     def look() -> list[TornCommit]:
         versions, checkpoint = _listed(storage.disk, directory)
@@ -188,53 +181,10 @@ def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
     return storage.within_deadline("look at the log of", table, look)
 
 
-def damaged_checkpoints(storage: Storage, table: str, known: Container[str] = ()) -> list[str]:
-    """The names, in the log's directory at a local URI, of the checkpoints that cannot be read, or are `known` to be
-    damaged, and of the pointer to a checkpoint that is not there: without them the table can be read, from its commits
-    or an older checkpoint. Empty when nothing is damaged, and when commits are missing that only a damaged checkpoint
-    stood for.
-    """
-    directory = _log_directory(table)
-
-    def look() -> list[str]:
-        names = [name for name in storage.disk.names(directory) if _CHECKPOINT.match(name)]
-        damaged = [name for name in names if name in known or not _is_parquet(storage.disk, f"{directory}/{name}")]
-        whole = max((int(name[:20]) for name in names if name not in damaged), default=-1)
-        commits = {int(match[1]) for name in storage.disk.names(directory) if (match := _COMMIT.match(name))}
-        if not commits or not commits.issuperset(range(whole + 1, max(commits) + 1)):
-            return []
-        pointed = pointed_at(storage.disk, directory)
-        astray = pointed is not None and not any(int(name[:20]) == pointed for name in names if name not in damaged)
-        return sorted([*damaged, *([_LAST_CHECKPOINT] if astray else [])])
-
-    return storage.within_deadline("look at the log of", table, look)
-
-
-def put_aside(storage: Storage, table: str, names: Sequence[str]) -> None:
-    """Give files of the log's directory names that nobody reads. Raises StorageUnavailable."""
-    directory = _log_directory(table)
-
-    def rename() -> None:
-        for name in names:
-            with suppress(FileNotFoundError):
-                storage.disk.rename(f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}")
-        storage.syncing.sync(directories=[directory])
-
-    storage.within_deadline("put aside checkpoints of", table, rename)
-
-
-def _is_parquet(disk: Disk, path: str) -> bool:
-    try:
-        pq.ParquetFile(path, filesystem=disk.arrow).close()
-    except (OSError, pa.ArrowException):
-        return False
-    return True
-
-
 def pointed_at(disk: Disk, directory: str) -> int | None:
     """The version of the newest checkpoint, as the pointer says; -1 for one that cannot be read, None without one."""
     try:
-        return int(json.loads(disk.read(f"{directory}/{_LAST_CHECKPOINT}"))["version"])
+        return int(json.loads(disk.read(f"{directory}/{LAST_CHECKPOINT}"))["version"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -243,7 +193,7 @@ def pointed_at(disk: Disk, directory: str) -> int | None:
 
 def newest_version(storage: Storage, table: str) -> int:
     """The newest commit at a local URI, torn or not; -1 when there is none."""
-    directory = _log_directory(table)
+    directory = log_directory(table)
     return storage.within_deadline(
         "look at the log of", table, lambda: max(_listed(storage.disk, directory)[0], default=-1)
     )
@@ -367,8 +317,8 @@ def require_whole(storage: Storage, table: str) -> int:
 def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
     """The versions that there are commit files of, ascending, and that of the newest checkpoint or -1."""
     names = disk.names(directory)
-    versions = sorted(int(match[1]) for name in names if (match := _COMMIT.match(name)))
-    return versions, max((int(match[1]) for name in names if (match := _CHECKPOINT.match(name))), default=-1)
+    versions = sorted(int(match[1]) for name in names if (match := COMMIT.match(name)))
+    return versions, max((int(match[1]) for name in names if (match := CHECKPOINT.match(name))), default=-1)
 
 
 def _require_all_whole(disk: Disk, table: str, directory: str) -> int:
@@ -380,42 +330,6 @@ def _require_all_whole(disk: Disk, table: str, directory: str) -> int:
         if version != expected:
             raise TornCommit(table, expected, "is missing, and later ones are there")
     return checkpoint + 1
-
-
-def checkpoint_if_due(
-    storage: Storage, open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int
-) -> None:
-    """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
-    not fail. The handle is one of its own, and moved on.
-    """
-    if (version + 1) % interval or not storage.disk.is_shared:  # delta-rs writes it
-        return
-
-    def write() -> None:
-        table = open_table()
-        table.update_incremental()
-        table.create_checkpoint()
-        sync_checkpoints(storage, uri)
-
-    try:
-        storage.within_deadline("write a checkpoint of", uri, write)
-    except StorageUnavailable as error:
-        logger.info("no checkpoint of %s was written: %s", uri, error)
-
-
-def sync_checkpoints(storage: Storage, table: str) -> None:
-    """Sync the newest checkpoint: before the commits that it stands for are deleted. Raises StorageUnavailable."""
-    directory = local_path(join(table, LOG))
-    if directory is None:
-        return
-
-    def sync() -> None:
-        names = sorted(name for name in storage.disk.names(directory) if _CHECKPOINT.match(name))
-        newest = [name for name in names if name[:20] == names[-1][:20]]
-        pointer = [_LAST_CHECKPOINT] if storage.disk.status(f"{directory}/{_LAST_CHECKPOINT}") is not None else []
-        storage.syncing.sync([f"{directory}/{name}" for name in (*newest, *pointer)], [directory])
-
-    storage.within_deadline("sync the checkpoint of", table, sync)
 
 
 def _information(operation: str, lines: Sequence[bytes]) -> Action:
@@ -437,7 +351,7 @@ def _look_at(disk: Disk, table: str, directory: str, version: int) -> None:
         data = disk.read(_commit_path(directory, version))
     except FileNotFoundError:
         # Deleted by clean-up, which needs a checkpoint that stands for it.
-        checkpoints = (_CHECKPOINT.match(name) for name in disk.names(directory))
+        checkpoints = (CHECKPOINT.match(name) for name in disk.names(directory))
         if any(match and int(match[1]) >= version for match in checkpoints):
             return
         raise TornCommit(table, version, "is missing") from None
@@ -477,7 +391,7 @@ def _commit_path(directory: str, version: int) -> str:
     return f"{directory}/{version:020}.json"
 
 
-def _log_directory(table: str) -> str:
+def log_directory(table: str) -> str:
     return require_local(join(table, LOG))
 
 

@@ -16,7 +16,8 @@ from urllib.parse import quote
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
-from epochlake.metastore.delta_commits import Action, checkpoint_if_due, put_commit
+from epochlake.metastore.delta_checkpoints import checkpoint_if_due
+from epochlake.metastore.delta_commits import Action, put_commit
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 

@@ -43,7 +43,7 @@ from epochlake.jobs.replicas.replica import (
 )
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS
 from epochlake.jobs.replicas.stored import require_stored
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
@@ -377,7 +377,7 @@ def _commit(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | Non
             raise _Overtaken
         version = found[0]
     version += 1
-    delta_commits.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    delta_checkpoints.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return version
 
 

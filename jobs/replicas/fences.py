@@ -26,7 +26,7 @@ from epochlake.jobs.replicas.replica import (
     open_snapshot,
     pause,
 )
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
@@ -139,7 +139,7 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     version = snapshot.version + 1
     if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", [line]):
         return False
-    delta_commits.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
+    delta_checkpoints.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True
 
 

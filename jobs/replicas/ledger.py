@@ -38,7 +38,7 @@ from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, meet, overlap
 from epochlake.jobs.replicas.replica import attempts
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
@@ -237,6 +237,8 @@ class Ledger:
             return None
         except failures.STORAGE_ERRORS as error:
             delta_commits.require_whole(self._storage, self.uri)
+            if delta_checkpoints.put_torn_aside(self._storage, self.uri):
+                return self._open()
             raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
         # What another process has written is on the disk before anything is decided by it.
         delta_commits.sync_commits(self._storage, self.uri, table.version())

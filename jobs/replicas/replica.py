@@ -22,7 +22,7 @@ from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
@@ -214,10 +214,20 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
             ) from error
         with _naming_the_replica(address):
             delta_commits.require_whole(address.storage, address.uri)
+        if _is_readable_now(address):
+            return open_snapshot(address)
         raise
     _require_identity(address, state.properties)
     with failures.naming("read the fence of", address.uri):
         return ReplicaSnapshot(address, state)
+
+
+def _is_readable_now(address: ReplicaAddress) -> bool:
+    """Whether a checkpoint that was torn as it was written kept the table from being opened, and is put aside now."""
+    try:
+        return bool(delta_checkpoints.put_torn_aside(address.storage, address.uri))
+    except StorageUnavailable:
+        return False
 
 
 @contextmanager

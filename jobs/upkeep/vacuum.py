@@ -28,7 +28,7 @@ from epochlake.jobs.replicas.replica import (
     attempts,
     open_snapshot,
 )
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import FileEntry
 from epochlake.placement.tokens import TABLET
@@ -91,7 +91,7 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     deleted = _delete(address, found.deletable)
     if found.allowed:
         # What is deleted then is only in the checkpoint.
-        delta_commits.sync_checkpoints(address.storage, address.uri)
+        delta_checkpoints.sync_checkpoints(address.storage, address.uri)
         table = open_snapshot(address).delta_table()
         address.storage.within_deadline("clean the log of", address.uri, table.cleanup_metadata)
     kept = found.kept + len(found.deletable) - len(deleted)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -55,7 +55,7 @@ def damaged(storage: Storage, uri: str) -> list[DamagedCheckpoint]:
     if places.local_path(uri) is None:
         return []
     found = _damages(storage, uri)
-    spare = delta_commits.damaged_checkpoints(storage, uri, found) if found else []
+    spare = delta_checkpoints.damaged_checkpoints(storage, uri, found) if found else []
     return [DamagedCheckpoint(name, how, name in spare) for name, how in found.items()]
 
 
@@ -63,7 +63,7 @@ def spare_files(storage: Storage, uri: str) -> list[str]:
     """The names of damaged checkpoints, and of a pointer that is astray, without which the log says the same. Raises
     StorageUnavailable.
     """
-    return delta_commits.damaged_checkpoints(storage, uri, _damages(storage, uri))
+    return delta_checkpoints.damaged_checkpoints(storage, uri, _damages(storage, uri))
 
 
 def _damages(storage: Storage, uri: str) -> dict[str, str]:

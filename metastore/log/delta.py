@@ -34,7 +34,7 @@ from functools import partial
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.checkpoints import seal
@@ -349,7 +349,7 @@ class DeltaLog:
                 self._storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
                 return False
             # What is deleted then is only in the checkpoint.
-            delta_commits.sync_checkpoints(self._storage, self.uri)
+            delta_checkpoints.sync_checkpoints(self._storage, self.uri)
             self._open().cleanup_metadata()
         except (OSError, DeltaError, pa.ArrowException) as error:
             raise failures.unavailable("rewrite files of the log at", self.uri, error) from error
@@ -419,7 +419,7 @@ class DeltaLog:
             raise torn_log(self._storage, self.uri, torn) from torn
         if places.local_path(self.uri) is None:
             return
-        if damaged := delta_commits.damaged_checkpoints(self._storage, self.uri):
+        if damaged := delta_checkpoints.damaged_checkpoints(self._storage, self.uri):
             raise LogUnreadable(
                 f"the log at {self.uri} cannot be opened: {', '.join(damaged)} in its _delta_log is damaged, "
                 "or of a checkpoint that is not there. Its commits are whole",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.checkpoints import spare_files
 from epochlake.metastore.log.entry import Entry
@@ -68,7 +68,7 @@ def mend(storage: Storage, uri: str) -> list[Mending]:
     with alone(storage, uri):
         aside = _checkpoints(storage, uri)
         for mending in aside:
-            delta_commits.put_aside(storage, uri, mending.checkpoints)
+            delta_checkpoints.put_aside(storage, uri, mending.checkpoints)
         planned = _plan(storage, uri)
         for mending, files in planned:
             put_whole(storage, uri, mending.version, "HEAL", _lines(files))

@@ -98,7 +98,7 @@ MUTATIONS = (
         "the log is cleaned up before its checkpoint is on the disk",
         "020: checkpoints are synced before the commits that they stand for are deleted",
         DELTA,
-        "            delta_commits.sync_checkpoints(self._storage, self.uri)\n",
+        "            delta_checkpoints.sync_checkpoints(self._storage, self.uri)\n",
         "",
         LOG_TABLES,
     ),

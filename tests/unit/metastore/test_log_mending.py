@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.metastore import delta_commits
+from epochlake.metastore import delta_checkpoints
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged, seal
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -427,5 +427,5 @@ def test_a_damaged_checkpoint_that_alone_stands_for_commits_stays(uri: str) -> N
     [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
     halved(checkpoint)
     commit_file(uri, 3).unlink()
-    assert delta_commits.damaged_checkpoints(STORAGE, uri) == []
+    assert delta_checkpoints.damaged_checkpoints(STORAGE, uri) == []
     assert checkpoint.exists()
