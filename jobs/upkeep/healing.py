@@ -15,7 +15,7 @@ from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.damage import NO_GOOD_BYTES
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import FilePart, Lineage, meet, overlap, rows_are_in, without
+from epochlake.jobs.replicas.intervals import FilePart, Lineage, meet, overlap, rows_are_in
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -28,13 +28,15 @@ Key = tuple[VolumeId, str]
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What is known of the replicas of a table: ranges at rest, snapshots, and what merged files stand for.
+    """What is known of the replicas of a table: ranges at rest and in `transition`, snapshots, and what merged files
+    stand for.
 
     `epoch`: the fence of the plan. `replaced`: what each merged file was made of.
     """
 
     epoch: int
     ranges: tuple[Range, ...]
+    transition: tuple[Range, ...]
     snapshots: Mapping[VolumeId, ReplicaSnapshot]
     lineage: Lineage
     replaced: Lineage
@@ -77,14 +79,15 @@ def give_up(lost: Collection[Key], among: Surroundings, ledger: Ledger) -> dict[
 
 def _obstacle(volume: VolumeId, file: DataFile, damaged: Collection[Key], among: Surroundings) -> str | None:
     """Why a damaged copy cannot be done without."""
-    mine = [range_ for range_ in among.ranges if volume in range_.replicas]
-    if file.rows and without(file.extent, [(range_.low, range_.high) for range_ in mine]):
+    # What its replica does not own needs no other copy: it is what clean-up would cut out of the file.
+    moving = [range_ for range_ in among.transition if volume in range_.replicas]
+    if file.rows and any(meet((range_.low, range_.high), file.extent) for range_ in moving):
         return (
             "a part of its range is moving now: repair again when that has settled, or cancel what moves it "
             "if it waits for this"
         )
-    for range_ in mine:
-        if not meet((range_.low, range_.high), file.window):
+    for range_ in among.ranges:
+        if volume not in range_.replicas or not meet((range_.low, range_.high), file.window):
             continue
         good: dict[str, DataFile] = {}
         for other in range_.replicas:

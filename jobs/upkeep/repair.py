@@ -421,7 +421,7 @@ def _given_up(cluster: Store, view: ReplicaView, damaged: Sequence[DamagedFile])
 def _surroundings(cluster: Store, view: ReplicaView) -> Surroundings:
     merges = cluster.ledger.merges(view.table.table_id)
     replaced = {name: [(one.origin, one.low, one.high) for one in merge.replaced] for name, merge in merges.items()}
-    return Surroundings(view.metadata.fence, view.ranges, view.snapshots, view.lineage, replaced)
+    return Surroundings(view.metadata.fence, view.ranges, view.transition, view.snapshots, view.lineage, replaced)
 
 
 def _remember(cluster: Store, view: ReplicaView, notes: Sequence[DamageNote], damaged: Sequence[DamagedFile]) -> None:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import RowsUnreadable
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.upkeep import compaction
-from epochlake.jobs.upkeep.comparing import IN_TRANSITION
-from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Range
+from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
+from epochlake.jobs.upkeep.repair import look, repair
 from epochlake.metastore import announcing
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tablets.transitions import Stage
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
 from tests.support.versions import compact_here, read_versions, write_versions
 
 TABLE = "air.flights"
+HALVES = ((MIN_TOKEN, 0), (1, MAX_TOKEN))
 
 
 @pytest.fixture
@@ -318,6 +323,31 @@ def test_a_damaged_file_of_a_tablet_that_moves_is_healed(table: SmallCluster, da
     assert not report.complete, "a range is in transition"
     assert path.read_bytes() == before
     assert read_versions(table, "ALL") == expected
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["left already", "still moving"])
+def test_a_damaged_file_is_healed_although_a_range_moves_that_its_replica_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """As when old storage came back with a file from before a split, and clean-up waits for it to be cut."""
+    without_zookeeper(monkeypatch)
+    table = placed(tmp_path, FOUR, "ABC")
+    write_some(table)
+    for node in "AB":
+        assert pre_split(table.address(node), [0], table.metadata.epoch) == 0
+    damage_all(table, "C")
+    view = look(table.cluster, TABLE)
+    low, high = (Range(n, n, f"{n}-1", *bounds, table.volumes("ABC")) for n, bounds in enumerate(HALVES))
+    moving = msgspec.structs.replace(low, replicas=table.volumes("ABX" if leaves else "ABCX"))
+    among = Surroundings(view.metadata.fence, (high,), (moving,), view.snapshots, view.lineage, {})
+    damaged = {(table.volume("C"), file.path) for file in open_snapshot(table.address("C")).all_files.values()}
+    answers = heal_by_rows(damaged, among, Copier(), table.cluster.ledger)
+    if leaves:
+        assert set(answers.values()) == {None}
+        assert table.rows_on("C") == table.rows_on("A", *HALVES[1]) != []
+    else:
+        assert all(answer is not None and "is moving now" in answer for answer in answers.values())
+        assert {(table.volume("C"), f.path) for f in open_snapshot(table.address("C")).all_files.values()} == damaged
 
 
 def all_paths(table: SmallCluster, node: str, like: str = "") -> list[Path]:
