@@ -13,7 +13,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from tests.support.clusters import SmallCluster
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([__name__])
+
+PAUSE_SECONDS = 0.1
+"""Between two writes of a process: what it writes beside has to get on, too."""
 
 STEPS: list[tuple[Any, str]] = [
     (DeltaLog, "append"),
@@ -128,8 +131,9 @@ class Acknowledged:
             writer = self.take()
             left[writer] = max(0, left[writer] - 1)
 
-    def take(self) -> int:
-        writer, tablet, file_id = self._answers.get(timeout=60)
+    def take(self, seconds: float = 60.0) -> int:
+        """The writer that reports next. Raises queue.Empty when none does for so long."""
+        writer, tablet, file_id = self._answers.get(timeout=seconds)
         if tablet is None:
             raise AssertionError(file_id)
         self.by_tablet[tablet].append(file_id)
@@ -150,13 +154,8 @@ def write_all_the_time(cluster: SmallCluster, writers: int) -> Iterator[Acknowle
     finally:
         stop.set()
         while any(process.is_alive() for process in processes) or not answers.empty():
-            try:
-                acknowledged.take()
-            except queue.Empty:
-                break
-            finally:
-                for process in processes:
-                    process.join(0.01)
+            with suppress(queue.Empty):
+                acknowledged.take(0.1)
 
 
 def _write(writer: int, configuration: Configuration, directory: str, stop: Any, answers: Any) -> None:
@@ -164,7 +163,7 @@ def _write(writer: int, configuration: Configuration, directory: str, stop: Any,
     cluster = SmallCluster(opened, opened.metadata.table("air.flights"), Path(directory))
     pipeline = cluster.pipeline(f"writer {writer}")
     number = 0
-    while not stop.is_set():
+    while not stop.wait(PAUSE_SECONDS):
         number += 1
         try:
             answers.put((writer, number % 2, cluster.write(pipeline, tablet=number % 2)))

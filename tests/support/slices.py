@@ -10,11 +10,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from typing import TypeVar
 
 import pytest
-
-T = TypeVar("T")
 
 THOROUGH = bool(os.environ.get("EPOCHLAKE_TESTS_THOROUGH"))
 DRAW = os.environ.setdefault("EPOCHLAKE_TESTS_DRAW", str(random.SystemRandom().randrange(2**32)))
@@ -29,14 +26,6 @@ def sliced(*each: str, at_least: int = 1) -> pytest.MarkDecorator:
 def some(thorough: int, otherwise: int) -> int:
     """How often something is tried."""
     return thorough if THOROUGH else otherwise
-
-
-def some_of(cases: Sequence[T], count: int) -> list[T]:
-    """All of them where there is time, else so many, in their order; for a test that goes through cases by itself."""
-    if THOROUGH or count >= len(cases):
-        return list(cases)
-    chosen = random.Random(f"{DRAW} {cases}").sample(range(len(cases)), count)
-    return [cases[at] for at in sorted(chosen)]
 
 
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:

@@ -73,13 +73,18 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=named(path))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
 def dotted_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts[1:] if parts[0] == PUBLIC else parts
     return ".".join(("epochlake", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names of imported modules; `from a import b` gives `a` and `a.b`, since b may be a module."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -90,8 +95,9 @@ def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def all_imports(path: Path) -> set[str]:
-    return set(imported(ast.walk(tree_of(path))))
+    return set(imported(nodes_of(path)))
 
 
 def run_at_all(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
@@ -130,7 +136,7 @@ def test_what_shows_the_api_takes_public_names_from_it() -> None:
     wrong = [
         f"{named(path)}:{node.lineno} imports {alias.name} from {node.module}"
         for path in modules(SHOWS_THE_API, "notebooks")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if node.module in (HOMES.get(alias.name), "epochlake.jobs.administration")
@@ -141,7 +147,7 @@ def test_what_shows_the_api_takes_public_names_from_it() -> None:
 def test_notebooks_import_nothing_below_the_api_but_what_only_they_look_at() -> None:
     below: dict[str, set[str]] = {}
     for path in modules("notebooks"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 assert not [alias.name for alias in node.names if alias.name.startswith("epochlake.")], named(path)
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("epochlake."):
@@ -237,7 +243,7 @@ def test_only_the_module_that_starts_sessions_reaches_below_dataframes() -> None
         f"{named(path)}:{node.lineno} {name}"
         for path in modules(*ALL_CODE, "benchmarks", "notebooks")
         if path != STARTS_SESSIONS
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute | ast.Name)
         if (name := node.attr if isinstance(node, ast.Attribute) else node.id) in below
     ]
@@ -295,7 +301,7 @@ def state_of_modules(path: Path) -> Iterator[str]:
                 yield node.name
         elif isinstance(node, ast.Global):
             yield from node.names
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Global):
             yield from node.names
 
@@ -357,7 +363,7 @@ def file_access(path: Path) -> Iterator[str]:
     """What a module does to files, past its storage."""
     forbidden = {"fcntl", "fileinput", "glob", "pathlib", "shutil", "tempfile"}
     yield from (f"imports {name}" for name in sorted(forbidden_imports(path, forbidden)) if "." not in name)
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute):
             holder = ast.unparse(node.value)
             if (holder == "os" and node.attr in FILE_CALLS) or (holder == "os.path" and node.attr in PATH_CALLS):
@@ -390,7 +396,7 @@ def test_names_say_what_a_thing_is() -> None:
     vague_classes = [
         f"{named(path)}: {node.name}"
         for path in modules(*PACKAGES)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef) and node.name.endswith(("Manager", "Helper", "Handler", "Utils"))
     ]
     assert not vague_modules + vague_classes
@@ -411,7 +417,7 @@ def test_unit_tests_start_neither_a_jvm_nor_zookeeper() -> None:
     wrong = [
         f"{named(path)}: {node.name}"
         for path in modules("tests/unit")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef) and "spark" in {argument.arg for argument in node.args.args}
     ]
     assert not wrong

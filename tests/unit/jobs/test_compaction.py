@@ -536,3 +536,32 @@ def test_a_replica_that_is_away_is_named_and_compacting_is_worth_trying_again(ei
     assert (report.compacted, report.complete) == ((), False)
     assert [skipped.reason for skipped in report.skipped] == [UNREACHABLE]
     assert list(report.unreachable) == ["B/d1"]
+
+
+def test_an_append_that_races_with_the_commit_of_a_merged_file_shows_nothing_twice_and_is_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases: list[Lease]
+) -> None:
+    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, append_only=True)
+    files = write_versions(table, dict.fromkeys(range(20), "old"))
+    write_versions(table, dict.fromkeys(range(20, 40), "new"))
+    expected = [(row, "old" if row < 20 else "new") for row in range(40)]
+    compact_here(table)
+    with monkeypatch.context() as patch:
+        # Its snapshot is from before the merged file came: it does not know of it.
+        patch.setattr(Ledger, "lineage", lambda ledger, table_id, files: {})
+        for node in "AC":
+            commit_files(
+                table.address(node),
+                files,
+                epoch=table.metadata.epoch,
+                app_id="x",
+                app_version=1,
+                ledger=table.cluster.ledger,
+            )
+    assert {file.file_id for file in files} <= table.files_on("A", 0) | table.files_on("A", 1)
+    for level in ("ONE", "QUORUM", "ALL"):
+        assert read_versions(table, level) == expected
+    report = repair(table.cluster, TABLE)
+    assert [(one.replica, one.removed) for one in report.replicas] == [("A/d1", 2), ("C/d1", 2)]
+    assert all(len(table.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
+    assert read_versions(table, "ALL") == expected
