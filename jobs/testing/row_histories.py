@@ -207,10 +207,10 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
         with world.cluster(process) as cluster:
             # What pipelines are shown before anybody has repaired anything, by each replica in its turn.
             for turn, level in enumerate(("ONE", "QUORUM") * 3):
-                with _as_many_as_there_are(cluster, scenario):
+                with as_many_as_there_are(cluster, scenario):
                     _over_damage(lambda gate, level=level: accesses.read(gate, cluster, level), cluster, f"rest {turn}")  # type: ignore[misc]
             last = Operation("write", name="when all was well", keys=(0,), level="QUORUM")
-            with _as_many_as_there_are(cluster, scenario):
+            with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             _let_go_on(world, cluster, playing.nemesis.destroyed)
             report = Coordinator(cluster).run(until_idle=True)
@@ -247,7 +247,7 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
 
 
 @contextmanager
-def _as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
+def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
     replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
     destructive = {fault.kind for fault in scenario.faults} & {*DATA}

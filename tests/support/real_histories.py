@@ -314,7 +314,7 @@ def play_rows(scenario: Scenario, ensemble: Ensemble, proxies: Proxies, folder: 
     unexpected = playing.unexpected + _unexpected(told)
     rest: Rest = SparkRest(playing, files) if scenario.kind == "spark" else Rest(files)
     try:
-        unexpected += _come_to_rest(configuration, files, rest)
+        unexpected += _come_to_rest(scenario, configuration, files, rest)
     except Exception as error:
         unexpected.append(f"at rest: {error!r}")
     told += rest.told()
@@ -433,13 +433,15 @@ AT_REST = "at rest"
 LAST_WRITE = Operation("write", name="when all was well", keys=(0,), level="QUORUM")
 
 
-def _come_to_rest(configuration: Configuration, files: Files, rest: Rest) -> list[str]:
+def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files, rest: Rest) -> list[str]:
     """What does not hold when nothing goes wrong any more; reads and the last write are in journals."""
     found: list[str] = []
     with Cluster(configuration) as cluster:
         for turn, level in enumerate(("ONE", "QUORUM") * 3):
-            rest.access(cluster, f"rest {turn}", Operation("read", level=level))
-        rest.access(cluster, "rest", LAST_WRITE)
+            with row_histories.as_many_as_there_are(cluster, scenario):
+                rest.access(cluster, f"rest {turn}", Operation("read", level=level))
+        with row_histories.as_many_as_there_are(cluster, scenario):
+            rest.access(cluster, "rest", LAST_WRITE)
         _let_go_on(cluster, str(files.disks))
         report = Coordinator(cluster).run(until_idle=True)
         if not report.idle:
