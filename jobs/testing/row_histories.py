@@ -283,8 +283,9 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
         if request.paused:
             administration.resume_request(cluster, request.request_id)
     numbers = itertools.count(10_001)
+    removed = {request.node_id for request in metadata.open_requests() if request.kind is RequestKind.REMOVE}
     for node in list(metadata.directory.members()):
-        if any(volume.uri in destroyed for volume in node.volumes):
+        if node.node_id not in removed and any(volume.uri in destroyed for volume in node.volumes):
             try:
                 administration.replace_node(cluster, node.name, *_new_volume(world, next(numbers)))
             except Rejected:

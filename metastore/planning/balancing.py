@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.model import (
 )
 from epochlake.metastore.metadata.rules import has_tags, kept_apart
 from epochlake.metastore.planning.streams import Room, busy
+from epochlake.placement.balancing.beginning import begun_first
 from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Hold, Obstacle, Plan, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
@@ -166,12 +167,14 @@ def _planned_moves(
     load, rows = cluster_load(metadata, loads, set(kinds))
     if not len(load.replica_tablet):
         return [], []
-    plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams))
+    policy = BalancingPolicy(streams_per_volume=streams)
+    plan = plan_moves(load, policy)
     names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
     reasons, reason_of = move_reasons(load, plan, names)
     moves = []
     silent: set[VolumeId] = set()
-    for index in np.flatnonzero(plan.wave == 1).tolist():
+    begun = np.flatnonzero(plan.wave == 1) if kinds else begun_first(load, plan, policy)
+    for index in begun.tolist():
         table_id, tablet = rows.tablets[load.replica_tablet[plan.replica[index]]]
         source, target = rows.volumes[plan.source[index]], rows.volumes[plan.target[index]]
         from_node = metadata.directory.node_of_volume[source].node_id

@@ -22,8 +22,9 @@ from epochlake.placement.balancing.model import (
     Role,
 )
 from epochlake.placement.balancing.placing import place
-from epochlake.placement.balancing.refining import STARVED, allowed, refine
+from epochlake.placement.balancing.refining import allowed, refine
 from epochlake.placement.balancing.rules import parts
+from epochlake.placement.balancing.scoring import better, score
 from epochlake.placement.balancing.shedding import leaving
 from epochlake.placement.balancing.spreading import spread_tables
 from epochlake.placement.balancing.state import Shares, State, cut, shares
@@ -123,18 +124,18 @@ def _even_datacenter(
 
 def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: BalancingPolicy) -> bool:
     """Bring `state.node` to balance, note the cause of each replica's last move; whether anything moved."""
-    score = _score(state, share, policy)
+    best = score(state, share, policy)
     changed = False
     for _ in range(_MOST_PASSES):
         before = state.node.copy()
         moved = _relieve(state, share, causes, policy)
         steps = refine(state, share, policy, _MOST_STEPS)
         if moved or steps:
-            new_score = _score(state, share, policy)
-            if _better(new_score, score):
+            then = score(state, share, policy)
+            if better(then, best):
                 for row, _target, why in steps:
                     causes[row] = why
-                score, changed = new_score, True
+                best, changed = then, True
                 continue
             back = np.flatnonzero(state.node != before)
             state.move(back, before[back])
@@ -142,31 +143,8 @@ def _even_nodes(state: State, share: Shares, causes: np.ndarray, policy: Balanci
         if not len(spread):
             break
         causes[spread] = Cause.TABLE
-        score, changed = _score(state, share, policy), True
+        best, changed = score(state, share, policy), True
     return changed
-
-
-def _score(state: State, share: Shares, policy: BalancingPolicy) -> tuple[float, float, float]:
-    """How bad it is, most important first: replicas to drain, bytes out of tolerance, numbers out of tolerance."""
-    active = state.active
-    waiting = float((state.free & state.draining[state.node]).sum()) if state.draining.any() else 0.0
-    if not active.any():
-        return waiting, 0.0, 0.0
-    off = np.abs(state.bytes_per_node - share.bytes)[active] - share.bytes[active] * policy.bytes_tolerance / 2
-    many = state.count_per_node[active] - share.count[active]
-    rate = share.count[active] * policy.counts_tolerance
-    crowd = np.maximum(many - np.maximum(rate, 1), -many - np.maximum(STARVED * rate, 1))
-    wide = state.capacity[active] / state.capacity[active].mean()
-    return waiting, float((np.maximum(off, 0) ** 2 / wide).sum()), float((np.maximum(crowd, 0) ** 2 / wide).sum())
-
-
-def _better(new: tuple[float, float, float], old: tuple[float, float, float]) -> bool:
-    for now, was in zip(new, old, strict=True):
-        if now < was * (1 - 1e-6):
-            return True
-        if now > was * (1 + 1e-6):
-            return False
-    return False
 
 
 def _relieve(state: State, share: Shares, causes: np.ndarray, policy: BalancingPolicy) -> int:
