@@ -92,8 +92,12 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
     if found.allowed:
         # What is deleted then is only in the checkpoint.
         delta_checkpoints.sync_checkpoints(address.storage, address.uri)
-        table = open_snapshot(address).delta_table()
-        address.storage.within_deadline("clean the log of", address.uri, table.cleanup_metadata)
+        snapshot = open_snapshot(address)
+
+        def clean() -> None:
+            snapshot.delta_table().cleanup_metadata()
+
+        address.storage.within_deadline("clean the log of", address.uri, clean)
     kept = found.kept + len(found.deletable) - len(deleted)
     return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
 

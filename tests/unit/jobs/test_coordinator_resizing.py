@@ -327,7 +327,7 @@ DEADLY = (1, 3, 6, 12)
 PLACES = ["pre_split", "raise_fence", "relabel", "DecideResize", "FinishResize", "StartTransitions"]
 
 
-@sliced("when", at_least=3)
+@sliced("when", at_least=2)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_coordinator_that_is_killed_at_any_side_effect_is_followed_by_one_that_goes_on(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
 
 import pytest
+from epochlake.jobs.replicas import replica
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges
 from epochlake.jobs.replicas.fences import close_sessions, open_session
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep.vacuum import Vacuumed, removal_times, vacuum
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.places import TEMPORARY
 from epochlake.placement.tokens import tokens_of_label
 
@@ -110,3 +113,16 @@ def test_the_log_of_long_ago_is_cleaned_up_and_the_replica_still_opens(address: 
     assert len(list(log.glob("*.json"))) < 15
     assert set(open_snapshot(address).all_files) == {file.file_id for file in files}
     assert open_snapshot(address).applied("load") == 24
+
+
+def test_a_volume_that_fails_as_the_log_is_cleaned_is_named(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(uri: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), uri)
+
+    open_snapshot(address)
+    monkeypatch.setattr(replica, "DeltaTable", fails)
+    with pytest.raises(StorageUnavailable, match=r"cannot clean the log of .* the device reports an error") as refused:
+        vacuum(address, now())
+    assert address.uri in str(refused.value)

@@ -11,6 +11,8 @@ from epochlake.placement.tablets.resizing import Goal, Resize, TableSizes, coloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.slices import some
+
 GIB = 1 << 30
 TARGET = 5 * GIB
 
@@ -109,7 +111,7 @@ def clusters(draw: st.DrawFn) -> tuple[TableSizes, Goal]:
     return tables, Goal(draw(st.integers(0, 30)), draw(st.integers(0, 12)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(300, 100), deadline=None)
 @given(clusters())
 def test_carrying_out_decisions_ends_without_ever_going_to_and_fro(cluster: tuple[TableSizes, Goal]) -> None:
     tables, goal = cluster
@@ -168,7 +170,7 @@ def siblings(draw: st.DrawFn) -> tuple[list[tuple[str, str, int]], list[int], li
     return volumes, replicas(), replicas()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200, 60), deadline=None)
 @given(siblings())
 def test_colocating_ends_on_the_same_volumes_and_never_has_two_replicas_on_a_node(
     case: tuple[list[tuple[str, str, int]], list[int], list[int]],

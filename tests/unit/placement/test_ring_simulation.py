@@ -32,7 +32,7 @@ from epochlake.placement.simulation.quorums import (
 )
 from msgspec.structs import replace
 
-from tests.support.slices import sliced
+from tests.support.slices import sliced, some
 from tests.unit.placement.ring_rings import KS, cluster, in_a_row, member, network, simple
 
 SMALL = 18
@@ -46,11 +46,11 @@ def nothing_remembered() -> Iterator[None]:
     strategies.chosen_before.cache_clear()
 
 
-@sliced(at_least=6)
+@sliced(at_least=4)
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: f"{c.operations}-{c.factor}-{c.datacenters}")
 def test_random_range_movements_hold_every_invariant(configuration: SimulationSettings) -> None:
     nodes = max(SMALL, 3 * (configuration.factor + 1) + 6)
-    for seed in (1, 2):
+    for seed in range(1, some(2, 1) + 1):
         report = simulate_placements(replace(configuration, nodes=nodes), seed)
         assert report.nodes >= nodes
         assert report.done["advance"] > report.done["join"] > 0
@@ -61,7 +61,7 @@ def test_random_range_movements_with_many_tokens_a_node_hold_every_invariant() -
         simulate_placements(SimulationSettings(operations=3, factor=3, datacenters=1, nodes=10, tokens=4), seed)
 
 
-@sliced(at_least=2)
+@sliced()
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_many_operations_at_once_that_are_often_cancelled_hold_every_invariant(seed: int) -> None:
     """One datacenter, as many racks as replicas: there plans on disjoint ranges depend on each other most."""

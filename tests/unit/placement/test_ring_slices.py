@@ -41,7 +41,7 @@ def together(parts: list[Assignment]) -> Assignment:
     return Assignment(np.concatenate([part.starts for part in parts]), np.concatenate(rows))
 
 
-@sliced(at_least=14)
+@sliced(at_least=6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_slices_of_an_oracle_case_are_its_placement(case: dict) -> None:
     ring = ring_of_case(case)

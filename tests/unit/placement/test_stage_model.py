@@ -54,7 +54,7 @@ SCENARIOS = {
 }
 
 
-@sliced(at_least=4)
+@sliced(at_least=2)
 @pytest.mark.parametrize("what", [what for what in SCENARIOS if THOROUGH or what != LONGEST])
 def test_whatever_happens_no_acknowledged_write_is_lost_and_every_transition_ends(what: str) -> None:
     found = explore(SCENARIOS[what])
@@ -129,7 +129,7 @@ BROKEN_TABLES: list[tuple[str, Scenario, Callable[[pytest.MonkeyPatch], None], s
 ]
 
 
-@sliced(at_least=4)
+@sliced(at_least=2)
 @pytest.mark.parametrize(("what", "scenario", "breaks", "found"), BROKEN_TABLES, ids=[row[0] for row in BROKEN_TABLES])
 def test_a_broken_table_of_production_is_found(
     monkeypatch: pytest.MonkeyPatch,
@@ -154,7 +154,7 @@ BROKEN_RULES = [
 ]
 
 
-@sliced(at_least=3)
+@sliced(at_least=2)
 @pytest.mark.parametrize(("what", "scenario", "rules", "found"), BROKEN_RULES, ids=[row[0] for row in BROKEN_RULES])
 def test_a_broken_rule_is_found(what: str, scenario: Scenario, rules: Rules, found: str) -> None:
     with pytest.raises(Broken, match=found):
@@ -214,7 +214,7 @@ def test_the_steps_of_a_ring_operation_read_and_write_like_their_stages() -> Non
     assert held(cancelled(states[Step.START], "x"), 120) == by_stage(Stage.CLEANUP_TARGET, old, new)
 
 
-@sliced(at_least=2)
+@sliced()
 @pytest.mark.parametrize("scenario", [ONE, AGAIN, TOGETHER, PAIR])
 def test_whatever_happens_an_operation_on_the_ring_loses_no_acknowledged_write_and_ends(
     ring_steps: None, scenario: Scenario
