@@ -94,6 +94,8 @@ def gate() -> list[Result]:
             with bench.pipeline():
                 pass
 
+        for _ in range(30):  # the server's machine has just begun, and compiles what is asked of it often
+            opened()
         taken = statistics.median(seconds(opened) for _ in range(50)) * 1000
     return [Result("opening the gate", taken, "ms", target=at_most(60))]
 
