@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from tests.support.slices import sliced
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TOURS = sorted(NOTEBOOKS.glob("*.py"))
 NOT_THERE_ON_CONNECT = re.compile(r"sparkContext|\brdd\b|\b_jvm\b|\b_jsparkSession\b")
@@ -37,6 +39,7 @@ def cells(notebook: Path) -> Iterator[Cell]:
 
 
 @pytest.mark.connect
+@sliced()
 @pytest.mark.parametrize("notebook", TOURS, ids=lambda path: path.stem)
 def test_the_tour_runs_and_its_claims_hold(
     notebook: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,8 @@ from epochlake.testing import LocalCluster, local_cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from tests.support.slices import sliced
+
 CONFIGURATION = epochlake.Configuration(storage=StorageSettings(deadline_seconds=2.0))
 TABLE = "test.events"
 
@@ -59,6 +61,7 @@ def test_a_pipeline_that_plans_at_an_old_epoch_is_fenced_and_plans_again(
 
 
 @pytest.mark.timing
+@sliced()
 @pytest.mark.parametrize("fault", ["away", "full", "hangs"])
 def test_a_pipeline_does_without_a_volume_that_fails(lake: LocalCluster, spark: SparkSession, fault: str) -> None:
     with getattr(lake, fault)("n2"):
