@@ -101,7 +101,10 @@ class _Access:
         self.call = call
         self.signs = 0
         self.left_behind_at: _Place | None = None
-        self.done = threading.Event()
+        self.ended = False
+        # Released once, by the thread that has ended it: half the price of an event, and each access pays it.
+        self.running = threading.Lock()
+        self.running.acquire()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -225,13 +228,13 @@ def _wait(access: _Access, asks_again: bool) -> None:
     signs, waited = access.signs, 0.0
     while (left := access.place.deadlines.patience(access.place.name) - waited) > 0:
         piece = min(SLICE_SECONDS, left)
-        if access.done.wait(piece):
+        if access.running.acquire(timeout=piece):
             return
         waited += piece
         if access.signs != signs:
             signs, waited = access.signs, 0.0
     with _process.lock:
-        if access.done.is_set():
+        if access.ended:
             return
         place = access.place
         seconds = place.deadlines.seconds
@@ -255,7 +258,8 @@ def _wait(access: _Access, asks_again: bool) -> None:
 
 def _ended(access: _Access) -> None:
     with _process.lock:
-        access.done.set()
+        access.ended = True
+        access.running.release()
         place = access.left_behind_at
         if place is None:
             return
