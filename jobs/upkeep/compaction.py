@@ -31,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.gate.verified_reading import damage_behind
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.damage import CHECKING_PARTITIONS, check_files
 from epochlake.jobs.replicas.files import DataFile
@@ -262,8 +263,14 @@ class _Run:
             self._damaged,
         )
         made: dict[int, list[MergedFile]] = defaultdict(list)
-        for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
-            made[merged.number].append(merged)
+        try:
+            for merged in merger(plan) if any(merge.sources for merge in plan.merges) else ():
+                made[merged.number].append(merged)
+        except Exception as error:
+            # A file may rot, or go, after it was looked at; what a job says of it is Spark's.
+            if not self._note_damage_behind(error, wave):
+                raise
+            return self.compact(wave, merger)
         stored: dict[int, list[MergedFile]] = defaultdict(list)
         for merge in plan.merges:
             stored[merge.chosen] += made[merge.number] or [encode_empty(plan.storage, merge)]
@@ -302,6 +309,17 @@ class _Run:
                 logger.warning("%s is damaged and is not compacted: %s", copy.uri, damage)
             self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
             self._cluster.damage.add(view.table.table_id, damaged)
+
+    def _note_damage_behind(self, error: Exception, wave: Sequence[Chosen]) -> bool:
+        """Keep and note which copies a failed merge has met; whether there are any."""
+        placed = sources_of(wave, self._view.snapshots, self._damaged)
+        copies = {copy.uri: copy for places in placed for _, copy in places if copy is not None}
+        damaged = damage_behind(error, copies.values())
+        for copy, damage in damaged:
+            logger.warning("%s was damaged while it was compacted: %s", copy.uri, damage)
+        self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
+        self._cluster.damage.add(self._view.table.table_id, damaged)
+        return bool(damaged)
 
     def _record(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> set[int]:
         """Write what the merged files replace into the ledger; the ranges that it has taken."""

@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import Event, StartTransitions
 from epochlake.metastore.metadata.model import TabletKey, Transition
 from epochlake.metastore.metadata.ring_state import ring_state, settles
+from epochlake.metastore.storage.failures import MissingFile, StorageDamaged
 from epochlake.placement.errors import words_of
 from epochlake.placement.rejections import Code
 
@@ -237,7 +238,9 @@ class _Walk:
         try:
             stored, position = self._snapshots.read(epoch)
         except (UnknownFormat, StorageUnavailable) as error:
-            self._found(epoch, SNAPSHOT_DAMAGED, f"{self._snapshots.path(epoch)}: {words_of(error)}")
+            says_nothing = isinstance(error, StorageUnavailable) and not isinstance(error, MissingFile | StorageDamaged)
+            code = UNREADABLE if says_nothing else SNAPSHOT_DAMAGED
+            self._found(epoch, code, f"{self._snapshots.path(epoch)}: {words_of(error)}")
             return
         if self._metadata is None or self._metadata.epoch != epoch:
             if is_proved(entry, stored, position):

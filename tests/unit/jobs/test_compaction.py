@@ -530,6 +530,35 @@ def test_a_range_without_a_whole_copy_of_a_file_is_left_alone_and_that_is_no_suc
         assert {f.file_id for f in before[node] if low <= f.min_token <= high} == either.files_on(node, tablet)
 
 
+def test_a_copy_that_rots_after_it_was_looked_at_is_noted_and_another_one_merged(either: SmallCluster) -> None:
+    asked: list[MergePlan] = []
+
+    def merger(plan: MergePlan) -> list[MergedFile]:
+        asked.append(plan)
+        if len(asked) == 1:
+            uri = plan.merges[0].sources[0].uri
+            data = bytearray(Path(uri).read_bytes())
+            data[100] ^= 1
+            Path(uri).write_bytes(data)
+            raise OSError(f"Spark says: {uri}: CRC checksum verification failed")
+        return merge_here(plan)
+
+    report = compact_here(either, merger=merger)
+    assert (len(report.compacted), report.complete) == (2, True)
+    assert_shown(either, EXPECTED)
+    assert len(either.cluster.damage.of(either.table.table_id)) == 1
+
+
+def test_a_merge_that_fails_for_another_reason_says_so_and_nothing_is_recorded(either: SmallCluster) -> None:
+    def merger(plan: MergePlan) -> list[MergedFile]:
+        raise OSError(f"Spark says: no room for what is made of {plan.merges[0].sources[0].uri}")
+
+    with pytest.raises(OSError, match="no room"):
+        compact_here(either, merger=merger)
+    assert either.cluster.ledger.merges(either.table.table_id) == {}
+    assert_shown(either, EXPECTED)
+
+
 def test_a_replica_that_is_away_is_named_and_compacting_is_worth_trying_again(either: SmallCluster) -> None:
     with either.without("B"):
         report = compact_here(either)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.following import verification
 from epochlake.metastore.following.history import Difference, diff, entries, metadata_at, verify
 from epochlake.metastore.following.snapshot_format import encode_snapshot
@@ -352,6 +352,20 @@ def test_snapshots_that_the_log_does_not_give_are_found(snapshots: Snapshots) ->
     ]
     assert "switches" in report.findings[1].message
     assert report.snapshots == 3
+
+
+def test_a_snapshot_that_cannot_be_read_now_is_not_called_damaged(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = random_history(1, 40)
+    write(snapshots, history, 10)
+
+    def fails(uri: str) -> bytes:
+        raise StorageUnavailable(f"cannot read {uri}: the device reports an error")
+
+    monkeypatch.setattr(STORAGE, "read_bytes", fails)
+    [finding] = verify(history.log(), snapshots).findings
+    assert (finding.epoch, finding.code) == (10, verification.UNREADABLE)
 
 
 def test_a_torn_file_of_the_log_is_found_and_what_is_around_it_is_verified(tmp_path: Path) -> None:
