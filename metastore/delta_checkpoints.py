@@ -83,14 +83,21 @@ def damaged_checkpoints(storage: Storage, table: str, known: Container[str] = ()
     return storage.within_deadline("look at the log of", table, look)
 
 
-def put_aside(storage: Storage, table: str, names: Sequence[str]) -> None:
-    """Give files of the log's directory names that nobody reads. Raises StorageUnavailable."""
+def put_aside(storage: Storage, table: str, names: Sequence[str], *, unless_whole: bool = False) -> None:
+    """Give files of the log's directory names that nobody reads. Raises StorageUnavailable.
+
+    `unless_whole`: a checkpoint that can be read after all gets its name again.
+    """
     directory = log_directory(table)
 
     def rename() -> None:
         for name in names:
+            path, aside = f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}"
             with suppress(FileNotFoundError):
-                storage.disk.rename(f"{directory}/{name}", _name_aside(directory, name))
+                storage.disk.rename(path, aside)
+                if unless_whole and CHECKPOINT.match(name) and _is_whole(storage.disk, aside):
+                    with suppress(FileExistsError):
+                        storage.disk.link(aside, path)
         storage.syncing.sync(directories=[directory])
 
     storage.within_deadline("put aside checkpoints of", table, rename)
@@ -105,27 +112,11 @@ def put_torn_aside(storage: Storage, table: str) -> list[str]:
     """
     if local_path(table) is None or not storage.disk.is_shared:
         return []
-    directory = log_directory(table)
     names = damaged_checkpoints(storage, table)
-
-    def rename() -> None:
-        for name in names:
-            path, aside = f"{directory}/{name}", _name_aside(directory, name)
-            with suppress(FileNotFoundError):
-                storage.disk.rename(path, aside)
-                if CHECKPOINT.match(name) and _is_whole(storage.disk, aside):
-                    with suppress(FileExistsError):
-                        storage.disk.link(aside, path)
-        storage.syncing.sync(directories=[directory])
-
-    storage.within_deadline("put aside checkpoints of", table, rename)
     if names:
+        put_aside(storage, table, names, unless_whole=True)
         logger.warning("%s: put aside in its log, torn, its commits say as much: %s", table, ", ".join(names))
     return names
-
-
-def _name_aside(directory: str, name: str) -> str:
-    return f"{directory}/.{name}.torn-{time.time_ns()}"
 
 
 def _is_whole(disk: Disk, path: str) -> bool:

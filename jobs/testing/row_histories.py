@@ -213,19 +213,7 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             _let_go_on(world, cluster, playing.nemesis.destroyed)
-            report = Coordinator(cluster).run(until_idle=True)
-            if not report.idle:
-                # What is damaged is copied nowhere: it says that repair comes first.
-                repair(cluster, TABLE, check_bytes=True)
-                report = Coordinator(cluster).run(until_idle=True)
-            if not report.idle:
-                unexpected.append(f"the coordinator is not idle: {report}")
-            repaired = repair(cluster, TABLE, check_bytes=True)
-            if any(not one.is_settled for one in repaired.damaged):
-                # What nobody else has was acknowledged to nobody: the rows are looked at below.
-                repaired = repair(cluster, TABLE, check_bytes=True, accept_loss=True)
-            if not repaired.complete:
-                unexpected.append(f"a repair of a world at rest is not complete: {repaired}")
+            unexpected.extend(left_undone(cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
@@ -274,14 +262,39 @@ def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, in
     return f"n{number}", [("d1", place(number), 10**12)]
 
 
-def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
-    """What operators do when they are back: what was held up goes on, and what was destroyed is taken out."""
+def left_undone(cluster: Cluster) -> list[str]:
+    """Let a coordinator and repair do all that there is to do; what they leave."""
+    found = []
+    report = Coordinator(cluster).run(until_idle=True)
+    if not report.idle:
+        # What is damaged is copied nowhere: it says that repair comes first.
+        repair(cluster, TABLE, check_bytes=True)
+        report = Coordinator(cluster).run(until_idle=True)
+    if not report.idle:
+        found.append(f"the coordinator is not idle: {report}")
+    repaired = repair(cluster, TABLE, check_bytes=True)
+    if any(not one.is_settled for one in repaired.damaged):
+        # What nobody else has was acknowledged to nobody: the rows are looked at afterwards.
+        repaired = repair(cluster, TABLE, check_bytes=True, accept_loss=True)
+    if not repaired.complete:
+        found.append(f"a repair of what is at rest is not complete: {repaired}")
+    return found
+
+
+def resumed(cluster: Cluster) -> ClusterMetadata:
+    """Let go on what operators have held up; the metadata as they found it."""
     metadata = cluster.catch_up()
     if not metadata.switches.balancing:
         administration.resume_balancing(cluster)
     for request in list(metadata.open_requests()):
         if request.paused:
             administration.resume_request(cluster, request.request_id)
+    return metadata
+
+
+def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
+    """What operators do when they are back: what was held up goes on, and what was destroyed is taken out."""
+    metadata = resumed(cluster)
     numbers = itertools.count(10_001)
     removed = {request.node_id for request in metadata.open_requests() if request.kind is RequestKind.REMOVE}
     for node in list(metadata.directory.members()):

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.jobs.gate.verified_reading import damage_behind
 from epochlake.jobs.replicas.commits import commit_files
-from epochlake.jobs.replicas.damage import CHECKING_PARTITIONS, check_files
+from epochlake.jobs.replicas.damage import CHECKING_PARTITIONS, ExpectedFile, check_files
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Merge
 from epochlake.jobs.replicas.merging import MergedFile, Merger, encode_empty, merge_with_spark
@@ -305,21 +305,21 @@ class _Run:
             damaged = [(copy, result.damage) for copy, result in results if result.damage is not None]
             if not damaged:
                 return sound
-            for copy, damage in damaged:
-                logger.warning("%s is damaged and is not compacted: %s", copy.uri, damage)
-            self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
-            self._cluster.damage.add(view.table.table_id, damaged)
+            self._note(damaged)
 
     def _note_damage_behind(self, error: Exception, wave: Sequence[Chosen]) -> bool:
         """Keep and note which copies a failed merge has met; whether there are any."""
         placed = sources_of(wave, self._view.snapshots, self._damaged)
         copies = {copy.uri: copy for places in placed for _, copy in places if copy is not None}
         damaged = damage_behind(error, copies.values())
+        self._note(damaged)
+        return bool(damaged)
+
+    def _note(self, damaged: Sequence[tuple[ExpectedFile, str]]) -> None:
         for copy, damage in damaged:
-            logger.warning("%s was damaged while it was compacted: %s", copy.uri, damage)
+            logger.warning("%s is damaged and is not compacted: %s", copy.uri, damage)
         self._damaged |= {(copy.address.volume_id, copy.file.path) for copy, _ in damaged}
         self._cluster.damage.add(self._view.table.table_id, damaged)
-        return bool(damaged)
 
     def _record(self, ready: Mapping[int, tuple[Chosen, Sequence[DataFile]]]) -> set[int]:
         """Write what the merged files replace into the ledger; the ranges that it has taken."""

@@ -37,7 +37,6 @@ from epochlake.jobs.testing.log_histories import COMMITS
 from epochlake.jobs.testing.row_histories import TABLE, Access, RowHistory
 from epochlake.jobs.testing.rows import COLUMNS
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
-from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.configuration import (
     Configuration,
     CoordinatorSettings,
@@ -443,17 +442,7 @@ def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files
         with row_histories.as_many_as_there_are(cluster, scenario):
             rest.access(cluster, "rest", LAST_WRITE)
         _let_go_on(cluster, str(files.disks))
-        report = Coordinator(cluster).run(until_idle=True)
-        if not report.idle:
-            repair(cluster, TABLE, check_bytes=True)
-            report = Coordinator(cluster).run(until_idle=True)
-        if not report.idle:
-            found.append(f"the coordinator is not idle: {report}")
-        repaired = repair(cluster, TABLE, check_bytes=True)
-        if any(not one.is_settled for one in repaired.damaged):
-            repaired = repair(cluster, TABLE, check_bytes=True, accept_loss=True)
-        if not repaired.complete:
-            found.append(f"a repair of what is at rest is not complete: {repaired}")
+        found += row_histories.left_undone(cluster)
         levels = ("QUORUM", "ONE", "ONE", "ONE", "ALL")
         rest.access(cluster, AT_REST, *(Operation("read", level=level) for level in levels))
         found += row_histories.misplaced(cluster.catch_up())
@@ -463,12 +452,7 @@ def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files
 
 def _let_go_on(cluster: Cluster, disks: str) -> None:
     """What operators do when they are back: what was held up goes on, and there is room for who leaves."""
-    metadata = cluster.catch_up()
-    if not metadata.switches.balancing:
-        administration.resume_balancing(cluster)
-    for request in list(metadata.open_requests()):
-        if request.paused:
-            administration.resume_request(cluster, request.request_id)
+    metadata = row_histories.resumed(cluster)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
         for number, rack in enumerate(sorted(set(RACKS)), 20_000):
             name, volumes = new_volume(disks, number)
