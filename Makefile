@@ -92,7 +92,7 @@ $(PEERS): $(STAMP)
 $(STAMP): setup.cfg pyproject.toml | python
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	@touch $@
 
 # One line each when something is missing, before anything is downloaded.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,12 @@ TESTS = Path(__file__).parent
 SEED = "EPOCHLAKE_TEST_SEED"
 SPARK = "EPOCHLAKE_TEST_SPARK"
 
+TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
+"""Where pytest keeps the folders of tests."""
+IN_MEMORY = "/dev/shm"
+"""Where they cost least: a fifth of what the tests need of a processor was spent on the file system of a disk."""
+ENOUGH_BYTES = 4 << 30
+
 # Two shared cores: a slow example is no failure. A failing one prints what repeats it.
 hypothesis.settings.register_profile("epochlake", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("epochlake")
@@ -33,6 +40,15 @@ def pytest_configure() -> None:
     for variable in [name for name in os.environ if name.startswith(("EPOCHLAKE__", "EPOCHLAKE_CONF"))]:
         del os.environ[variable]
     os.environ["SPARK_CONF_DIR"] = str(TESTS / "data" / "spark")
+    if TEMPORARY not in os.environ and _has_room(IN_MEMORY):
+        os.environ[TEMPORARY] = IN_MEMORY
+
+
+def _has_room(directory: str) -> bool:
+    try:
+        return shutil.disk_usage(directory).free >= ENOUGH_BYTES
+    except OSError:
+        return False
 
 
 def pytest_report_header() -> str:

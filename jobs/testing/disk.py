@@ -34,6 +34,8 @@ class Troubles:
         self.doomed: set[Process] = set()
         """Of these the next step fails."""
         self.random = random.Random(repr(("disk", seed)))
+        self.unreachable: dict[Process, set[str]] = {}
+        """What machines do not reach, while others do."""
         self.failing: dict[str, int] = {}
         """An error number for each place whose steps all fail."""
         self.full: set[str] = set()
@@ -53,6 +55,7 @@ class Troubles:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.doomed.clear()
+        self.unreachable.clear()
         self.failing.clear()
         self.full.clear()
         self.chances.clear()
@@ -74,9 +77,9 @@ class Troubles:
                 waiting.append(waiter)
                 self.scheduler.wait(waiter)
                 break
-        for place, number in self.failing.items():
-            if is_below(path, place):
-                raise _error(number, path)
+        number = self._failure_at(path)
+        if number is not None:
+            raise _error(number, path)
         if writes and any(is_below(path, place) for place in self.full):
             raise _error(errno.ENOSPC, path)
         if self._strikes(path) or self._is_doomed():
@@ -87,9 +90,16 @@ class Troubles:
 
     def refuse(self, path: str) -> None:
         """Fail as the place does, without waiting. Hanging is failing here."""
-        number = next((number for place, number in self.failing.items() if is_below(path, place)), None)
+        number = self._failure_at(path)
         if number is not None or any(is_below(path, place) for place in self.hanging) or self._strikes(path):
             raise _error(number or errno.EIO, path)
+
+    def _failure_at(self, path: str) -> int | None:
+        """By which error a step of the current process fails at a path, whatever it does."""
+        unreachable = self.unreachable.get(self.scheduler.current.process, ())
+        if any(is_below(path, place) for place in unreachable):
+            return errno.EHOSTDOWN
+        return next((number for place, number in self.failing.items() if is_below(path, place)), None)
 
     def _is_doomed(self) -> bool:
         process = self.scheduler.current.process

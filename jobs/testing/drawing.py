@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
-from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.world import ROOT
 
@@ -88,8 +88,8 @@ class _Drawing:
             if at >= seconds:
                 break
             kind = self.one(kinds)
-            victim = chance.choice(victims) if kind in PROCESSES else ""
-            place = harmed if kind in DATA else chance.choice(places) if kind in PLACES else ""
+            victim = chance.choice(victims) if kind in PROCESSES or kind in MOUNTS else ""
+            place = harmed if kind in DATA else chance.choice(places) if kind in PLACES or kind in MOUNTS else ""
             fault = Fault(kind, round(at, 3), victim, place, *self._measure(kind))
             if kind == "access fails" or (few and kind not in DATA and chance.random() < 0.7):
                 when = chance.choice(few) if few and chance.random() < 0.8 else self.one(moments)
@@ -115,10 +115,14 @@ class _Drawing:
                 return round(chance.choice([0.02, chance.uniform(0.1, 30.0)]), 3), 0.0
             case "clock jumps":
                 return 0.0, chance.choice([-3600.0, -1.0, 1.0, 3600.0])
+            case "server lags":
+                return round(chance.uniform(0.5, 30.0), 3), chance.choice([0.05, 0.5, 5.0])
             case "no majority":
                 return round(chance.uniform(0.1, 20.0), 3), 0.0
             case "disk away":
                 return round(chance.uniform(0.1, 60.0), 3), chance.choice([errno.ENOENT, errno.EIO, errno.ESTALE])
+            case "unreachable":
+                return round(chance.choice([0.5, chance.uniform(0.1, 30.0)]), 3), 0.0
             case "disk hangs":
                 return round(chance.choice([chance.uniform(1.0, 120.0), 3600.0]), 3), 0.0
             case "disk full":
@@ -153,7 +157,7 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
         parts.append(Part("upkeep", "commits", (operations,)))
     seconds = round(chance.uniform(0.5, 30.0), 3)
     # Half of the histories are about faults of one sort, so that much of it comes together.
-    sorts = [PROCESSES, EVERYBODY, PLACES]
+    sorts = [PROCESSES, EVERYBODY, PLACES + MOUNTS]
     kinds = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
     restored = delta and chance.random() < 0.3
     if restored:
@@ -204,9 +208,25 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     seconds = round(chance.uniform(2.0, 20.0), 3)
     batches: list[Operation] = []
     append_only = chance.random() < 0.2
+    kinds = [kind for kind in ACCESSES if not append_only or kind != "delete"]
+    about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
+    keys = chance.choice([KEYS, KEYS, 3, 1])
+    pace = chance.choice([0.05, 0.5, 2.0])
+    places = [place(number) for number in range(1, NODES + 1)]
+    # Each machine that sees all but one of the places: any two of them meet in one replica of a range only.
+    blind = chance.random() < 0.5
     parts = [
-        _pipeline(drawing, f"pipeline{number}", seconds, batches, append_only=append_only)
-        for number in range(chance.randint(1, 3))
+        _pipeline(
+            drawing,
+            f"pipeline{number}",
+            seconds,
+            batches,
+            ("read",) if number and chance.random() < 0.3 else about,
+            keys,
+            pace,
+            blind=chance.choice(["", *places]) if blind else "",
+        )
+        for number in range(chance.randint(1, 4))
     ]
     parts += [
         Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0)) for number in range(chance.randint(1, 2))
@@ -214,9 +234,8 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     parts.append(Part("operator", "operator", (_operations(drawing, seconds),), drawing.skew(2.0)))
     kinds = [kind for kind in UPKEEP if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
     parts.append(Part("upkeep", "upkeep", (_upkeep(drawing, seconds, kinds),), drawing.skew(2.0)))
-    places = [place(number) for number in range(1, NODES + 1)]
     # Half of the histories are about faults of one sort, so that much of it comes together.
-    sorts = [PROCESSES, EVERYBODY, PLACES, DATA]
+    sorts = [PROCESSES, EVERYBODY, PLACES + MOUNTS, DATA]
     harms = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
@@ -252,35 +271,49 @@ def place(number: int) -> str:
     return f"/disks/n{number}"
 
 
-def _pipeline(drawing: _Drawing, name: str, seconds: float, batches: list[Operation], *, append_only: bool) -> Part:
+def _pipeline(
+    drawing: _Drawing,
+    name: str,
+    seconds: float,
+    batches: list[Operation],
+    kinds: Sequence[str],
+    most_keys: int,
+    pace: float,
+    *,
+    blind: str,
+) -> Part:
+    """`kinds`: what it does; `most_keys`: from how many keys it takes some; `pace`: its longest waits, in seconds."""
     chance, at = drawing.chance, 0.0
     operations: list[Operation] = []
     while at < seconds and len(operations) < 40:
-        wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, 2.0)]), 3)
+        wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.3
-        kind = drawing.one([kind for kind in ACCESSES if not append_only or kind != "delete"])
+        kind = drawing.one(kinds)
         if kind == "batch again" and batches:
             again = chance.choice(batches)
             operations.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
         kind = "batch" if kind == "batch again" else kind
-        keys = tuple(sorted(chance.sample(range(KEYS), chance.randint(1, 4)))) if kind != "read" else ()
+        count = chance.randint(1, min(4, most_keys))
+        keys = tuple(sorted(chance.sample(range(most_keys), count))) if kind != "read" else ()
         level = chance.choice(["QUORUM", "QUORUM", "ALL"] if kind != "read" else ["QUORUM", "QUORUM", "QUORUM", "ONE"])
         operations.append(Operation(kind, wait, drawing.name(kind[0]), keys, level))
         if kind == "batch":
             batches.append(operations[-1])
-    return Part(name, "pipeline", (tuple(operations),), drawing.skew(2.0))
+    return Part(name, "pipeline", (tuple(operations),), drawing.skew(2.0), blind)
 
 
 def _operations(drawing: _Drawing, seconds: float) -> tuple[Operation, ...]:
     chance, at = drawing.chance, 0.0
     found: list[Operation] = []
+    kinds = OPERATIONS if chance.random() < 0.5 else drawing.some(OPERATIONS)
+    pace = chance.choice([0.5, 2.0, 8.0])
     while True:
-        wait = round(chance.uniform(0.5, 8.0), 3)
+        wait = round(chance.uniform(pace / 16, pace), 3)
         at += wait
-        if at >= seconds:
+        if at >= seconds or len(found) == 20:
             return tuple(found)
-        kind = drawing.one(OPERATIONS)
+        kind = drawing.one(kinds)
         number = chance.choice([1, 2, 4, 8]) if kind == "resize" else chance.randrange(1000)
         found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
 
@@ -298,7 +331,7 @@ def _upkeep(drawing: _Drawing, seconds: float, kinds: Sequence[str]) -> tuple[Op
 
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "log": (*LOG_UPKEEP, *PROCESSES, *EVERYBODY, *PLACES),
-    "rows": (*sorted({*ACCESSES}), *OPERATIONS, *UPKEEP, *PROCESSES, *EVERYBODY, *PLACES, *DATA),
+    "log": (*LOG_UPKEEP, *PROCESSES, *MOUNTS, *EVERYBODY, *PLACES),
+    "rows": (*sorted({*ACCESSES}), *OPERATIONS, *UPKEEP, *PROCESSES, *MOUNTS, *EVERYBODY, *PLACES, *DATA),
 }
 """All that is drawn by weights, by kinds of histories."""

@@ -16,8 +16,11 @@ from epochlake.jobs.testing.scenario import Fault
 from epochlake.jobs.testing.scheduler import Process
 from epochlake.jobs.testing.world import World
 
-PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails")
+PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails", "server lags")
 """Faults of one process."""
+
+MOUNTS = ("unreachable",)
+"""Faults of one process and a place: its machine does not reach it, while others do."""
 
 EVERYBODY = ("no majority", "zookeeper forgets", "power cut")
 """Faults of all that is there."""
@@ -138,6 +141,8 @@ class Nemesis:
         """Do it; whether it struck."""
         if fault.kind in PROCESSES:
             return victim is not None and self._strike_process(fault, victim)
+        if fault.kind in MOUNTS:
+            return victim is not None and self._unmount(fault, victim)
         if fault.kind in PLACES:
             return self._strike_place(fault)
         if fault.kind in DATA:
@@ -165,6 +170,8 @@ class Nemesis:
                 scheduler.pause(victim, fault.seconds)
             case "cut":
                 self._world.ensemble.cut(victim, fault.seconds)
+            case "server lags":
+                return self._world.ensemble.lag(victim, fault.seconds, fault.number)
             case "clock jumps":
                 victim.skew += fault.number
             case "access fails":
@@ -193,6 +200,14 @@ class Nemesis:
             case "disk errors":
                 troubles.chances[place] = fault.number
         self._later(fault.seconds, lambda: troubles.mend(place))
+        return True
+
+    def _unmount(self, fault: Fault, victim: Process) -> bool:
+        unreachable = self._world.troubles.unreachable.setdefault(victim, set())
+        if fault.place in unreachable or not victim.alive:
+            return False
+        unreachable.add(fault.place)
+        self._later(fault.seconds, lambda: unreachable.discard(fault.place))
         return True
 
     def _cut_power(self) -> None:

@@ -28,7 +28,8 @@ import epochlake.placement
 from deltalake import DeltaTable
 from epochlake.jobs.testing import stdlib
 from epochlake.jobs.testing.scheduler import Scheduler
-from epochlake.jobs.testing.zookeeper import Client, Ensemble
+from epochlake.jobs.testing.zookeeper import Ensemble
+from epochlake.jobs.testing.zookeeper_client import Client
 from epochlake.metastore import metastore, threads
 from epochlake.metastore.coordination import client
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from epochlake.jobs.testing.lagging import Lagging, Sight
 from epochlake.jobs.testing.scheduler import Actor, Process, Scheduler, Waiter
-from epochlake.jobs.testing.stdlib import SimpleQueue, Threading
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     NoChildrenForEphemeralsError,
@@ -28,8 +27,6 @@ from kazoo.exceptions import (
     NotEmptyError,
     ZookeeperError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.serialization import (
     Close,
     Create,
@@ -41,12 +38,10 @@ from kazoo.protocol.serialization import (
     SetData,
     Sync,
 )
-from kazoo.protocol.states import Callback, EventType, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 
 LATENCY_SECONDS = (0.0005, 0.003)
 """The least and the most that a request takes to the ensemble, and its answer back."""
-
-RECONNECT_SECONDS = 0.5
 
 LARGEST_REQUEST_BYTES = 0xFFFFF
 """A server hangs up on whoever sends more."""
@@ -65,6 +60,12 @@ class _Znode:
         self.children: set[str] = set()
         self.created = 0
         """How many children were ever created below it: what sequential names count."""
+
+    def copy(self) -> _Znode:
+        """As it is now."""
+        other = copy(self)
+        other.children = {*self.children}
+        return other
 
     def stat(self) -> ZnodeStat:
         return ZnodeStat(
@@ -153,6 +154,10 @@ class Ensemble:
         self._data_watches: dict[str, dict[Link, None]] = {}
         self._child_watches: dict[str, dict[Link, None]] = {}
         self._told: list[Event] = []
+        self._lagging: dict[Process, Lagging[_Znode, Link]] = {}
+        """By processes: the servers that they are connected to, where these lag behind."""
+        self._changed: dict[str, None] = {}
+        self._sights: list[Sight] = []
         self._cut: dict[Process, float] = {}
         self._arriving: list[tuple[float, int, Link, Any]] = []
         self._count = itertools.count()
@@ -179,8 +184,33 @@ class Ensemble:
             session.heard = self.down_until
             self.hang_up(session.link)
 
+    def lag(self, process: Process, seconds: float, by: float) -> bool:
+        """The server that a process is connected to is `by` seconds behind the others, for so long; False: it is."""
+        if process in self._lagging:
+            return False
+        lagging = self._lagging[process] = Lagging(self._tree, by, self._tell_of)
+        for children, watches in ((False, self._data_watches), (True, self._child_watches)):
+            for path, links in watches.items():
+                for link in [link for link in links if link.process is process]:
+                    del links[link]
+                    lagging.watch(path, link, children=children)
+        self.scheduler.after(seconds, lambda: self._catch_up(process, lagging), self.process)
+        return True
+
+    def _catch_up(self, process: Process, lagging: Lagging[_Znode, Link]) -> None:
+        """A server lags no more."""
+        if self._lagging.get(process) is not lagging:
+            return
+        lagging.apply()
+        del self._lagging[process]
+        for (children, path), links in lagging.watches.items():
+            watches = self._child_watches if children else self._data_watches
+            watches.setdefault(path, {}).update(links)
+
     def heal(self) -> None:
         """All connections work from now on."""
+        for process, lagging in list(self._lagging.items()):
+            self._catch_up(process, lagging)
         self._cut.clear()
         self.down_until = min(self.down_until, self.scheduler.now)
 
@@ -192,6 +222,7 @@ class Ensemble:
         self._zxid = 0
         self._tree = {"/": _Znode(b"", 0, 0, 0)}
         self._sessions.clear()
+        self._lagging.clear()
         if self.observer is not None:
             self.observer.forgot()
 
@@ -259,8 +290,12 @@ class Ensemble:
                 _, _, link, request = heapq.heappop(self._arriving)
                 self._receive(link, request)
             else:
+                for lagging in self._lagging.values():
+                    lagging.apply(now)
+                times = [at for one in self._lagging.values() if (at := one.next_at) is not None]
+                times += [self._arriving[0][0]] if self._arriving else []
                 self._request = Waiter()
-                self.scheduler.wait(self._request, self._arriving[0][0] - now if self._arriving else None)
+                self.scheduler.wait(self._request, min(times) - now if times else None)
 
     def _receive(self, link: Link, request: Any) -> None:
         if not link.open:
@@ -287,6 +322,10 @@ class Ensemble:
             answer = Answer(self._carry_out(link, request), None)
         except ZookeeperError as error:
             answer = Answer(None, error)
+        self._pass_on()
+        if link.process in self._lagging and not isinstance(request, Exists | GetData | GetChildren | GetChildren2):
+            # It was led through the server of the session, after all that came before it.
+            self._lagging[link.process].apply()
         told, self._told = self._told, []
         if self.observer is not None:
             self.observer.carried_out(link.session, request, answer, told)
@@ -304,15 +343,15 @@ class Ensemble:
             case SetData(path=path, data=data, version=version):
                 return self._set(path, data, version)
             case Exists(path=path, watcher=watcher):
-                self._watch(self._data_watches, path, link, watcher)  # also for one that is not there yet
-                return self._at(path).stat()
+                self._watch(path, link, watcher)  # also for one that is not there yet
+                return self._at(path, link).stat()
             case GetData(path=path, watcher=watcher):
-                znode = self._at(path)
-                self._watch(self._data_watches, path, link, watcher)
+                znode = self._at(path, link)
+                self._watch(path, link, watcher)
                 return znode.data, znode.stat()
             case GetChildren(path=path, watcher=watcher) | GetChildren2(path=path, watcher=watcher):
-                znode = self._at(path)
-                self._watch(self._child_watches, path, link, watcher)
+                znode = self._at(path, link)
+                self._watch(path, link, watcher, children=True)
                 names = sorted(znode.children)
                 self.random.shuffle(names)
                 return (names, znode.stat()) if isinstance(request, GetChildren2) else names
@@ -320,8 +359,12 @@ class Ensemble:
                 return path
         raise TypeError(f"the model of ZooKeeper does not know {request!r}")
 
-    def _at(self, path: str) -> _Znode:
-        znode = self._tree.get(path)
+    def _at(self, path: str, link: Link | None = None) -> _Znode:
+        """A znode as it is, or as the server shows it that somebody is connected to."""
+        lagging = None if link is None else self._lagging.get(link.process)
+        if lagging is not None:
+            lagging.apply(self.scheduler.now)
+        znode = (self._tree if lagging is None else lagging.tree).get(path)
         if znode is None:
             raise NoNodeError
         return znode
@@ -339,6 +382,7 @@ class Ensemble:
         parent.pzxid = self._zxid
         parent.children.add(path.rpartition("/")[2])
         self._tree[path] = _Znode(data, self._zxid, self._now_ms(), owner)
+        self._changed |= {path: None, _parent(path): None}
         self._tell(self._data_watches, path, EventType.CREATED)
         self._tell(self._child_watches, _parent(path), EventType.CHILD)
         return path
@@ -350,6 +394,7 @@ class Ensemble:
         self._zxid += 1
         znode.data, znode.version = data, znode.version + 1
         znode.mzxid, znode.mtime = self._zxid, self._now_ms()
+        self._changed[path] = None
         self._tell(self._data_watches, path, EventType.CHANGED)
         return znode.stat()
 
@@ -368,6 +413,7 @@ class Ensemble:
         parent = self._tree[_parent(path)]
         parent.children.discard(path.rpartition("/")[2])
         parent.pzxid = self._zxid
+        self._changed |= {path: None, _parent(path): None}
         # A session that watches both the data and the children is told once.
         self._child_watches.setdefault(path, {}).update(self._data_watches.pop(path, {}))
         self._tell(self._child_watches, path, EventType.DELETED)
@@ -376,20 +422,39 @@ class Ensemble:
     def _now_ms(self) -> int:
         return int(self.scheduler.now * 1000)
 
-    def _watch(self, watches: dict[str, dict[Link, None]], path: str, link: Link, watcher: object) -> None:
-        if watcher is not None:
-            watches.setdefault(path, {})[link] = None
+    def _watch(self, path: str, link: Link, watcher: object, *, children: bool = False) -> None:
+        if watcher is None:
+            return
+        if (lagging := self._lagging.get(link.process)) is not None:
+            lagging.watch(path, link, children=children)
+        else:
+            (self._child_watches if children else self._data_watches).setdefault(path, {})[link] = None
 
     def _unwatch(self, link: Link) -> None:
+        if link.process in self._lagging:
+            self._lagging[link.process].forget(link)
         for watches in (self._data_watches, self._child_watches):
             for links in watches.values():
                 links.pop(link, None)
 
     def _tell(self, watches: dict[str, dict[Link, None]], path: str, kind: str) -> None:
+        self._sights.append(Sight(watches is self._child_watches, path, kind))
         for link in watches.pop(path, {}):
-            event = Event(link.session, kind, path)
-            self._told.append(event)
-            self._reply(link, event)
+            self._tell_of(link, path, kind)
+
+    def _tell_of(self, link: Link, path: str, kind: str) -> None:
+        event = Event(link.session, kind, path)
+        self._told.append(event)
+        self._reply(link, event)
+
+    def _pass_on(self) -> None:
+        """Tell servers that lag behind what has changed."""
+        changed: Mapping[str, _Znode | None] = {path: self._tree.get(path) for path in self._changed}
+        if changed:
+            for lagging in self._lagging.values():
+                lagging.hear(self.scheduler.now, changed, self._sights)
+            self.scheduler.wake(self._request)
+        self._changed, self._sights = {}, []
 
     def _reply(self, link: Link, message: Event | Answer) -> None:
         at = self.scheduler.now + self.latency()
@@ -404,6 +469,7 @@ class Ensemble:
         self._zxid += 1
         for path in sorted(path for path, znode in self._tree.items() if znode.owner == number):
             self._remove(path)
+        self._pass_on()
         told, self._told = self._told, []
         if self.observer is not None:
             self.observer.ended(number, told, expired=expired)
@@ -432,204 +498,3 @@ class Ensemble:
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
-
-
-class _InOrder:
-    """A set of kazoo's, whose order does not depend on where its members lie in memory."""
-
-    def __init__(self) -> None:
-        self._members: dict[Any, None] = {}
-
-    def add(self, member: object) -> None:
-        self._members[member] = None
-
-    def discard(self, member: object) -> None:
-        self._members.pop(member, None)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._members)
-
-
-class Client(KazooClient):
-    """kazoo's client, over a model of the network: two threads that call back, and one that has the connection."""
-
-    def __init__(self, ensemble: Ensemble, threading: Threading, timeout: float) -> None:
-        self.ensemble = ensemble
-        process = ensemble.scheduler.current.process
-        super().__init__("world:2181", timeout=timeout, handler=_Threads(ensemble.scheduler, threading, process))
-        self.state_listeners = _InOrder()
-        self._connection = _Connection(self, ensemble, process, timeout)
-
-    def _reset_watchers(self) -> None:
-        super()._reset_watchers()
-        self._child_watchers: defaultdict[str, _InOrder] = defaultdict(_InOrder)
-        self._data_watchers: defaultdict[str, _InOrder] = defaultdict(_InOrder)
-
-    def _make_state_change(self, state: str) -> None:
-        if self.ensemble.observer is not None and self.state != state and self._session_id is not None:
-            self.ensemble.observer.is_told(self._session_id, state)
-        super()._make_state_change(state)
-
-
-class _Threads:
-    """kazoo's handler: what its client waits with, and the two threads that call back."""
-
-    timeout_exception = KazooTimeoutError
-
-    def __init__(self, scheduler: Scheduler, threading: Threading, process: Process) -> None:
-        self.event_object, self.lock_object, self.rlock_object = threading.Event, threading.Lock, threading.RLock
-        self.sleep_func = scheduler.sleep
-        self.running = False
-        self._condition = lambda: threading.Condition(threading.RLock())
-        self._scheduler = scheduler
-        self._process = process
-        self._queue_type = type("SimpleQueue", (SimpleQueue,), {"_scheduler": scheduler})
-        self._actors: list[Actor] = []
-        self._make_queues()
-
-    def start(self) -> None:
-        self.running = True
-        for queue, name in ((self.completion_queue, "kazoo answers"), (self.callback_queue, "kazoo watches")):
-            self._actors.append(self._scheduler.spawn(self._process, name, lambda queue=queue: self._work(queue)))  # type: ignore[misc]
-
-    def stop(self) -> None:
-        if not self.running:
-            return
-        self.running = False
-        for queue in (self.completion_queue, self.callback_queue):
-            queue.put(None)
-        while self._actors:
-            self._scheduler.join(self._actors.pop())
-        self._make_queues()
-
-    def async_result(self) -> AsyncResult:
-        return AsyncResult(self, self._condition, KazooTimeoutError)
-
-    def dispatch_callback(self, callback: Callback) -> None:
-        self.callback_queue.put(lambda: callback.func(*callback.args))
-
-    def _make_queues(self) -> None:
-        self.completion_queue = self._queue_type()
-        self.callback_queue = self._queue_type()
-
-    def _work(self, queue: SimpleQueue) -> None:
-        while (call := queue.get()) is not None:
-            try:
-                call()
-            except Exception as error:
-                # kazoo logs it and goes on. In a world somebody has to hear of it.
-                logging.getLogger(__name__).exception("a callback failed")
-                self._scheduler.spawn(self._process, "callback", lambda error=error: _raise(error))  # type: ignore[misc]
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-class _Connection:
-    """kazoo's connection: sends what its client has queued, and tells it what arrives."""
-
-    def __init__(self, client: Client, ensemble: Ensemble, process: Process, timeout: float) -> None:
-        self._client = client
-        self._ensemble = ensemble
-        self._scheduler = ensemble.scheduler
-        self._process = process
-        self._timeout = timeout
-        self._work = client.handler.event_object()
-        self._stopped = client.handler.event_object()
-        self._stopped.set()
-        self._write_sock = self
-
-    def send(self, _: bytes) -> None:
-        """Something is queued."""
-        self._work.set()
-
-    def start(self) -> None:
-        self._stopped.clear()
-        self._scheduler.spawn(self._process, "kazoo", self._run)
-
-    def stop(self, timeout: float | None = None) -> bool:
-        return bool(self._stopped.wait(timeout))
-
-    def close(self) -> None:
-        """There is nothing to release."""
-
-    def _run(self) -> None:
-        client = self._client
-        while not client._stopped.is_set():
-            if self._attempt():
-                break
-            again = self._scheduler.now + RECONNECT_SECONDS
-            while not client._stopped.is_set() and (left := again - self._scheduler.now) > 0:
-                self._work.clear()
-                self._work.wait(left)
-        if client._session_id is not None:
-            self._ensemble.give_up(client._session_id)
-        self._stopped.set()
-        client._session_callback(KeeperState.CLOSED)
-
-    def _attempt(self) -> bool:
-        """Connect, and serve the client until the connection breaks; True when the session is closed."""
-        client, ensemble = self._client, self._ensemble
-        if client._state != KeeperState.CONNECTING:
-            client._session_callback(KeeperState.CONNECTING)
-        self._scheduler.sleep(ensemble.latency())
-        if not ensemble.is_reached_by(self._process):
-            return False
-        if client._session_id is None:
-            client._session_id = ensemble.open(self._process, self._timeout)
-        elif not ensemble.is_open(client._session_id):
-            client._session_callback(KeeperState.EXPIRED_SESSION)
-            return False
-        link = ensemble.connect(client._session_id, self._work.set)
-        client._session_callback(KeeperState.CONNECTED)
-        while link.open and ensemble.is_reached_by(self._process):
-            now = self._scheduler.now
-            if link.arriving and link.arriving[0][0] <= now:
-                _, message = link.arriving.popleft()
-                if isinstance(message, Event):
-                    self._tell(message)
-                elif self._answer(message):
-                    client._session_callback(KeeperState.CLOSED)
-                    return True
-            elif client._queue:
-                request, result = client._queue.popleft()
-                client._pending.append((request, result, 0))
-                ensemble.send(link, request)
-            else:
-                self._work.clear()
-                self._work.wait(min(self._timeout / 3, link.arriving[0][0] - now if link.arriving else self._timeout))
-        ensemble.hang_up(link)
-        client._session_callback(KeeperState.CONNECTING)
-        return False
-
-    def _tell(self, event: Event) -> None:
-        client = self._client
-        watchers: list[Callable[[WatchedEvent], None]] = []
-        if event.kind != EventType.CHILD:
-            watchers += client._data_watchers.pop(event.path, ())
-        if event.kind in (EventType.CHILD, EventType.DELETED):
-            watchers += client._child_watchers.pop(event.path, ())
-        event.called = watchers
-        if client._stopped.is_set():
-            return
-        for watcher in watchers:
-            told = WatchedEvent(event.kind, client._state, event.path)
-            client.handler.dispatch_callback(Callback("watch", watcher, (told,)))
-
-    def _answer(self, answer: Answer) -> bool:
-        """Tell whoever has asked; True when the session is closed."""
-        client = self._client
-        request, result, _ = client._pending.popleft()
-        if isinstance(request, Close):
-            return True
-        absent = isinstance(request, Exists) and isinstance(answer.error, NoNodeError)
-        if answer.error is not None and not absent:
-            result.set_exception(answer.error)
-            return False
-        result.set(answer.value)
-        watcher = getattr(request, "watcher", None)
-        if watcher is not None and not client._stopped.is_set():
-            children = isinstance(request, GetChildren | GetChildren2)
-            (client._child_watchers if children else client._data_watchers)[request.path].add(watcher)
-        return False

@@ -362,7 +362,7 @@ def rows_of(path: Path, intervals: Collection[Interval]) -> list[int]:
 
 def tokens_of(path: Path, intervals: Collection[Interval]) -> list[tuple[int, int]]:
     """Token and id of the rows of a file with tokens in any of the intervals; of all rows when there is none."""
-    rows = pq.read_table(path, columns=[TOKEN, "id"], partitioning=None)
+    rows = pq.ParquetFile(path).read(columns=[TOKEN, "id"], use_threads=False)
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     found = zip(rows[TOKEN].to_pylist(), rows["id"].to_pylist(), strict=True)
     return [(token, row) for token, row in found if any(low <= token <= high for low, high in inside)]

@@ -10,7 +10,8 @@ from typing import Any
 
 from epochlake.jobs.testing.scheduler import Process, Scheduler, ended_afterwards
 from epochlake.jobs.testing.stdlib import Threading
-from epochlake.jobs.testing.zookeeper import Client, Ensemble
+from epochlake.jobs.testing.zookeeper import Ensemble
+from epochlake.jobs.testing.zookeeper_client import Client
 from epochlake.jobs.testing.zookeeper_recording import Step, recorded
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError

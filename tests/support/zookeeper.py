@@ -7,6 +7,7 @@ latest when the test process ends (also when that is killed, on Linux).
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import signal
 import subprocess
@@ -75,8 +76,10 @@ class Ensemble:
         self.wait_serving(index)
 
     def pause(self, index: int = 0) -> None:
-        """Let it hang: connections stay open, nothing is answered."""
-        self._processes[index].send_signal(signal.SIGSTOP)
+        """Let it hang: connections stay open, nothing is answered when this has returned."""
+        process = self._processes[index]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self, index: int = 0) -> None:
         self._processes[index].send_signal(signal.SIGCONT)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from epochlake.jobs.testing.scheduler import Process, Scheduler, ended_afterwards
 from epochlake.jobs.testing.stdlib import Threading
-from epochlake.jobs.testing.zookeeper import Client, Ensemble
+from epochlake.jobs.testing.zookeeper import Ensemble
+from epochlake.jobs.testing.zookeeper_client import Client
 from epochlake.jobs.testing.zookeeper_recording import (
     Asked,
     Ended,
