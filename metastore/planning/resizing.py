@@ -101,46 +101,65 @@ def _mean(total: int, replicas: int) -> float:
 def colocating_transitions(
     metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: int
 ) -> tuple[list[NewTransition], list[str]]:
-    """Moves that may begin now to bring siblings together before a merge, and why others may not."""
+    """Moves that may begin now to bring siblings together before a merge, and why others may not.
+
+    While a pair cannot be brought together nothing begins: balancing goes on meanwhile, and would take apart what is
+    together, for ever.
+    """
     tablet_map = metadata.tablets.maps[table_id]
+    moving = {tablet for table, tablet in metadata.tablets.transitions if table == table_id}
+    pairs = [pair for pair in tablet_map.siblings_apart().tolist() if not {2 * pair, 2 * pair + 1} & moving]
+    obstacles: dict[tuple[tuple[VolumeId, ...], ...], str] = {}
+    stuck: list[str] = []
+    for pair in pairs:
+        replicas = tablet_map.replicas(2 * pair), tablet_map.replicas(2 * pair + 1)
+        if replicas not in obstacles:
+            obstacles[replicas] = _obstacle(metadata, table_id, pair, loads)
+        if obstacles[replicas]:
+            stuck.append(f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacles[replicas]}")
+    if stuck:
+        return [], stuck
     room = Room(streams, busy(metadata).total)
     free = {volume for volume in metadata.directory.volumes if room.has(volume)}
-    moving = {tablet for table, tablet in metadata.tablets.transitions if table == table_id}
     begun: list[NewTransition] = []
-    stuck: dict[str, None] = {}
-    for pair in tablet_map.siblings_apart().tolist():
+    for pair in pairs:
         if not free:
             break
-        if {2 * pair, 2 * pair + 1} & moving:
-            continue
-        move = _next_move(metadata, tablet_map, pair)
-        obstacle = _obstacle(metadata, table_id, move, loads) if move else "their replicas are in different datacenters"
-        if obstacle:
-            stuck[f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}"] = None
-        elif move and room.has(move.source, move.target):
+        move = _moves(metadata, tablet_map, pair)[0]
+        if room.has(move.source, move.target):
             begun.append(_transition(metadata, table_id, move))
             room.take(move.source, move.target)
             free = {volume for volume in free if room.has(volume)}
-    return begun, list(stuck)
+    return begun, []
 
 
-def _next_move(metadata: ClusterMetadata, tablet_map: TabletMap, pair: int) -> Colocation | None:
-    """The next move of a pair: one at a time, in the order that keeps nodes and racks apart."""
+def _moves(metadata: ClusterMetadata, tablet_map: TabletMap, pair: int) -> list[Colocation]:
+    """The moves of a pair, one after the other, in the order that keeps nodes and racks apart."""
     even, odd = tablet_map.replicas(2 * pair), tablet_map.replicas(2 * pair + 1)
-    moves = colocations(pair, even, odd, lambda volume: _location(metadata, volume))
-    return moves[0] if moves else None
+    return colocations(pair, even, odd, lambda volume: _location(metadata, volume))
 
 
-def _obstacle(metadata: ClusterMetadata, table_id: TableId, move: Colocation, loads: Loads) -> str:
-    """Why a move cannot begin now: it is not allowed, or could only fail, be taken back and begin again, for ever."""
-    if move.source in loads.unmeasured:
-        return f"{metadata.describe(move.source)} does not answer. Bring it back, or remove its node"
-    if move.target in loads.no_targets:
-        return f"{metadata.describe(move.target)} does not answer, or took a tablet back a moment ago"
-    try:
-        metadata.check(StartTransitions((_transition(metadata, table_id, move),)))
-    except Rejected as rejected:
-        return rejected.text
+def _obstacle(metadata: ClusterMetadata, table_id: TableId, pair: int, loads: Loads) -> str:
+    """Why a pair cannot be brought together now: some move on the way is not allowed, or could only fail, be taken back
+    and begin again, for ever.
+    """
+    tablet_map = metadata.tablets.maps[table_id]
+    moves = _moves(metadata, tablet_map, pair)
+    if not moves:
+        return "their replicas are in different datacenters"
+    for move in moves:
+        if move.source in loads.unmeasured:
+            return f"{metadata.describe(move.source)} does not answer. Bring it back, or remove its node"
+        if move.target in loads.no_targets:
+            return f"{metadata.describe(move.target)} does not answer, or took a tablet back a moment ago"
+        try:
+            metadata.check(StartTransitions((_transition(metadata, table_id, move),)))
+        except Rejected as rejected:
+            return rejected.text
+        moved = [move.target if volume == move.source else volume for volume in tablet_map.replicas(move.tablet)]
+        tablet_map = tablet_map.with_replicas({move.tablet: moved}, metadata.epoch)
+        maps = {**metadata.tablets.maps, table_id: tablet_map}
+        metadata = msgspec.structs.replace(metadata, tablets=msgspec.structs.replace(metadata.tablets, maps=maps))
     return ""
 
 

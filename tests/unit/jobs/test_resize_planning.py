@@ -138,6 +138,20 @@ def test_a_pair_waits_for_a_node_in_maintenance() -> None:
     assert "maintenance" in why
 
 
+def test_nothing_begins_while_a_pair_cannot_be_brought_together_on_the_whole_way() -> None:
+    metadata = applied([SetMaintenance(2, True)], merging([1, 2], [3, 4]))
+    moves, [why] = begun(metadata)
+    assert moves == [], "the first of the two could begin, and balancing would lead back"
+    assert "maintenance" in why
+    metadata = applied([SetMaintenance(2, True)], merging([1, 2], [1, 3], [1, 3], [1, 4]))
+    moves, [why] = begun(metadata)
+    assert moves == []
+    assert why.startswith("tablets 0 and 1 wait")
+    moves, stuck = begun(applied([SetMaintenance(2, False)], metadata))
+    assert [move.tablet for move in moves] == [1, 3]
+    assert stuck == []
+
+
 def test_the_replica_sets_that_have_a_volume_are_each_named_once() -> None:
     tablet_map = small_cluster().tablets.maps[FLIGHTS]
     assert replica_sets_with(tablet_map, [1]) == [(1, 2), (1, 3)]
