@@ -28,9 +28,9 @@ from typing import Any
 import msgspec
 
 from tests.campaign_mutations import AREAS, MUTATIONS, Mutation
-from tests.mutants import PACKAGES, REPOSITORY, mutated
+from tests.mutants import PACKAGES, REPOSITORY
 
-FIRST_BLOCK = 8
+FIRST_BLOCK = 16
 """Histories of the first block; each further one has twice as many as the one before it."""
 
 GRACE_SECONDS = 300.0
@@ -148,7 +148,8 @@ class _Records:
 
 def digest_of(mutation: Mutation) -> str:
     """Of what is run for a mutation; its name and why are words."""
-    text = json.dumps([mutation.path, mutation.whole, mutation.broken, mutation.kinds])
+    places = [[one.path, one.whole, one.broken] for one in (mutation, *mutation.beside)]
+    text = json.dumps([*places, mutation.kinds])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -164,7 +165,7 @@ def campaign_digest() -> str:
 
 def _try(mutation: Mutation, histories: int, minutes: float | None, before: Result | None) -> Result:
     result = before or Result(mutation.name, "not found", digest_of(mutation), campaign_digest())
-    broken = mutated(mutation.mutant)
+    broken = mutation.broken_files
     if broken is None:
         result.state = "not there"
         return result
@@ -173,7 +174,8 @@ def _try(mutation: Mutation, histories: int, minutes: float | None, before: Resu
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         copy = Path(directory) / "repository"
         _copy_to(copy)
-        (copy / mutation.path).write_text(broken, encoding="utf-8")
+        for path, text in broken.items():
+            (copy / path).write_text(text, encoding="utf-8")
         block = FIRST_BLOCK
         while result.state == "not found" and result.histories < histories:
             left = None if minutes is None else 60 * minutes - (time.monotonic() - started)

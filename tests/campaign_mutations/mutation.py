@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.mutants import MUTANTS, Mutant
+from tests.mutants import MUTANTS, REPOSITORY
 
 LOG = ("log",)
 LOG_TABLES = ("log tables",)
@@ -17,6 +17,7 @@ TABLES = (*LOG_TABLES, *ROWS_TABLES)
 class Mutation(NamedTuple):
     """`whole` is one place in the file at `path`, `broken` what is there instead. `why`: the decision, rule or mend
     that it takes away. `kinds`: the kinds of histories that should notice it; with "tables", those over Delta tables.
+    `beside`: other mutations that are made with it: rules that stand behind each other are broken together.
     """
 
     name: str
@@ -25,11 +26,18 @@ class Mutation(NamedTuple):
     whole: str
     broken: str
     kinds: tuple[str, ...]
+    beside: tuple[Mutation, ...] = ()
 
     @property
-    def mutant(self) -> Mutant:
-        """As `tests.mutants` takes it, without tests."""
-        return Mutant(self.name, self.path, self.whole, self.broken, ())
+    def broken_files(self) -> dict[str, str] | None:
+        """The files that it breaks, as they are then; None when what is to be broken is not there exactly once."""
+        files: dict[str, str] = {}
+        for one in (self, *self.beside):
+            text = files.get(one.path) or (REPOSITORY / one.path).read_text(encoding="utf-8")
+            if text.count(one.whole) != 1:
+                return None
+            files[one.path] = text.replace(one.whole, one.broken)
+        return files
 
 
 def also(name: str, why: str, kinds: tuple[str, ...]) -> Mutation:

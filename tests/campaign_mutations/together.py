@@ -1,0 +1,32 @@
+"""Mutations of two rules of which either stands behind the other: one of them alone is broken without harm."""
+
+from __future__ import annotations
+
+from tests.campaign_mutations import commits, gate, moves
+from tests.campaign_mutations.mutation import Mutation
+
+_KNOWN = {one.name: one for one in (*commits.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS)}
+
+
+def _together(name: str, *others: str) -> Mutation:
+    """Those mutations at once, as the first of them is tried."""
+    first = _KNOWN[name]
+    return first._replace(
+        name=" + ".join((name, *others)),
+        why="; ".join(_KNOWN[one].why for one in (name, *others)),
+        beside=tuple(_KNOWN[one] for one in others),
+    )
+
+
+LAST_LOOK = "a write is judged at the epoch of its plan"
+
+MUTATIONS = (
+    _together("a write of before the fence lands", LAST_LOOK),
+    _together("a commit goes past a fence that was raised since it looked", LAST_LOOK),
+    _together("a tablet goes on without a barrier", LAST_LOOK),
+    _together("an operation on the ring goes on without a barrier", LAST_LOOK),
+    _together("a tablet goes on without a barrier", "a write of before the fence lands"),
+    _together("an operation on the ring goes on without a barrier", "a write of before the fence lands"),
+    _together("a read does not mind a replica that is ahead", "a read does not ask the log for news"),
+    _together("a restored replica is read", "an acknowledgement leaves no receipt"),
+)
