@@ -3,8 +3,8 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 ARGS   ?=
-# Processes that tests/unit is spread over. Tests/protocol, which mostly waits, and tests/spark start processes of their
-# own; the three run at the same time, so that two cores always have something to do.
+# Processes that tests/unit is spread over. Tests/protocol, which mostly waits, tests/submitted and tests/spark start
+# processes of their own; all of it runs at the same time, so that two cores always have something to do.
 WORKERS ?= 2
 
 # Tests start hundreds of processes: compiled modules are kept for the next one, whatever the environment says.
@@ -16,8 +16,8 @@ PEERS := $(VENV)/.installed-for-bench
 LINKS := build/types/epochlake
 PYTEST := $(BIN)/python -m pytest
 # Histories under seeded faults, from another seed each time.
-SLICE  := $(BIN)/python -m epochlake.jobs.campaign --fresh --minutes 1 --processes 1
-TESTS  := $(PYTEST) tests/protocol $(ARGS) -- $(PYTEST) --numprocesses $(WORKERS) tests/unit $(ARGS) -- $(PYTEST) tests/spark $(ARGS)
+SLICE  := $(BIN)/python -m epochlake.jobs.campaign --fresh --minutes 3 --processes 1
+TESTS  := $(PYTEST) tests/protocol tests/submitted $(ARGS) -- $(PYTEST) --numprocesses $(WORKERS) tests/unit $(ARGS) -- $(PYTEST) tests/spark $(ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

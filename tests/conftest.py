@@ -24,6 +24,8 @@ TESTS = Path(__file__).parent
 SEED = "EPOCHLAKE_TEST_SEED"
 SPARK = "EPOCHLAKE_TEST_SPARK"
 
+MARKERS = {"spark": "spark", "submitted": "spark", "protocol": "protocol"}
+
 TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
 """Where pytest keeps the folders of tests."""
 IN_MEMORY = "/dev/shm"
@@ -56,12 +58,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whatever lies in tests/spark is marked `spark`, in tests/protocol `protocol`; slices are taken."""
+    """Whatever lies in a folder has the marker that is its own; slices are taken."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             folder = item.path.relative_to(TESTS).parts[0]
-            if folder in ("spark", "protocol"):
-                item.add_marker(folder)
+            if folder in MARKERS:
+                item.add_marker(MARKERS[folder])
     named = any("::" in argument for argument in config.args)
     if left_out := set() if named else slices.left_out(items):
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

@@ -33,7 +33,7 @@ HOME = "/home/me/lake"
 
 RUN_ELSEWHERE = {
     "make": "CI itself runs the tests, and tests/spark/test_demo.py the demo",
-    "spark-submit": "tests/spark/test_gate_submitted.py submits jobs",
+    "spark-submit": "tests/submitted submits jobs",
     "nodetool": "there is no Cassandra here: ring.txt is what it printed for six nodes",
 }
 PROGRAMS = ("epochlake ", *(f"{name} " for name in RUN_ELSEWHERE))
