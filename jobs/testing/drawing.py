@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
@@ -29,7 +30,7 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 """What operators do that gives up what a node has, as the loss of its storage does."""
 
 OPERATIONS = (
-    *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "replication"),
+    *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
     *DESTRUCTIVE,
 )
 """What operators do."""
@@ -200,58 +201,152 @@ def _commit(drawing: _Drawing, name: str, ids: list[tuple[str, int]], *, hurried
     return Operation("commit" if kind == "reuse" else kind, wait, name, number=change, seconds=seconds)
 
 
+class Theme(NamedTuple):
+    """What a history of rows is about: of which sorts operations, upkeep and faults are, and how fast all goes.
+
+    `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
+    `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
+    `lingering`: coordinators stand still from time to time, so that changes stay in the middle of what they do.
+    """
+
+    seconds: tuple[float, float]
+    tables: float
+    keys: tuple[int, ...]
+    paces: tuple[float, ...]
+    operations: tuple[str, ...]
+    operator_paces: tuple[float, ...]
+    upkeep: tuple[str, ...]
+    sorts: tuple[tuple[str, ...], ...]
+    tablets: tuple[int, ...]
+    sights: tuple[str, ...]
+    replication: tuple[int, ...] = (3, 3, 3, 2)
+    lingering: bool = False
+
+
+ANYTHING = Theme(
+    seconds=(2.0, 20.0),
+    tables=0.6,
+    keys=(KEYS, KEYS, 3, 1),
+    paces=(0.05, 0.5, 2.0),
+    operations=OPERATIONS,
+    operator_paces=(0.5, 2.0, 8.0),
+    upkeep=UPKEEP,
+    sorts=(PROCESSES, EVERYBODY, PLACES + MOUNTS, DATA),
+    tablets=(0, 0, 1, 2, 4),
+    sights=("all", "all", "most", "sides"),
+)
+"""Everything that there is."""
+
+MOVING = Theme(
+    seconds=(4.0, 14.0),
+    tables=0.0,
+    keys=(1, 2),
+    paces=(0.02,),
+    operations=("shift", "shift", "shift", "leave", "add", "move", "cancel", "rebuild", "remove", "replace"),
+    operator_paces=(0.3, 1.0),
+    upkeep=("repair", "snapshot"),
+    sorts=(("pause", "kill", "access fails"), ("pause", "cut", "server lags"), MOUNTS, ("disk away", "access fails")),
+    tablets=(1, 1, 2, 0),
+    sights=("all", "most", "sides", "sides", "sides"),
+    replication=(3, 3, 3, 3, 3, 2),
+    lingering=True,
+)
+"""Rows that are written and read as fast as can be while what holds them moves."""
+
+UPKEEPING = Theme(
+    seconds=(2.0, 8.0),
+    tables=1.0,
+    keys=(1, 3),
+    paces=(0.05,),
+    operations=("shift", "resize", "leave", "rebuild"),
+    operator_paces=(2.0, 8.0),
+    upkeep=("repair", "repair bytes", "compact", "compact", "vacuum"),
+    sorts=(PROCESSES, DATA, ("disk away", "unreachable"), ("power cut", "kill")),
+    tablets=(1, 2, 0),
+    sights=("all", "most", "sides"),
+)
+"""Tables that are compacted, repaired and cleaned up all the time."""
+
+RESTORING = Theme(
+    seconds=(3.0, 8.0),
+    tables=0.3,
+    keys=(1, 2),
+    paces=(0.05,),
+    operations=("shift", "resize", "add"),
+    operator_paces=(8.0,),
+    upkeep=("repair", "snapshot"),
+    sorts=(("old storage",), ("old storage", "pause"), DATA),
+    tablets=(1, 1, 0),
+    sights=("most", "most", "all"),
+    replication=(3,),
+)
+"""Storage that comes back as it was before, while machines see most of it each."""
+
+
 def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     """Pipelines, coordinators, operators and upkeep at one table."""
     drawing = _Drawing("rows", seed, weights)
     chance = drawing.chance
-    delta = chance.random() < 0.6
-    seconds = round(chance.uniform(2.0, 20.0), 3)
+    theme = chance.choice([ANYTHING, ANYTHING, MOVING, MOVING, UPKEEPING, RESTORING])
+    delta = chance.random() < theme.tables
+    seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
     append_only = chance.random() < 0.2
     kinds = [kind for kind in ACCESSES if not append_only or kind != "delete"]
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
-    keys = chance.choice([KEYS, KEYS, 3, 1])
-    pace = chance.choice([0.05, 0.5, 2.0])
+    keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
     places = [place(number) for number in range(1, NODES + 1)]
-    # Each machine that sees all but one of the places: any two of them meet in one replica of a range only.
-    blind = chance.random() < 0.5
-    parts = [
-        _pipeline(
-            drawing,
-            f"pipeline{number}",
-            seconds,
-            batches,
-            ("read",) if number and chance.random() < 0.3 else about,
-            keys,
-            pace,
-            blind=chance.choice(["", *places]) if blind else "",
-        )
-        for number in range(chance.randint(1, 4))
-    ]
+    unseen = _unseen(chance, places, chance.choice(theme.sights))
+    parts = []
+    for number in range(chance.randint(1, 4)):
+        kinds = ["read"] if number and chance.random() < 0.3 else about
+        accesses = _accesses(drawing, seconds, batches, kinds, keys, pace)
+        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
     parts += [
         Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0)) for number in range(chance.randint(1, 2))
     ]
-    parts.append(Part("operator", "operator", (_operations(drawing, seconds),), drawing.skew(2.0)))
-    kinds = [kind for kind in UPKEEP if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
+    parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
+    kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
     parts.append(Part("upkeep", "upkeep", (_upkeep(drawing, seconds, kinds),), drawing.skew(2.0)))
     # Half of the histories are about faults of one sort, so that much of it comes together.
-    sorts = [PROCESSES, EVERYBODY, PLACES + MOUNTS, DATA]
+    sorts = theme.sorts
     harms = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
+    if theme.lingering:
+        faults = sorted([*faults, *_pauses(chance, seconds, parts)], key=lambda fault: fault.at)
     destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
     parts = [_harming_one_place(part, destroyed) for part in parts]
-    tablets = chance.choice([0, 0, 1, 2, 4])
     settings = Settings(
         delta=delta,
-        tablets=tablets,
+        tablets=chance.choice(theme.tablets),
         snapshot_every=chance.choice([0, 5]) if delta else 0,
         compact_every=chance.choice([4, 32]),
         latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
         append_only=append_only,
-        replication=chance.choice([3, 3, 3, 2]),
+        replication=chance.choice(theme.replication),
     )
     return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _pauses(chance: random.Random, seconds: float, parts: Sequence[Part]) -> list[Fault]:
+    """All coordinators stand still, a few times and each time at once."""
+    coordinators = [part.name for part in parts if part.role == "coordinator"]
+    times = [round(chance.uniform(0, seconds), 3) for _ in range(chance.choice([0, 2, 4, 6]))]
+    return [
+        Fault("pause", at, name, seconds=round(chance.uniform(0.5, 3.0), 3)) for at in times for name in coordinators
+    ]
+
+
+def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tuple[str, ...]]:
+    """What machines do not see: each of them has one of these."""
+    match sight:
+        case "most":
+            return [(place,) for place in places]
+        case "sides":
+            one = tuple(sorted(chance.sample(places, 2)))
+            return [one, tuple(place for place in places if place not in one)]
+    return [()]
 
 
 def _harming_one_place(part: Part, destroyed: Collection[str]) -> Part:
@@ -271,43 +366,40 @@ def place(number: int) -> str:
     return f"/disks/n{number}"
 
 
-def _pipeline(
+def _accesses(
     drawing: _Drawing,
-    name: str,
     seconds: float,
     batches: list[Operation],
     kinds: Sequence[str],
     most_keys: int,
     pace: float,
-    *,
-    blind: str,
-) -> Part:
-    """`kinds`: what it does; `most_keys`: from how many keys it takes some; `pace`: its longest waits, in seconds."""
+) -> tuple[Operation, ...]:
+    """`kinds`: what a pipeline does; `most_keys`: from how many keys it takes some; `pace`: its longest waits."""
     chance, at = drawing.chance, 0.0
-    operations: list[Operation] = []
-    while at < seconds and len(operations) < 40:
+    found: list[Operation] = []
+    while at < seconds and len(found) < 40:
         wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.3
         kind = drawing.one(kinds)
         if kind == "batch again" and batches:
             again = chance.choice(batches)
-            operations.append(Operation(kind, wait, again.name, again.keys, again.level))
+            found.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
         kind = "batch" if kind == "batch again" else kind
         count = chance.randint(1, min(4, most_keys))
         keys = tuple(sorted(chance.sample(range(most_keys), count))) if kind != "read" else ()
         level = chance.choice(["QUORUM", "QUORUM", "ALL"] if kind != "read" else ["QUORUM", "QUORUM", "QUORUM", "ONE"])
-        operations.append(Operation(kind, wait, drawing.name(kind[0]), keys, level))
+        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level))
         if kind == "batch":
-            batches.append(operations[-1])
-    return Part(name, "pipeline", (tuple(operations),), drawing.skew(2.0), blind)
+            batches.append(found[-1])
+    return tuple(found)
 
 
-def _operations(drawing: _Drawing, seconds: float) -> tuple[Operation, ...]:
+def _operations(drawing: _Drawing, seconds: float, theme: Theme) -> tuple[Operation, ...]:
     chance, at = drawing.chance, 0.0
     found: list[Operation] = []
-    kinds = OPERATIONS if chance.random() < 0.5 else drawing.some(OPERATIONS)
-    pace = chance.choice([0.5, 2.0, 8.0])
+    kinds = theme.operations if chance.random() < 0.5 else drawing.some(sorted({*theme.operations}))
+    pace = chance.choice(theme.operator_paces)
     while True:
         wait = round(chance.uniform(pace / 16, pace), 3)
         at += wait

@@ -15,6 +15,8 @@ from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.following.verification import verify
+from epochlake.metastore.metadata.events import NewTransition, StartTransitions
+from epochlake.placement.tablets.transitions import Kind
 
 KINDS = (*OPERATIONS, *UPKEEP)
 """What is understood here."""
@@ -50,6 +52,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
         case "move":
             administration.move_node(cluster, node, count=1 + operation.number % 4)
+        case "shift":
+            _shift(cluster, operation.number)
         case "cancel" | "pause request" as kind:
             for request in list(cluster.catch_up().open_requests())[:1]:
                 act = administration.cancel_request if kind == "cancel" else administration.pause_request
@@ -76,6 +80,29 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
                 raise NotAsPromised("; ".join(map(str, wrong)))
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
+
+
+def _shift(cluster: Cluster, number: int) -> None:
+    """Let a replica of a tablet go to another node, whatever balancing thinks of it, in a rack that has none of it."""
+    metadata = cluster.catch_up()
+    table = metadata.table(TABLE)
+    if metadata.is_on_ring(table.table_id):
+        return
+    tablet_map = metadata.tablets.maps[table.table_id]
+    tablet = number % tablet_map.count
+    on = {volume: metadata.directory.node_of_volume[volume] for volume in tablet_map.replicas(tablet)}
+    moves = [
+        (leaving, volume.volume_id)
+        for leaving in on
+        for node in metadata.directory.members()
+        for volume in node.volumes
+        if node.rack not in {other.rack for held, other in on.items() if held != leaving}
+        and node.node_id != on[leaving].node_id
+    ]
+    if moves:
+        leaving, pending = moves[number % len(moves)]
+        one = NewTransition(table.table_id, tablet, Kind.MIGRATION, leaving, pending, "shifted")
+        cluster.commit(StartTransitions((one,)))
 
 
 class NotAsPromised(Exception):

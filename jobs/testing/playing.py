@@ -128,7 +128,7 @@ class Playing:
         process = player.process = self.world.process(name, player.part.skew)
         self._by_process[process] = player
         if player.part.blind and not self.is_ending:
-            self.world.troubles.unreachable[process] = {player.part.blind}
+            self.world.troubles.unreachable[process] = {*player.part.blind}
         for thread in range(len(player.part.threads)):
             self.world.run(process, lambda thread=thread: self._work(process, player, thread), f"thread {thread}")  # type: ignore[misc]
 

@@ -34,7 +34,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """One actor: a process with a thread for each list of operations. `skew`: how far its clock is off, in seconds.
 
-    `blind`: a place that its machine cannot reach, while others can, until nothing goes wrong any more.
+    `blind`: places that its machine cannot reach, while others can, until nothing goes wrong any more.
     `role` is what it is: "commits", "pipeline", "operator" and "upkeep" have operations, a "coordinator" has none.
     """
 
@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
     threads: tuple[tuple[Operation, ...], ...] = ((),)
     skew: float = 0.0
-    blind: str = ""
+    blind: tuple[str, ...] = ()
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
