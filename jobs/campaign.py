@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -16,6 +17,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,6 +141,10 @@ def _quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
+class WorkerDied(Exception):
+    """A process that ran histories was killed, for want of memory perhaps."""
+
+
 class Campaign:
     """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
     whose seeds are not run again. `processes`: how many run at the same time (one for each core). `tables`: only seeds
@@ -163,8 +170,8 @@ class Campaign:
         self._processes = processes or os.cpu_count() or 1
         self._met: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         if results is not None and results.exists():
-            for line in results.read_bytes().splitlines():
-                self._add(msgspec.json.decode(line, type=decodable(Outcome)))
+            for outcome in _kept(results):
+                self._add(outcome)
 
     def run(self, histories: int | None, seconds: float | None = None) -> Iterator[Outcome]:
         """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes."""
@@ -174,34 +181,45 @@ class Campaign:
         began = time.monotonic()
         # Each history in a process that has begun with the same hashes: sets have one order then.
         os.environ["PYTHONHASHSEED"] = "0"
-        with multiprocessing.get_context("spawn").Pool(self._processes, _quiet) as pool:
-            for outcome in pool.imap_unordered(attempt, self._tasks(histories, began, seconds)):
-                self._add(outcome)
-                if self._results is not None:
-                    with self._results.open("ab") as file:
-                        file.write(msgspec.json.encode(outcome) + b"\n")
-                yield outcome
-                if seconds is not None and time.monotonic() - began > seconds:
-                    return  # the pool ends what it has begun
+        spawn = multiprocessing.get_context("spawn")
+        tasks = self._tasks(histories)
+        with ProcessPoolExecutor(self._processes, spawn, _quiet) as pool:
+            running: list[Future[Outcome]] = []
+            try:
+                while True:
+                    over = seconds is not None and time.monotonic() - began > seconds
+                    # What those before have met steers a task, so few are drawn ahead.
+                    while not over and len(running) <= 2 * self._processes and (task := next(tasks, None)) is not None:
+                        running.append(pool.submit(attempt, task))
+                    if not running or over:
+                        return
+                    wait(running, return_when=FIRST_COMPLETED)
+                    ended = next(one for one in running if one.done())
+                    running.remove(ended)
+                    yield self._ended(ended)
+            finally:
+                # What has begun ends; nobody hears of it.
+                pool.shutdown(wait=False, cancel_futures=True)
 
-    def _tasks(self, histories: int | None, began: float, seconds: float | None) -> Iterator[Task]:
-        # The pool asks for tasks far ahead, so they wait for those before: what these have met steers them.
+    def _ended(self, ended: Future[Outcome]) -> Outcome:
+        try:
+            outcome = ended.result()
+        except BrokenProcessPool as broken:
+            raise WorkerDied("a process that ran histories has died; what it ran is not in the results") from broken
+        self._add(outcome)
+        if self._results is not None:
+            with self._results.open("ab") as file:
+                file.write(msgspec.json.encode(outcome) + b"\n")
+        return outcome
+
+    def _tasks(self, histories: int | None) -> Iterator[Task]:
         done = {(outcome.kind, outcome.seed) for outcome in self.ended}
-        asked, seed = 0, self.first
-        before = len(self.ended)
+        seed = self.first
         while histories is None or seed < self.first + histories:
             for kind in self.kinds:
-                if (kind, seed) in done:
-                    continue
-                while asked - (len(self.ended) - before) > 2 * self._processes:
-                    if seconds is not None and time.monotonic() - began > seconds:
-                        return
-                    time.sleep(0.01)
                 task = Task(kind, seed, self._weights(kind))
-                if self._tables and not drawn(task).settings.delta:
-                    continue
-                asked += 1
-                yield task
+                if (kind, seed) not in done and (not self._tables or drawn(task).settings.delta):
+                    yield task
             seed += 1
 
     def _weights(self, kind: str) -> dict[str, float]:
@@ -222,6 +240,15 @@ class Campaign:
         """What was run, in lines for people."""
         for kind in self.kinds:
             yield from _summary(kind, [one for one in self.ended if one.kind == kind], seconds, self._met[kind])
+
+
+def _kept(results: Path) -> list[Outcome]:
+    """The outcomes of a results file. A last line that is torn, as who was killed leaves it, is cut off."""
+    data = results.read_bytes()
+    whole, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
+    if torn:
+        results.write_bytes(whole)
+    return [msgspec.json.decode(line, type=decodable(Outcome)) for line in whole.splitlines()]
 
 
 def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[str]) -> Iterator[str]:
@@ -311,6 +338,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one history")
     if options.processes is not None and options.processes < 1:
         parser.error("give at least one process")
+    if any(time is not None and not 0 < time < math.inf for time in (options.minutes, options.hours)):
+        parser.error("give a time that is more than 0 and has an end")
+    if options.name and Path(options.name).name != options.name:
+        parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")
+    if options.results is not None and (options.results.is_dir() or not options.results.absolute().parent.is_dir()):
+        parser.error(f"{options.results} cannot have results: give a file in a folder that is there")
     try:
         if options.replay is not None:
             return replay(options.replay, accesses=options.accesses)
@@ -333,14 +366,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         processes=options.processes,
         tables=options.tables,
     )
-    began, failed = time.monotonic(), []
-    for outcome in campaign.run(histories, seconds):
-        if outcome.violations:
-            failed.append(outcome)
-        for violation in outcome.violations[:3]:
-            print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
-        if failed and options.until_failure:
-            break
+    began = time.monotonic()
+    try:
+        for outcome in campaign.run(histories, seconds):
+            for violation in outcome.violations[:3]:
+                print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
+            if outcome.violations:
+                _keep_scenario(outcome, drawn(Task(outcome.kind, outcome.seed, outcome.weights)))
+                if options.until_failure:
+                    break
+    except WorkerDied as died:
+        print(f"error: {died}", file=sys.stderr)
+        return 1
+    # Also those that an earlier run has left in the results.
+    failed = [outcome for outcome in campaign.ended if outcome.violations]
     for line in campaign.summary(time.monotonic() - began):
         print(line)
     if failed and options.shorten:
@@ -348,14 +387,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if failed else 0
 
 
-def _explain(outcome: Outcome, most_tries: int) -> None:
+def _keep_scenario(outcome: Outcome, scenario: Scenario) -> Path:
+    """Keep the scenario of a history that failed, to be run again."""
     from epochlake.jobs.testing.scenario import encoded
 
-    _quiet()
-    scenario, done = shorten(outcome, most_tries)
     FAILURES.mkdir(parents=True, exist_ok=True)
     path = FAILURES / f"{outcome.kind}-{outcome.seed}.json"
     path.write_bytes(encoded(scenario))
+    return path
+
+
+def _explain(outcome: Outcome, most_tries: int) -> None:
+    _quiet()
+    scenario, done = shorten(outcome, most_tries)
+    path = _keep_scenario(outcome, scenario)
     print(f"\nThe shortest that was found to fail, as {path}:")
     shown(scenario, done)
     print(f"Again: make campaign ARGS='--replay {path}'. As a test: make campaign ARGS='--keep {path} --name NAME'")

@@ -17,7 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore.committing.arguments import require_fitting, require_request_id, require_seconds
+from epochlake.metastore.committing.arguments import (
+    require_epoch_number,
+    require_fitting,
+    require_reason,
+    require_request_id,
+    require_seconds,
+)
 from epochlake.metastore.committing.changes import Call, Change, Preview, commit_change
 from epochlake.metastore.committing.committer import Committed, Committer, Planner
 from epochlake.metastore.committing.local_queue import LocalQueue
@@ -188,6 +194,8 @@ class Metastore:
         self.require_open()
         require_request_id(request_id)
         require_seconds(timeout)
+        require_reason(reason)
+        require_epoch_number(expect_epoch)
         seconds = self.configuration.log.commit_timeout_seconds if timeout is None else timeout
         if not isinstance(what, Change):
             return self._committer.commit(
@@ -225,6 +233,8 @@ class Metastore:
         """
         require_request_id(request_id)
         require_fitting(change, change.verb)
+        require_reason(reason)
+        require_epoch_number(expect_epoch)
         metadata = self.catch_up()
         entry = None if request_id is None else self.follower.request_entry(request_id)
         if entry is not None:

@@ -41,7 +41,7 @@ class ConsistencyLevel(StrEnum):
         """Read a level in any case; an unknown one is an InvalidRequest that lists the known ones."""
         try:
             return cls(spelt_alike(text))
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             raise InvalidRequest(
                 f"unknown consistency level {text!r}", hint=f"Use one of {', '.join(level.value for level in cls)}"
             ) from None

@@ -208,6 +208,8 @@ def measured(storage: Storage, volumes: Volumes) -> list[VolumeSpec]:
     """
     specs: list[VolumeSpec] = []
     for name, uri, capacity in (VolumeSpec(*volume) for volume in volumes):
+        if not name or "/" in name:
+            raise InvalidRequest(f"a volume cannot be called {name!r}", hint="Use letters, digits, '_' or '-'")
         require_known_scheme(uri)
         uri = uri if "://" in uri else at_home(uri)
         local = places.local_path(uri)

@@ -57,6 +57,11 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
 
     # In whatever version: typer brings click's errors along, or has its own copy of them.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
+    # What is no UTF-8 comes from the shell as half characters.
+    unreadable = [argument for argument in arguments if any("\ud800" <= char <= "\udfff" for char in argument)]
+    if unreadable:
+        _tell_usage(typer.BadParameter(f"{unreadable[0]!a} is no text in UTF-8"), as_json)
+        return USAGE
     try:
         # Not the command's own `main`: that prints and wraps a KeyboardInterrupt.
         with _command().make_context(PROGRAM, list(arguments)) as context:

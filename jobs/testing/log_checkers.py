@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from epochlake.jobs.testing.scenario import Scenario
 from epochlake.metastore.committing.submissions import Committed
-from epochlake.metastore.errors import CommitTimeout, CommitUnknown, Rejected
+from epochlake.metastore.errors import CommitTimeout, LogUnreadable, Rejected, StorageUnavailable
 from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
 from epochlake.metastore.log.epoch_log import AppendFailed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -30,6 +30,8 @@ CERTAIN = {"kill", "clock jumps"}
 """Faults under which nobody is late with what a dead process has left to others."""
 QUIET_SECONDS = 45.0
 """So long after the last fault everybody who still waits for a commit gets it."""
+NOTHING_WRITTEN = (Rejected, CommitTimeout, AppendFailed, LogUnreadable, StorageUnavailable)
+"""What a call is told that has written nothing."""
 LAST = "-last"
 """What the request ids of those calls end with that are made when nothing goes wrong any more."""
 
@@ -120,7 +122,7 @@ def violations(history: History) -> list[str]:
                     found.append(f"{call.request_id} asked for {call.change}, and was told of {asked[call.request_id]}")
                 elif call.expected is not None and not call.outcome.already and epoch != call.expected + 1:
                     found.append(f"{call.request_id} was to come after epoch {call.expected}, and is at {epoch}")
-            case Rejected() | CommitTimeout() | AppendFailed():
+            case Rejected() | CommitTimeout() | AppendFailed() | LogUnreadable() | StorageUnavailable():
                 # Another call of the same request may have landed, before or after.
                 others = [o for o in [*calls, *lost] if o.request_id == call.request_id and o is not call]
                 others += [call] if asked.get(call.request_id, call.change) != call.change else []
@@ -131,7 +133,7 @@ def violations(history: History) -> list[str]:
     for call in calls:
         if call.request_id.endswith(LAST) and not isinstance(call.outcome, Committed | Rejected):
             found.append(f"{call.request_id} could not be committed when all was well: {call.outcome!r}")
-        if call.late > QUIET_SECONDS and not isinstance(call.outcome, Committed | Rejected | None):
+        if call.late > QUIET_SECONDS and not isinstance(call.outcome, Rejected | None):
             found.append(f"{call.request_id} waited for {call.late:.0f} s after the last fault: {call.outcome!r}")
     found += _of_who_was_told(calls) + _of_real_time(calls) + _of_states(history.seen)
     return found if found else _of_rejections(history)
@@ -170,11 +172,10 @@ def _part(call: Call) -> str:
 
 
 def _may_have_landed(call: Call) -> bool:
-    return (
-        call.outcome is None
-        or isinstance(call.outcome, Committed | CommitUnknown)
-        or not isinstance(call.outcome, Rejected | CommitTimeout | AppendFailed)
-    )
+    """Whether a call may have brought its request into the log; one that is told `already` says that another has."""
+    if isinstance(call.outcome, Committed):
+        return not call.outcome.already
+    return call.outcome is None or not isinstance(call.outcome, NOTHING_WRITTEN)
 
 
 def _of_who_was_told(calls: Sequence[Call]) -> list[str]:
@@ -188,12 +189,21 @@ def _of_who_was_told(calls: Sequence[Call]) -> list[str]:
         first = [call for call in committed if isinstance(call.outcome, Committed) and not call.outcome.already]
         if len(first) > 1:
             found.append(f"{request_id} was told {len(first)} times to be committed for the first time")
+        for call in committed:
+            others = [other for other in of_request if other is not call and other.began < call.ended]
+            if call not in first and not any(other in first or _is_open(other) for other in others):
+                found.append(f"{request_id} was told that another call has committed it, and there is none")
         for call in first:
             if any(other.ended < call.began for other in committed):
                 found.append(f"{request_id} was committed before, and a later call was told that it was the first")
             elif isinstance(call.outcome, Committed) and _told_before(call, calls) >= call.outcome.epoch:
                 found.append(f"{request_id} was in the log before a call that was told that it has brought it there")
     return found
+
+
+def _is_open(call: Call) -> bool:
+    """Whether nobody knows what came of a call: its process has died, or could not tell."""
+    return not isinstance(call.outcome, (Committed, *NOTHING_WRITTEN))
 
 
 def _told_before(call: Call, calls: Sequence[Call]) -> int:

@@ -213,7 +213,7 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             _let_go_on(world, cluster, playing.nemesis.destroyed)
-            unexpected.extend(left_undone(cluster))
+            unexpected.extend(left_undone(cluster, may_be_damaged=_may_be_damaged(scenario)))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
@@ -262,9 +262,16 @@ def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, in
     return f"n{number}", [("d1", place(number), 10**12)]
 
 
-def left_undone(cluster: Cluster) -> list[str]:
-    """Let a coordinator and repair do all that there is to do; what they leave."""
+def _may_be_damaged(scenario: Scenario) -> bool:
+    """Whether something has happened that damages files: nothing but what destroys data does."""
+    return any(fault.kind in DATA for fault in scenario.faults)
+
+
+def left_undone(cluster: Cluster, *, may_be_damaged: bool = True) -> list[str]:
+    """Let a coordinator and repair do all that there is to do; what they leave, and damage where there may be none."""
     found = []
+    if not may_be_damaged:
+        found += [f"nothing has damaged {one}" for one in repair(cluster, TABLE, check_bytes=True).damaged]
     report = Coordinator(cluster).run(until_idle=True)
     if not report.idle:
         # What is damaged is copied nowhere: it says that repair comes first.

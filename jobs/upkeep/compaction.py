@@ -148,9 +148,9 @@ def compact(
     operations, repair and other compactions; can be stopped and run again at any time. Raises Rejected for an unknown
     table, InvalidRequest, StorageUnavailable when the ledger cannot be read or written.
     """
-    if tombstone_grace_seconds < 0:
+    if not isinstance(tombstone_grace_seconds, int | float) or not tombstone_grace_seconds >= 0:
         raise InvalidRequest(
-            f"the grace of tombstones cannot be {tombstone_grace_seconds:g} seconds", hint="Give 0 or more"
+            f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
         )
     if merger is None and not dry_run:
         if spark is None:

@@ -6,7 +6,6 @@ middle, with words that say nothing to who called.
 
 from __future__ import annotations
 
-import math
 import numbers
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,6 +16,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 from epochlake.placement.errors import InvalidRequest
+
+LONGEST_SECONDS = 1e9
+"""More than anybody waits, and as much as clocks and locks can do with."""
 
 
 def require_request_id(request_id: str | None) -> None:
@@ -32,8 +34,22 @@ def require_seconds(timeout: float | None) -> None:
     """Raise InvalidRequest for a time to wait that is no number of seconds from 0 on."""
     if timeout is None:
         return
-    if not _is_number(timeout, numbers.Real) or not math.isfinite(timeout) or timeout < 0:
-        raise InvalidRequest(f"a commit cannot wait for {timeout!r} seconds", hint="Give a number from 0 on")
+    if not _is_number(timeout, numbers.Real) or not 0 <= timeout <= LONGEST_SECONDS:
+        raise InvalidRequest(
+            f"a commit cannot wait for {timeout!r} seconds", hint=f"Give a number from 0 to {LONGEST_SECONDS:,.0f}"
+        )
+
+
+def require_epoch_number(epoch: int | None) -> None:
+    """Raise InvalidRequest for an epoch that is no whole number; None is none at all."""
+    if epoch is not None and not _is_number(epoch, numbers.Integral):
+        raise InvalidRequest(f"{epoch!r} is no epoch", hint="Give a whole number")
+
+
+def require_reason(reason: str) -> None:
+    """Raise InvalidRequest for a reason that is no text."""
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"{reason!r} is no reason", hint="Give a text, or none at all")
 
 
 def require_fitting(what: msgspec.Struct, said: str) -> None:
@@ -59,12 +75,23 @@ def fits(value: object, hint: Any) -> bool:
         return _fits_generic(value, origin, arguments)
     if hint in _NUMBERS:
         return _is_number(value, _NUMBERS[hint])
+    if hint is str and isinstance(value, str):
+        return _is_unicode(value)
     if issubclass(hint, Enum):
         return isinstance(value, hint) or any(value == member.value for member in hint)
     if not isinstance(value, hint):
         return False
     if isinstance(value, msgspec.Struct) or hasattr(hint, "_fields"):
         return all(fits(getattr(value, name), one) for name, one in _hints(hint).items())
+    return True
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be stored: half a character cannot, nor bytes of a file's name that are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 

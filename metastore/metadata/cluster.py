@@ -42,6 +42,7 @@ from epochlake.metastore.metadata.placements import (
     TabletPlacements,
 )
 from epochlake.metastore.metadata.replication import replication_setting
+from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         return keyspace
 
     def table(self, full_name: str) -> Table:
+        if not isinstance(full_name, str):
+            raise InvalidRequest(f"{full_name!r} is no name of a table", hint="Name it keyspace.table")
         table = self.schema.by_name.get(full_name)
         if table is None:
             known = ", ".join(sorted(self.schema.by_name)) or "none"

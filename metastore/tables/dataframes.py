@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import pyarrow as pa
+from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following.history import metadata_at
 from epochlake.metastore.following.snapshots import Snapshots
@@ -134,15 +135,29 @@ def _summary(epoch: int, event: str, payload: str, attachment: bytes | None) -> 
 class OpenRoot(Protocol):
     """Where a root keeps its log."""
 
-    log: str
+    @property
+    def log(self) -> str:
+        """The URI of its log's table."""
+        ...
 
 
 class OpenCluster(Protocol):
     """What is needed of an open cluster (`epochlake.jobs.cluster.Cluster`)."""
 
-    root: OpenRoot
-    storage: Storage
-    snapshots: Snapshots
+    @property
+    def root(self) -> OpenRoot:
+        """Where it is."""
+        ...
+
+    @property
+    def storage(self) -> Storage:
+        """How it is read."""
+        ...
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Its snapshots."""
+        ...
 
     def catch_up(self) -> ClusterMetadata:
         """The newest committed metadata."""
@@ -248,5 +263,6 @@ class MetadataFrames:
         return diff(self._spark, self._metadata_at(epoch_a), self._metadata_at(epoch_b))
 
     def _metadata_at(self, epoch: int) -> ClusterMetadata:
+        require_epoch_number(epoch)
         # A handle of its own: see metastore/following/history.py.
         return metadata_at(DeltaLog(self._cluster.storage, self._cluster.root.log), self._cluster.snapshots, epoch)

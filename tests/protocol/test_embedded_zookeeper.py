@@ -138,6 +138,15 @@ def test_what_was_stored_is_there_at_the_next_start_on_the_same_port(root: Path)
     assert second == first
 
 
+def test_a_root_may_have_any_name(tmp_path: Path) -> None:
+    root = tmp_path / "ünï 名前 🚀 \\u0041 =#:!"
+    root.mkdir()
+    with embedded_zookeeper(root, 0) as first, Coordination(first, "/x") as coordination:
+        publish_head(coordination, Head(5, "s", "h"))
+    eventually(lambda: is_gone(root))
+    assert [path.name for path in tmp_path.iterdir()] == [root.name], "nothing lies beside it"
+
+
 def test_a_user_that_comes_while_the_server_lingers_finds_it_running(root: Path) -> None:
     with embedded_zookeeper(root, 5.0):
         java = java_process(root)

@@ -17,6 +17,7 @@ import msgspec
 from epochlake.jobs.administration import add_node, create_keyspace
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator, CoordinatorReport
+from epochlake.jobs.testing.local.blocks import entered
 from epochlake.jobs.testing.local.faults import Faults, FaultyDisk, lose, marker_that_hangs, unmounted
 from epochlake.jobs.testing.local.holding import (
     Commits,
@@ -80,6 +81,9 @@ def local_cluster(
     leases and elections go through this process, and another process cannot commit. Bytes are not synced to the disk.
     Raises Rejected when the directory has a cluster already, PlacementImpossible for too few nodes.
     """
+    for name, number, least in (("nodes", nodes, 0), ("replication", replication, 1), ("racks", racks, 1)):
+        if number is not None and number < least:
+            raise InvalidRequest(f"a local cluster cannot have {number} as its {name}", hint=f"Give at least {least}")
     base = Path(directory).resolve()
     configuration = msgspec.structs.replace(
         configuration or CONFIGURATION, root=str(base / "root"), zookeeper=ZooKeeperSettings(connect=ADDRESS)
@@ -108,6 +112,9 @@ class LocalCluster:
         self.configuration = configuration
         self._directory = directory
         self._faults = Faults()
+        self._lock = Lock()
+        self._away: dict[Path, Path] = {}
+        """Where the volumes are that are away: the volume of each such place."""
         self._znodes = Znodes()
         self._line = Lock()
         self._opened = opened
@@ -177,7 +184,8 @@ class LocalCluster:
     @contextmanager
     def away(self, node: str) -> Iterator[None]:
         """The node's volume is not mounted: there is an empty directory, for this process, delta-rs and Spark."""
-        with unmounted(self._present(node), self._aside):
+        volume = self._present(node)
+        with unmounted(volume, self._aside) as kept, entered(self._lock, self._away, kept, volume):
             yield
 
     @contextmanager
@@ -209,7 +217,11 @@ class LocalCluster:
 
     def kill(self, node: str) -> None:
         """The node's storage is gone for good; the next step is `epochlake.remove_node` or `epochlake.replace_node`."""
-        lose(self._present(node))
+        volume = self._present(node)
+        with self._lock:
+            away = [kept for kept, place in self._away.items() if place == volume]
+        for place in away or [volume]:
+            lose(place)
 
     @property
     def _aside(self) -> Path:

@@ -169,14 +169,17 @@ class _ForArrow(ForArrow):
 
 
 @contextmanager
-def unmounted(volume: Path, aside: Path) -> Iterator[None]:
-    """An empty directory is where the volume was, as when its disk is not mounted. `aside` is on the same disk."""
+def unmounted(volume: Path, aside: Path) -> Iterator[Path]:
+    """An empty directory is where the volume was, as when its disk is not mounted; gives where it is meanwhile.
+
+    `aside` is on the same disk.
+    """
     aside.mkdir(parents=True, exist_ok=True)
     kept = aside / uuid.uuid4().hex
     volume.rename(kept)
     volume.mkdir()
     try:
-        yield
+        yield kept
     finally:
         # What was written into the empty mount point is hidden by the disk that is mounted again.
         shutil.rmtree(volume, ignore_errors=True)

@@ -60,6 +60,7 @@ _JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.net.preferIPv4Stack=true",
+    "-Dfile.encoding=UTF-8",
     "-Dzookeeper.forceSync=no",
     "-Dzookeeper.preAllocSize=1024",
     "-Dzookeeper.jmx.log4j.disable=true",
@@ -94,7 +95,14 @@ def configuration_of(data: Path, port: int) -> str:
         "autopurge.snapRetainCount": 3,
         "autopurge.purgeInterval": 1,
     }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
+    return "".join(f"{key}={_in_properties(str(value))}\n" for key, value in settings.items())
+
+
+def _in_properties(value: str) -> str:
+    """A value as Java reads it from a file of properties: in Latin-1, with escapes for all that is not in ASCII."""
+    units = value.encode("utf-16-be")
+    codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+    return "".join(chr(code) if 0x20 <= code < 0x7F and chr(code) != "\\" else f"\\u{code:04x}" for code in codes)
 
 
 def java_command(java: str, options: tuple[str, ...], main_class: str, configuration: Path, jars: Path) -> list[str]:
@@ -179,7 +187,9 @@ class Server:
         command = java_command(
             self._java, _JAVA_OPTIONS, "org.apache.zookeeper.server.ZooKeeperServerMain", configuration, self._jars
         )
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        # Java reads names of files by the locale.
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def _until_serving(self, process: subprocess.Popen[bytes], data: Path, port: int, logged: int) -> None:
         deadline = time.monotonic() + _START_SECONDS

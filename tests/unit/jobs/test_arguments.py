@@ -13,6 +13,7 @@ from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.committing.arguments import _hints, described, fits
 from epochlake.metastore.committing.changes import Change, FixedChange
+from epochlake.metastore.metadata.events import SetMaintenance
 from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.errors import InvalidRequest
 
@@ -50,6 +51,7 @@ FITTING: list[tuple[Any, Any]] = [
 ]
 
 WRONG: list[tuple[Any, Any, str]] = [
+    ("\ud800", str, "a text"),
     (1, str, "a text"),
     ("1", int, "a whole number"),
     (True, int, "a whole number"),
@@ -142,4 +144,27 @@ def test_a_wrong_argument_is_named_and_nothing_is_committed(cluster: Cluster, na
     before = cluster.catch_up().epoch
     with pytest.raises(InvalidRequest, match=words):
         call(cluster)
+    assert cluster.catch_up().epoch == before
+
+
+def test_what_is_beside_a_change_is_looked_at_too(cluster: Cluster) -> None:
+    before = cluster.catch_up().epoch
+    beside: list[dict[str, Any]] = [
+        {"timeout": 1e30},
+        {"timeout": float("nan")},
+        {"expect_epoch": "x"},
+        {"expect_epoch": float(before)},
+        {"reason": -1},
+        {"reason": ["a"]},
+    ]
+    for arguments in beside:
+        with pytest.raises(InvalidRequest):
+            administration.set_maintenance(cluster, "n1", True, **arguments)
+        with pytest.raises(InvalidRequest):
+            cluster.commit(SetMaintenance(1, True), **arguments)
+    with pytest.raises(InvalidRequest, match="cannot be called"):
+        administration.add_node(cluster, "n9", "dc1", "r1", [("a/b", "/tmp/x", 1)])
+    for table in (None, 1, []):
+        with pytest.raises(InvalidRequest, match="no name of a table"):
+            cluster.metadata.table(table)  # type: ignore[arg-type]
     assert cluster.catch_up().epoch == before

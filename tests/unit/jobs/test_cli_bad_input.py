@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration import add_node
 from epochlake.jobs.cli.commands import cluster
+from epochlake.jobs.cli.main import main
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import Rejected
@@ -120,6 +121,16 @@ def test_a_row_that_cannot_be_looked_up_is_one_clear_error(
     result = unchanged.text("placement", "explain", "air.flights", *words)
     assert result.code == code
     assert said in result.error_text
+
+
+def test_an_argument_that_is_no_text_is_one_clear_error(
+    unchanged: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["keyspace", "drop", "\udcff"], ["--root", "/tmp/\udcff", "status"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "is no text in UTF-8" in said
+        assert "unexpected" not in said
 
 
 def test_a_root_without_a_cluster_says_to_run_init(empty: CommandLine) -> None:

@@ -21,7 +21,13 @@ from epochlake.jobs.testing.stdlib import Threading, Time
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.coordination import client, lock
-from epochlake.metastore.errors import CommitTimeout, CoordinationUnavailable, Rejected
+from epochlake.metastore.errors import (
+    CommitTimeout,
+    CoordinationUnavailable,
+    LogUnreadable,
+    Rejected,
+    StorageUnavailable,
+)
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendFailed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -222,6 +228,14 @@ def test_the_checker_of_the_log_notices_each_kind_of_lie() -> None:
     assert any("2 times" in one for one in log_checkers.violations(history._replace(entries=twice)))
     waited = Call("in peace", "somebody", 1, 2, CommitTimeout("not in time"), late=log_checkers.QUIET_SECONDS + 1)
     assert log_checkers.violations(history._replace(calls=[*history.calls, waited])), "a wait without a reason"
+    for outcome in (StorageUnavailable("away"), LogUnreadable("torn")):
+        lied = call._replace(outcome=outcome)
+        assert log_checkers.violations(history._replace(calls=[*others, lied])), "nothing was written, it says"
+    by_whom = call._replace(outcome=Committed(call.outcome.epoch, call.request_id, already=True))
+    found = log_checkers.violations(history._replace(calls=[*others, by_whom]))
+    assert any("there is none" in one for one in found), "nobody else has asked for it"
+    slow = call._replace(late=log_checkers.QUIET_SECONDS + 1)
+    assert log_checkers.violations(history._replace(calls=[*others, slow])), "a success that comes too late"
     known = call._replace(request_id="somebody else's", began=0, ended=0)
     found = log_checkers.violations(history._replace(calls=[*history.calls, known]))
     assert any("was in the log before" in one for one in found)
