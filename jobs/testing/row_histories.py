@@ -296,6 +296,11 @@ def resumed(cluster: Cluster) -> ClusterMetadata:
     for request in list(metadata.open_requests()):
         if request.paused:
             administration.resume_request(cluster, request.request_id)
+    if any(metadata.open_requests()):
+        # What leaves a node may have no other to go to.
+        for node in list(metadata.directory.members()):
+            if node.maintenance:
+                administration.set_maintenance(cluster, node.name, False)
     return metadata
 
 
