@@ -102,9 +102,12 @@ def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFra
         elif wanted in _WIDER.get(have, ()) or have == "void":
             chosen.append(F.col(f"`{column.name}`").cast(column.type).alias(column.name))
         else:
-            problems.append(f"column {column.name} is {wanted}, not {have}: cast it")
+            problems.append(f"column {column.name} is {wanted}, not {have}")
     if problems:
-        raise InvalidRequest(f"these rows do not fit table {table.full_name}: {'; '.join(problems)}")
+        raise InvalidRequest(
+            f"these rows do not fit table {table.full_name}: {'; '.join(problems)}",
+            hint="Give exactly the table's columns, each cast to its type",
+        )
     return df.select(*chosen)
 
 

@@ -54,7 +54,9 @@ RESULT_DDL = (
     "file_id string, label string, size bigint, rows bigint, min_token bigint, max_token bigint, "
     "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string, digest bigint"
 )
-"""A row for each file; or one with nothing but `refused`, when the rows cannot be written."""
+"""A row for each file; or one with nothing but `refused`, when the rows cannot be written: why, and in a second line
+what can be done about it.
+"""
 
 
 class Routing(msgspec.Struct, frozen=True, eq=False):
@@ -83,7 +85,14 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 class RowsRefused(Exception):
-    """The rows themselves cannot be written. Crosses to the driver as a value: trying the task again would not help."""
+    """The rows themselves cannot be written. Crosses to the driver as a value: trying the task again would not help.
+
+    `hint`: what can be done about it.
+    """
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,7 +116,7 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
             pass
-        yield _result(refused=str(refusal))
+        yield _result(refused=f"{refusal}\n{refusal.hint}")
     finally:
         replicas.close()
 
@@ -318,7 +327,8 @@ def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
             kind = "a column of the primary key" if name in table.primary_key else "declared not nullable"
             raise RowsRefused(
                 f"cannot write to {table.full_name}: {name!r} is {kind}, and it is null in at least {nulls} of the "
-                f"rows given. Fill in a value or leave these rows out"
+                f"rows given",
+                hint="Fill in a value, or leave these rows out",
             )
 
 
@@ -339,7 +349,8 @@ def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> p
             if repr(key) in seen:
                 raise RowsRefused(
                     f"cannot write to {table.full_name}: two of the rows given have the same primary key {key}, and "
-                    f"nothing says which one counts. Deduplicate them first"
+                    f"nothing says which one counts",
+                    hint="Keep one row for each key",
                 )
             seen.add(repr(key))
     return keys.slice(int(np.searchsorted(tokens, tokens[-1])))

@@ -133,7 +133,8 @@ def staged_files(rows: pa.Table, plan: StagingPlan, *, digested: bool) -> list[S
     staged = []
     for row in rows.to_pylist():
         if row["refused"] is not None:
-            raise InvalidRequest(row["refused"])
+            reason, _, hint = row["refused"].partition("\n")
+            raise InvalidRequest(reason, hint=hint)
         file = DataFile(
             file_id=row["file_id"],
             label=row["label"],

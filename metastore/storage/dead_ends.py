@@ -7,8 +7,8 @@ import os
 from epochlake.metastore.storage.disk import Disk
 
 
-def dead_end(disk: Disk, path: str) -> str | None:
-    """Why making the directory failed for good, and what to do; None when it may be made later.
+def dead_end(disk: Disk, path: str) -> tuple[str, str] | None:
+    """Why making the directory failed for good, and what to do about it; None when it may be made later.
 
     The first part that is missing says it: a link that leads nowhere, or a parent whose file system takes no new names.
     """
@@ -17,14 +17,15 @@ def dead_end(disk: Disk, path: str) -> str | None:
         if disk.status(parent, follow=False) is not None and disk.status(parent) is None:
             target = disk.real_path(parent)
             return (
-                f"{parent} is a symbolic link to {target}, which is not there: mount or make that, or change the link"
+                f"{parent} is a symbolic link to {target}, which is not there",
+                "Mount or make that, or change the link",
             )
         path, parent = parent, os.path.dirname(parent)
         if parent == path:
             return None
     if disk.status(path, follow=False) is not None:
         return None
-    return f"the file system of {parent} lets nobody make directories there: choose another place"
+    return f"the file system of {parent} lets nobody make directories there", "Choose another place"
 
 
 def is_directory(disk: Disk, path: str) -> bool:

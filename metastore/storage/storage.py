@@ -266,10 +266,11 @@ class Storage:
             for one in reversed(missing):
                 self._make_or_find_directory(one)
         except (FileExistsError, FileNotFoundError) as error:
-            why = dead_end(self.disk, path)
-            if why is None:
+            found = dead_end(self.disk, path)
+            if found is None:
                 raise
-            raise StorageMisconfigured(f"cannot create the directory {uri}: {why}") from error
+            why, what_to_do = found
+            raise StorageMisconfigured(f"cannot create the directory {uri}: {why}", hint=what_to_do) from error
         self.syncing.sync(directories=[os.path.dirname(one) for one in (*missing, path)])
 
     def _make_or_find_directory(self, path: str) -> None:

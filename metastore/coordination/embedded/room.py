@@ -22,7 +22,7 @@ def full_disk(directory: Path) -> str | None:
             os.fsync(file.fileno())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"the disk of {directory} is full: make room and retry ({error.strerror})"
+            return f"the disk of {directory} is full ({error.strerror})"
     finally:
         with suppress(OSError):
             probe.unlink()

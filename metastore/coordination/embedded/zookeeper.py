@@ -276,10 +276,11 @@ def _start_supervisor(files: EmbeddedFiles, linger_seconds: float) -> None:
 
 def _not_started(files: EmbeddedFiles, reason: str) -> CoordinationUnavailable:
     """The error, which names a full disk whatever the `reason` was: nobody can write down that there is no room."""
-    reason = full_disk(files.directory.parent) or reason.rstrip(". \n")
+    full = full_disk(files.directory.parent)
+    reason = full or reason.rstrip(". \n")
     return CoordinationUnavailable(
         f"could not start the embedded ZooKeeper in {files.directory}: {reason}. Its log is {files.log}",
-        hint="Look into its log, or name an ensemble in `zookeeper.connect` instead",
+        hint="Make room, and try again" if full else "Look into its log, or name an ensemble in `zookeeper.connect`",
     )
 
 

@@ -60,7 +60,7 @@ def test_a_full_disk_is_named_where_the_server_cannot_be_started_for_it(
     monkeypatch.setattr(embedded, "_start_supervisor", without_supervisor)
     with mounted(tmp_path / "root", "4m") as root:
         begin(root)
-        with pytest.raises(CoordinationUnavailable, match="is full: make room and retry") as caught:
+        with pytest.raises(CoordinationUnavailable, match="is full") as caught:
             EmbeddedZooKeeper(root).start()
         (root / "filler").unlink()
         assert full_disk(root) is None
