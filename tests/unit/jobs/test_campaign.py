@@ -133,10 +133,10 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
 
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    first = campaign.Campaign(("log",), 1, results)
+    first = campaign.Campaign(("log",), 1, results, processes=1)
     assert len(list(first.run(3))) == 3
     assert all(outcome.violations == () for outcome in first.ended)
-    second = campaign.Campaign(("log",), 1, results)
+    second = campaign.Campaign(("log",), 1, results, processes=1)
     assert sorted(outcome.seed for outcome in second.ended) == [1, 2, 3]
     assert [outcome.seed for outcome in second.run(4)] == [4]
     assert len(results.read_bytes().splitlines()) == 4

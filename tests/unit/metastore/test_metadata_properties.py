@@ -304,7 +304,7 @@ def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
 
 
 HISTORIES = settings(
-    max_examples=some(140, 30),
+    max_examples=some(140, 20),
     stateful_step_count=30,
     derandomize=True,
     deadline=None,
