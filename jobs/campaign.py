@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = ("log", "rows")
 FAILED = 4
+INTERRUPTED = 130
 FAILURES = Path("build/histories")
 """Where scenarios that failed are kept."""
 KEPT = Path("tests/data/histories")
@@ -141,6 +143,12 @@ def _quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
+def _begin_worker() -> None:
+    _quiet()
+    # A Ctrl-C at the terminal is for who waits here; what has begun ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class WorkerDied(Exception):
     """A process that ran histories was killed, for want of memory perhaps."""
 
@@ -183,7 +191,7 @@ class Campaign:
         os.environ["PYTHONHASHSEED"] = "0"
         spawn = multiprocessing.get_context("spawn")
         tasks = self._tasks(histories)
-        with ProcessPoolExecutor(self._processes, spawn, _quiet) as pool:
+        with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
             try:
                 while True:
@@ -375,6 +383,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _keep_scenario(outcome, drawn(Task(outcome.kind, outcome.seed, outcome.weights)))
                 if options.until_failure:
                     break
+    except KeyboardInterrupt:
+        print("Interrupted: what has ended is in the results." if options.results else "Interrupted.", file=sys.stderr)
+        return INTERRUPTED
     except WorkerDied as died:
         print(f"error: {died}", file=sys.stderr)
         return 1

@@ -142,6 +142,33 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(results.read_bytes().splitlines()) == 4
 
 
+def test_a_torn_results_file_is_gone_on_with_and_what_failed_in_it_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    failed = campaign.Outcome("log", 1, 10, 0.5, violations=("something was wrong",))
+    line = msgspec.json.encode(failed) + b"\n"
+    results.write_bytes(line + line[: len(line) // 2])
+    arguments = ["--only", "log", "--first", "1", "--histories", "1", "--results", str(results), "--shorten", "0"]
+    assert campaign.main(arguments) == campaign.FAILED
+    assert "1 failed" in capsys.readouterr().out
+    assert results.read_bytes() == line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), campaign.INTERRUPTED), (campaign.WorkerDied("it has died"), 1)]
+)
+def test_a_campaign_that_ends_early_says_so(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(self: campaign.Campaign, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+        raise error
+
+    monkeypatch.setattr(campaign.Campaign, "run", run)
+    assert campaign.main(["--only", "log", "--histories", "1"]) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_bad_input_is_one_clear_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     for arguments in (
