@@ -346,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one history")
     if options.processes is not None and options.processes < 1:
         parser.error("give at least one process")
-    if any(time is not None and not 0 < time < math.inf for time in (options.minutes, options.hours)):
+    if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
         parser.error("give a time that is more than 0 and has an end")
     if options.name and Path(options.name).name != options.name:
         parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")

@@ -195,7 +195,8 @@ class Metastore:
         require_request_id(request_id)
         require_seconds(timeout)
         require_reason(reason)
-        require_epoch_number(expect_epoch)
+        if expect_epoch is not None:
+            require_epoch_number(expect_epoch)
         seconds = self.configuration.log.commit_timeout_seconds if timeout is None else timeout
         if not isinstance(what, Change):
             return self._committer.commit(
@@ -234,7 +235,8 @@ class Metastore:
         require_request_id(request_id)
         require_fitting(change, change.verb)
         require_reason(reason)
-        require_epoch_number(expect_epoch)
+        if expect_epoch is not None:
+            require_epoch_number(expect_epoch)
         metadata = self.catch_up()
         entry = None if request_id is None else self.follower.request_entry(request_id)
         if entry is not None:

@@ -40,9 +40,9 @@ def require_seconds(timeout: float | None) -> None:
         )
 
 
-def require_epoch_number(epoch: int | None) -> None:
-    """Raise InvalidRequest for an epoch that is no whole number; None is none at all."""
-    if epoch is not None and not _is_number(epoch, numbers.Integral):
+def require_epoch_number(epoch: int) -> None:
+    """Raise InvalidRequest for an epoch that is no whole number."""
+    if not _is_number(epoch, numbers.Integral):
         raise InvalidRequest(f"{epoch!r} is no epoch", hint="Give a whole number")
 
 

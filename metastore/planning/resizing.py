@@ -109,14 +109,18 @@ def colocating_transitions(
     tablet_map = metadata.tablets.maps[table_id]
     moving = {tablet for table, tablet in metadata.tablets.transitions if table == table_id}
     pairs = [pair for pair in tablet_map.siblings_apart().tolist() if not {2 * pair, 2 * pair + 1} & moving]
-    obstacles: dict[tuple[tuple[VolumeId, ...], ...], str] = {}
+    # Pairs on the same volumes are alike, but for the names of their tablets.
+    clear: set[tuple[tuple[VolumeId, ...], ...]] = set()
     stuck: list[str] = []
     for pair in pairs:
         replicas = tablet_map.replicas(2 * pair), tablet_map.replicas(2 * pair + 1)
-        if replicas not in obstacles:
-            obstacles[replicas] = _obstacle(metadata, table_id, pair, loads)
-        if obstacles[replicas]:
-            stuck.append(f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacles[replicas]}")
+        if replicas in clear:
+            continue
+        obstacle = _obstacle(metadata, table_id, pair, loads)
+        if obstacle:
+            stuck.append(f"tablets {2 * pair} and {2 * pair + 1} wait for their merge: {obstacle}")
+        else:
+            clear.add(replicas)
     if stuck:
         return [], stuck
     room = Room(streams, busy(metadata).total)

@@ -147,6 +147,8 @@ def test_nothing_begins_while_a_pair_cannot_be_brought_together_on_the_whole_way
     moves, [why] = begun(metadata)
     assert moves == []
     assert why.startswith("tablets 0 and 1 wait")
+    alike = applied([SetMaintenance(2, True)], merging(*[[1, 2], [1, 3]] * 2))
+    assert [("tablet 1 of" in why, "tablet 3 of" in why) for why in begun(alike)[1]] == [(True, False), (False, True)]
     moves, stuck = begun(applied([SetMaintenance(2, False)], metadata))
     assert [move.tablet for move in moves] == [1, 3]
     assert stuck == []
