@@ -40,6 +40,8 @@ KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
 """Of real time, after which a history counts as one that does not end."""
+LONGEST = "EPOCHLAKE_CAMPAIGN_LONGEST"
+"""Has another limit, for the processes that run histories as well."""
 STEER_EVERY = 100
 """After so many histories the next ones are drawn by what those before have met least."""
 
@@ -80,6 +82,11 @@ class Run(NamedTuple):
     said: list[Step]
 
 
+def longest_seconds() -> float:
+    """After so much real time a history counts as one that does not end."""
+    return float(os.environ.get(LONGEST, LONGEST_SECONDS))
+
+
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
     from epochlake.jobs.testing import drawing
@@ -99,7 +106,7 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
     world.scheduler.traced = accesses
     trace = world.scheduler.trace
     try:
-        with watched(world.scheduler, LONGEST_SECONDS):
+        with watched(world.scheduler, longest_seconds()):
             return _run(scenario, world)
     except Exception as error:
         none: Counter[str] = Counter()
@@ -332,6 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
     parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
     parser.add_argument("--unsteered", action="store_true", help="draw each scenario by its seed alone")
+    parser.add_argument("--longest", type=float, default=None, help="seconds that a history may take (300)")
     parser.add_argument("--shorten", type=int, default=100, help="histories to make a failing one shorter with (100)")
     parser.add_argument("--replay", type=Path, default=None, help="run the scenario of a file, and show it")
     parser.add_argument("--accesses", action="store_true", help="show each access as well")
@@ -348,6 +356,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one process")
     if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
         parser.error("give a time that is more than 0 and has an end")
+    if options.longest is not None:
+        if not 0 < options.longest < math.inf:
+            parser.error("give a time that is more than 0 and has an end")
+        os.environ[LONGEST] = str(options.longest)
     if options.name and Path(options.name).name != options.name:
         parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")
     if options.results is not None and (options.results.is_dir() or not options.results.absolute().parent.is_dir()):

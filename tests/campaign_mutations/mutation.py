@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.mutants import MUTANTS, REPOSITORY
@@ -31,13 +32,18 @@ class Mutation(NamedTuple):
     @property
     def broken_files(self) -> dict[str, str] | None:
         """The files that it breaks, as they are then; None when what is to be broken is not there exactly once."""
-        files: dict[str, str] = {}
-        for one in (self, *self.beside):
-            text = files.get(one.path) or (REPOSITORY / one.path).read_text(encoding="utf-8")
-            if text.count(one.whole) != 1:
-                return None
-            files[one.path] = text.replace(one.whole, one.broken)
-        return files
+        return broken_files([self])
+
+
+def broken_files(mutations: Iterable[Mutation]) -> dict[str, str] | None:
+    """The files that these break together; None when one of them has nothing to break beside those before it."""
+    files: dict[str, str] = {}
+    for one in (part for mutation in mutations for part in (mutation, *mutation.beside)):
+        text = files.get(one.path) or (REPOSITORY / one.path).read_text(encoding="utf-8")
+        if text.count(one.whole) != 1:
+            return None
+        files[one.path] = text.replace(one.whole, one.broken)
+    return files
 
 
 def also(name: str, why: str, kinds: tuple[str, ...]) -> Mutation:
