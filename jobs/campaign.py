@@ -40,8 +40,10 @@ KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
 """Of real time, after which a history counts as one that does not end."""
-LONGEST = "EPOCHLAKE_CAMPAIGN_LONGEST"
-"""Has another limit, for the processes that run histories as well."""
+MOST_STEPS = 2_000_000
+"""After which a history counts as one that does not end: most have 15,000."""
+STEPS = "EPOCHLAKE_CAMPAIGN_STEPS"
+"""Has another limit of steps, for the processes that run histories as well."""
 STEER_EVERY = 100
 """After so many histories the next ones are drawn by what those before have met least."""
 
@@ -82,11 +84,6 @@ class Run(NamedTuple):
     said: list[Step]
 
 
-def longest_seconds() -> float:
-    """After so much real time a history counts as one that does not end."""
-    return float(os.environ.get(LONGEST, LONGEST_SECONDS))
-
-
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
     from epochlake.jobs.testing import drawing
@@ -103,10 +100,11 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
     from epochlake.jobs.testing.world import world_of
 
     world = world_of(scenario)
+    world.scheduler.most_steps = int(os.environ.get(STEPS, MOST_STEPS))
     world.scheduler.traced = accesses
     trace = world.scheduler.trace
     try:
-        with watched(world.scheduler, longest_seconds()):
+        with watched(world.scheduler, LONGEST_SECONDS):
             return _run(scenario, world)
     except Exception as error:
         none: Counter[str] = Counter()
@@ -162,8 +160,8 @@ class WorkerDied(Exception):
 
 class Campaign:
     """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
-    whose seeds are not run again. `processes`: how many run at the same time (one for each core). `tables`: only seeds
-    whose histories are over real Delta tables.
+    whose seeds are not run again. `processes`: how many run at the same time (one for each core); 0: all of them in
+    this one. `tables`: only seeds whose histories are over real Delta tables.
     """
 
     def __init__(
@@ -182,7 +180,7 @@ class Campaign:
         self._results = results
         self._steered = steered
         self._tables = tables
-        self._processes = processes or os.cpu_count() or 1
+        self._processes = (os.cpu_count() or 1) if processes is None else processes
         self._met: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         if results is not None and results.exists():
             for outcome in _kept(results):
@@ -198,6 +196,13 @@ class Campaign:
         os.environ["PYTHONHASHSEED"] = "0"
         spawn = multiprocessing.get_context("spawn")
         tasks = self._tasks(histories)
+        if self._processes == 0:
+            _quiet()
+            for task in tasks:
+                if seconds is not None and time.monotonic() - began > seconds:
+                    return
+                yield self._keep(attempt(task))
+            return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
             try:
@@ -221,6 +226,9 @@ class Campaign:
             outcome = ended.result()
         except BrokenProcessPool as broken:
             raise WorkerDied("a process that ran histories has died; what it ran is not in the results") from broken
+        return self._keep(outcome)
+
+    def _keep(self, outcome: Outcome) -> Outcome:
         self._add(outcome)
         if self._results is not None:
             with self._results.open("ab") as file:
@@ -333,13 +341,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=None, help="how many seeds of each kind (100)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
     parser.add_argument("--hours", type=float, default=None, help="stop after so long")
-    parser.add_argument("--processes", type=int, default=None, help="how many run at once (one for each core)")
+    parser.add_argument(
+        "--processes", type=int, default=None, help="how many run at once (one for each core; 0: in this one)"
+    )
     parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
     parser.add_argument("--tables", action="store_true", help="only seeds of histories over real Delta tables")
     parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
     parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
     parser.add_argument("--unsteered", action="store_true", help="draw each scenario by its seed alone")
-    parser.add_argument("--longest", type=float, default=None, help="seconds that a history may take (300)")
+    parser.add_argument("--steps", type=int, default=None, help=f"so many steps a history may take ({MOST_STEPS:,})")
     parser.add_argument("--shorten", type=int, default=100, help="histories to make a failing one shorter with (100)")
     parser.add_argument("--replay", type=Path, default=None, help="run the scenario of a file, and show it")
     parser.add_argument("--accesses", action="store_true", help="show each access as well")
@@ -352,14 +362,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "epochlake.jobs.campaign", *(argv or sys.argv[1:])])
     if options.histories is not None and options.histories < 1:
         parser.error("give at least one history")
-    if options.processes is not None and options.processes < 1:
-        parser.error("give at least one process")
+    if options.processes is not None and options.processes < 0:
+        parser.error("give a number of processes, or 0 for this one alone")
     if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
         parser.error("give a time that is more than 0 and has an end")
-    if options.longest is not None:
-        if not 0 < options.longest < math.inf:
-            parser.error("give a time that is more than 0 and has an end")
-        os.environ[LONGEST] = str(options.longest)
+    if options.steps is not None:
+        if options.steps < 1:
+            parser.error("give at least one step")
+        os.environ[STEPS] = str(options.steps)
     if options.name and Path(options.name).name != options.name:
         parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")
     if options.results is not None and (options.results.is_dir() or not options.results.absolute().parent.is_dir()):

@@ -243,8 +243,7 @@ def _are_there_later(storage: Storage, table: str, missing: int) -> bool:
 
 def _is_hole(disk: Disk, directory: str, missing: int) -> bool:
     """Looks a few commits ahead, and where the newest checkpoint says that it is: one is written every few commits."""
-    paths = (_commit_path(directory, missing + step) for step in range(1, LOOK_AHEAD + 1))
-    if any(disk.status(path) is not None for path in paths):
+    if disk.any_there([_commit_path(directory, missing + step) for step in range(1, LOOK_AHEAD + 1)]):
         return True
     # A hint: it may be missing, and who opens the table from its beginning judges it.
     return (pointed_at(disk, directory) or -1) >= missing

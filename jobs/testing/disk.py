@@ -130,6 +130,9 @@ class WorldDisk:
     def status(self, path: str, *, follow: bool = True) -> Status | None:
         return self.step("look at", path, lambda: self._disk.status(path, follow=follow))
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        return self.step("look at", paths[0], lambda: self._disk.any_there(paths))
+
     def names(self, directory: str) -> list[str]:
         return self.step("list", directory, lambda: self._disk.names(directory))
 

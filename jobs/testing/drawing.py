@@ -18,19 +18,26 @@ from epochlake.jobs.testing.world import ROOT
 KEYS = 12
 NODES = 4
 RACKS = ("r1", "r2", "r3", "r1")
+ALL_APART = ("r1", "r2", "r3", "r4")
 WAITS = (0.0, 0.05, 1.0, 20.0, 60.0, 120.0)
 """Seconds that a call may wait."""
 
 LOG_UPKEEP = ("compact log", "verify", "look back")
+"""What is done to the log of a cluster, beside commits."""
+
 RESTORED = "old storage"
 """The fault by which a log goes back; an operator has to accept what is lost then."""
-"""What is done to the log of a cluster, beside commits."""
+
+FLIPPED = "flipped bit"
+SNAPSHOTS = f"{ROOT}/snapshots"
+"""The fault by which snapshots are damaged, and where they are."""
 
 DESTRUCTIVE = ("rebuild", "remove", "replace")
 """What operators do that gives up what a node has, as the loss of its storage does."""
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
+    "come and go",
     *DESTRUCTIVE,
 )
 """What operators do."""
@@ -38,7 +45,7 @@ OPERATIONS = (
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
 
-ACCESSES = ("write", "write", "delete", "read", "read", "batch", "batch", "batch again")
+ACCESSES = ("write", "write", "delete", "read", "read", "read late", "batch", "batch", "batch again")
 """What pipelines do."""
 
 Weights = Mapping[str, float]
@@ -139,7 +146,7 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     """Processes that commit; on a real Delta table also others that compact and check it."""
     drawing = _Drawing("log", seed, weights)
     chance = drawing.chance
-    delta = chance.random() < 0.2
+    delta = chance.random() < 0.3
     parts = []
     most = chance.choice([2, 4, 8, 12])
     hurried = chance.random() < 0.6
@@ -152,15 +159,16 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
         )
         parts.append(Part(name, "commits", threads, drawing.skew(30.0)))
     if delta:
-        kinds = drawing.some(LOG_UPKEEP)
-        count = chance.randint(1, 5)
-        operations = tuple(Operation(drawing.one(kinds), round(chance.uniform(0, 5.0), 3)) for _ in range(count))
-        parts.append(Part("upkeep", "commits", (operations,)))
+        kinds, pace = drawing.some(LOG_UPKEEP), chance.choice([0.3, 5.0])
+        for number in range(chance.randint(1, 3)):
+            waits = [round(chance.uniform(0, pace), 3) for _ in range(chance.randint(1, 5))]
+            operations = tuple(Operation(drawing.one(kinds), wait) for wait in waits)
+            parts.append(Part(f"upkeep{number or ''}", "commits", (operations,)))
     seconds = round(chance.uniform(0.5, 30.0), 3)
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = [PROCESSES, EVERYBODY, PLACES + MOUNTS]
     kinds = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
-    restored = delta and chance.random() < 0.3
+    restored = delta and chance.random() < 0.4
     if restored:
         # Of what the log and ZooKeeper have both forgotten nobody knows.
         kinds = [kind for kind in kinds if kind != "zookeeper forgets"]
@@ -178,9 +186,13 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
             seconds=round(chance.uniform(0.1, seconds / 2), 3),
         )
         faults = sorted([*faults, back], key=lambda fault: fault.at)
+    snapshots = chance.choice([0, 3, 10]) if delta else 0
+    if snapshots and chance.random() < 0.3:
+        flips = [round(chance.uniform(0, seconds), 3) for _ in range(chance.randint(1, 3))]
+        faults = sorted([*faults, *(Fault(FLIPPED, at, place=SNAPSHOTS) for at in flips)], key=lambda fault: fault.at)
     settings = Settings(
         delta=delta,
-        snapshot_every=chance.choice([0, 3, 10]) if delta else 0,
+        snapshot_every=snapshots,
         compact_every=chance.choice([2, 4, 32]),
         latency=chance.choice([0.2, 1.0, 1.0, 10.0]),
     )
@@ -206,7 +218,8 @@ class Theme(NamedTuple):
 
     `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
     `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
-    `lingering`: coordinators stand still from time to time, so that changes stay in the middle of what they do.
+    `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: coordinators stand still from
+    time to time, so that changes stay in the middle of what they do.
     """
 
     seconds: tuple[float, float]
@@ -221,6 +234,8 @@ class Theme(NamedTuple):
     sights: tuple[str, ...]
     replication: tuple[int, ...] = (3, 3, 3, 2)
     lingering: bool = False
+    keepers: tuple[int, ...] = (1,)
+    upkeep_paces: tuple[float, ...] = (6.0,)
 
 
 ANYTHING = Theme(
@@ -233,7 +248,8 @@ ANYTHING = Theme(
     upkeep=UPKEEP,
     sorts=(PROCESSES, EVERYBODY, PLACES + MOUNTS, DATA),
     tablets=(0, 0, 1, 2, 4),
-    sights=("all", "all", "most", "sides"),
+    sights=("all", "all", "most", "sides", "few"),
+    upkeep_paces=(0.5, 2.0, 6.0),
 )
 """Everything that there is."""
 
@@ -247,7 +263,7 @@ MOVING = Theme(
     upkeep=("repair", "snapshot"),
     sorts=(("pause", "kill", "access fails"), ("pause", "cut", "server lags"), MOUNTS, ("disk away", "access fails")),
     tablets=(1, 1, 2, 0),
-    sights=("all", "most", "sides", "sides", "sides"),
+    sights=("all", "most", "sides", "sides", "few", "few"),
     replication=(3, 3, 3, 3, 3, 2),
     lingering=True,
 )
@@ -258,12 +274,14 @@ UPKEEPING = Theme(
     tables=1.0,
     keys=(1, 3),
     paces=(0.05,),
-    operations=("shift", "resize", "leave", "rebuild"),
+    operations=("shift", "resize", "leave", "rebuild", "come and go"),
     operator_paces=(2.0, 8.0),
     upkeep=("repair", "repair bytes", "compact", "compact", "vacuum"),
-    sorts=(PROCESSES, DATA, ("disk away", "unreachable"), ("power cut", "kill")),
+    sorts=(PROCESSES, DATA, ("disk away", "unreachable"), ("power cut", "kill"), ("pause", "kill")),
     tablets=(1, 2, 0),
-    sights=("all", "most", "sides"),
+    sights=("all", "all", "most", "sides"),
+    keepers=(1, 2),
+    upkeep_paces=(0.3, 1.0),
 )
 """Tables that are compacted, repaired and cleaned up all the time."""
 
@@ -287,7 +305,7 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     """Pipelines, coordinators, operators and upkeep at one table."""
     drawing = _Drawing("rows", seed, weights)
     chance = drawing.chance
-    theme = chance.choice([ANYTHING, ANYTHING, MOVING, MOVING, UPKEEPING, RESTORING])
+    theme = chance.choice([ANYTHING, ANYTHING, MOVING, MOVING, UPKEEPING, UPKEEPING, RESTORING])
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
@@ -307,10 +325,18 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     ]
     parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
     kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
-    parts.append(Part("upkeep", "upkeep", (_upkeep(drawing, seconds, kinds),), drawing.skew(2.0)))
+    pace = chance.choice(theme.upkeep_paces)
+    for number in range(chance.choice(theme.keepers)):
+        name = f"upkeep{number or ''}"
+        parts.append(Part(name, "upkeep", (_upkeep(drawing, seconds, kinds, pace),), drawing.skew(2.0)))
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = theme.sorts
-    harms = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
+    calm = chance.random() < 0.06
+    harms = (
+        []
+        if calm
+        else drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
+    )
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
     if theme.lingering:
@@ -325,6 +351,8 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
         latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
         append_only=append_only,
         replication=chance.choice(theme.replication),
+        racks=chance.choice([RACKS, ALL_APART]),
+        clock_margin=chance.choice([5.0, 5.0, 300.0]) if delta else 300.0,
     )
     return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
 
@@ -346,6 +374,8 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
         case "sides":
             one = tuple(sorted(chance.sample(places, 2)))
             return [one, tuple(place for place in places if place not in one)]
+        case "few":
+            return [tuple(sorted(chance.sample(places, 2))) for _ in range(4)]
     return [()]
 
 
@@ -387,9 +417,11 @@ def _accesses(
             continue
         kind = "batch" if kind == "batch again" else kind
         count = chance.randint(1, min(4, most_keys))
-        keys = tuple(sorted(chance.sample(range(most_keys), count))) if kind != "read" else ()
-        level = chance.choice(["QUORUM", "QUORUM", "ALL"] if kind != "read" else ["QUORUM", "QUORUM", "QUORUM", "ONE"])
-        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level))
+        reads = kind.startswith("read")
+        keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()
+        level = chance.choice(["QUORUM", "QUORUM", "QUORUM", "ONE"] if reads else ["QUORUM", "QUORUM", "ALL"])
+        hold = round(chance.choice([1.0, 3.0, 10.0]) * chance.random(), 3) if kind == "read late" else 0.0
+        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level, seconds=hold))
         if kind == "batch":
             batches.append(found[-1])
     return tuple(found)
@@ -410,16 +442,16 @@ def _operations(drawing: _Drawing, seconds: float, theme: Theme) -> tuple[Operat
         found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
 
 
-def _upkeep(drawing: _Drawing, seconds: float, kinds: Sequence[str]) -> tuple[Operation, ...]:
+def _upkeep(drawing: _Drawing, seconds: float, kinds: Sequence[str], pace: float) -> tuple[Operation, ...]:
     chance, at = drawing.chance, 0.0
     found: list[Operation] = []
     kinds = drawing.some(kinds)
     while True:
-        wait = round(chance.uniform(0.2, 6.0), 3)
+        wait = round(chance.uniform(pace / 16, pace), 3)
         at += wait
-        if at >= seconds:
+        if at >= seconds or len(found) == 20:
             return tuple(found)
-        found.append(Operation(drawing.one(kinds), wait, on=chance.random() < 0.3))
+        found.append(Operation(drawing.one(kinds), wait, number=chance.randrange(4), on=chance.random() < 0.3))
 
 
 KINDS: dict[str, tuple[str, ...]] = {

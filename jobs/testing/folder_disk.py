@@ -91,6 +91,9 @@ class FolderDisk:
         found = self._disk.status(self.real(path), follow=follow)
         return None if found is None else self._in_world_time(path, found)
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        return self._disk.any_there([self.real(path) for path in paths])
+
     def names(self, directory: str) -> list[str]:
         return sorted(self._disk.names(self.real(directory)))
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.testing.drawing import RESTORED, log_scenario
+from epochlake.jobs.testing.drawing import FLIPPED, RESTORED, log_scenario
 from epochlake.jobs.testing.log_checkers import LAST, PLANNED, Call, History, Seen, change
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.scenario import Operation, Scenario
@@ -56,7 +56,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                     _accept_loss(world, accepted)
                 else:
                     findings = _keep_up(world, cluster, operation, seen)
-                    playing.unexpected += [] if is_restored else findings
+                    playing.unexpected += [] if is_restored else _undue(findings, scenario)
                 playing.done(player, thread)
             while not playing.is_ending:
                 world.scheduler.sleep(1.0)
@@ -77,7 +77,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         playing = Playing(world, scenario, play)
         playing.at_peace += [accept] * OPERATORS * is_restored
         playing.run()
-        entries = _at_rest(world, seen, playing.unexpected)
+        entries = _at_rest(world, scenario, seen, playing.unexpected)
         return History(
             scenario,
             calls,
@@ -154,12 +154,18 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
     return []
 
 
+def _undue(findings: list[str], scenario: Scenario) -> list[str]:
+    """What was found wrong, and nobody has damaged."""
+    flipped = any(fault.kind == FLIPPED for fault in scenario.faults)
+    return [one for one in findings if not (flipped and "code='snapshot-damaged'" in one)]
+
+
 def _findings(world: World, cluster: Cluster) -> list[str]:
     report = verify(world.log(world.scheduler.current.process), cluster.snapshots)
     return [f"verify says: {finding}" for finding in report.findings]
 
 
-def _at_rest(world: World, seen: list[Seen], unexpected: list[str]) -> list[Entry]:
+def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: list[str]) -> list[Entry]:
     """Nothing goes wrong any more: the log is read, replayed and checked by somebody new, and can be committed to."""
 
     def rest() -> list[Entry]:
@@ -167,7 +173,7 @@ def _at_rest(world: World, seen: list[Seen], unexpected: list[str]) -> list[Entr
         with world.cluster(process) as cluster:
             cluster.commit(change(PLANNED))
             seen.append(_state(world, cluster.catch_up()))
-            unexpected.extend(_findings(world, cluster))
+            unexpected.extend(_undue(_findings(world, cluster), scenario))
         return world.log(process).read(0)
 
     actor = world.run(world.process("at rest"), rest)

@@ -59,6 +59,8 @@ MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=T
 
 _OUTAGE_SECONDS = 3.0
 
+_SEALED = (".parquet", ".snapshot")
+
 
 class Nemesis:
     """Does the faults of a scenario. `done` counts those that struck somebody at work, by name.
@@ -242,9 +244,9 @@ class Nemesis:
         self._later(_OUTAGE_SECONDS, lambda: troubles.mend(place))
 
     def _flip(self, place: str) -> bool:
-        """Change one bit of one data file that has some."""
+        """Change one bit of one file of rows, or of one snapshot, that has some."""
         disk = self._world.disk
-        data = [path for path, status in files_below(disk, place) if path.endswith(".parquet") and status.size]
+        data = [path for path, status in files_below(disk, place) if path.endswith(_SEALED) and status.size]
         data = [path for path in data if "/_delta_log/" not in path]
         if not data:
             return False

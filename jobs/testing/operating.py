@@ -8,14 +8,18 @@ from contextlib import suppress
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.merging import Merger
 from epochlake.jobs.testing.drawing import OPERATIONS, RACKS, UPKEEP
-from epochlake.jobs.testing.rows import KEYSPACE, TABLE, RowsDamaged, merge_in
+from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, RowsDamaged, WorldRows, merge_in
 from epochlake.jobs.testing.scenario import Operation
+from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
+from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.tablets.transitions import Kind
 
 KINDS = (*OPERATIONS, *UPKEEP)
@@ -54,6 +58,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":
             _shift(cluster, operation.number)
+        case "come and go":
+            _come_and_go(cluster, operation.number)
         case "cancel" | "pause request" as kind:
             for request in list(cluster.catch_up().open_requests())[:1]:
                 act = administration.cancel_request if kind == "cancel" else administration.pause_request
@@ -63,10 +69,7 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
         case "repair bytes":
             repair(cluster, TABLE, check_bytes=True)
         case "compact":
-            grace = 0.0 if operation.on else 3600.0
-            merger = merge_in(cluster.storage)
-            with suppress(RowsDamaged):  # met in a file that is whole again: as Spark says it
-                compact(cluster, TABLE, None, merger=merger, tombstone_grace_seconds=grace)  # type: ignore[arg-type]
+            _compact(cluster, 0.0 if operation.on else 3600.0, None if operation.number == 0 else EVERYTHING)
         case "vacuum":
             administration.sweep(cluster, older_than_seconds=0.0)
         case "compact log":
@@ -80,6 +83,24 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
                 raise NotAsPromised("; ".join(map(str, wrong)))
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
+
+
+def _compact(cluster: Cluster, grace: float, policy: CompactionPolicy | None) -> None:
+    merger: Merger = merge_in(cluster.storage)  # type: ignore[assignment]
+    with suppress(RowsDamaged):  # met in a file that is whole again: as Spark says it
+        compact(cluster, TABLE, None, merger=merger, policy=policy, tombstone_grace_seconds=grace)
+
+
+def _come_and_go(cluster: Cluster, number: int) -> None:
+    """Make another table, write to it, and drop it: nothing of it may stay."""
+    name = f"{KEYSPACE}.spare{number}"
+    metadata = cluster.catch_up()
+    if name not in {table.full_name for table in metadata.schema.tables.values()}:
+        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
+        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
+    with Gate(cluster, name) as gate:
+        gate.write(WorldRows({1: "spare"}), gate.planning.table(name), "QUORUM", None)
+    administration.drop_table(cluster, name)
 
 
 def _shift(cluster: Cluster, number: int) -> None:

@@ -54,6 +54,8 @@ class Playing:
         self.unexpected: list[str] = []
         self.at_peace: list[Callable[[], None]] = []
         """What is done, each in a process of its own and at the same time, when nothing goes wrong any more."""
+        self.learned: list[Callable[[ClusterMetadata], None]] = []
+        """Told of each epoch as soon as somebody has followed to it."""
         self._play = play
         self._players = {part.name: Player(part) for part in scenario.parts}
         self._by_process: dict[Process, Player] = {}
@@ -85,6 +87,8 @@ class Playing:
         """Somebody has followed the log so far."""
         if self._seen is None or self._seen.epoch < metadata.epoch:
             self._seen = metadata
+            for tell in self.learned:
+                tell(metadata)
 
     def _struck(self, fault: Fault) -> None:
         met = {*self._doing.values(), *self._stages(), "anything", *([fault.when] if fault.when else [])}

@@ -59,6 +59,9 @@ class CuttableDisk:
     def status(self, path: str, *, follow: bool = True) -> Status | None:
         return self.disk.status(path, follow=follow)
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        return self.disk.any_there(paths)
+
     def names(self, directory: str) -> list[str]:
         return self.disk.names(directory)
 

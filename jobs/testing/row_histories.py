@@ -11,19 +11,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.testing.drawing import DESTRUCTIVE, KEYS, NODES, RACKS, place, row_scenario
-from epochlake.jobs.testing.nemesis import DATA
+from epochlake.jobs.testing.drawing import DESTRUCTIVE, KEYS, NODES, place, row_scenario
+from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, PROCESSES
 from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
-from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows, shown
-from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
+from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, RowsDamaged, WorldRows, paths_of, shown
+from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.errors import Rejected
@@ -80,9 +82,13 @@ class RowHistory(NamedTuple):
 class _Accesses:
     """What was accessed so far, by all."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, holdings: Holdings, must_stay: Callable[[str], bool] = lambda _: False) -> None:
         self.all: list[Access] = []
+        self.taken_away: list[str] = []
+        """What reads needed that were planned, and nobody had a reason to delete."""
+        self._must_stay = must_stay
         self._world = world
+        self._holdings = holdings
         self._batches: dict[str, int] = {}
 
     def change(self, gate: Gate, operation: Operation) -> None:
@@ -96,6 +102,8 @@ class _Accesses:
             self.all.append(Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level))
         if batch:
             self._batches[batch] = number
+        if deleted:
+            self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
             gate.write(WorldRows(notes), table, operation.level, batch, deleted=deleted)
@@ -105,16 +113,32 @@ class _Accesses:
         self._took(number, now)
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
+        if not deleted:
+            self._holdings.acknowledge(Acknowledged(key, operation.name, operation.level) for key in notes)
+
+    def _is_gone(self, uri: str) -> bool:
+        path = unquote(uri.removeprefix("file://"))
+        return self._world.disk.status(path) is None
 
     def _took(self, number: int, since: float) -> None:
         taken = max(self.all[number].seconds, self._world.scheduler.now - since)
         self.all[number] = self.all[number]._replace(seconds=taken)
 
-    def read(self, gate: Gate, cluster: Cluster, level: str) -> None:
-        """Read everything."""
+    def read(self, gate: Gate, cluster: Cluster, level: str, hold: float = 0.0) -> None:
+        """Read everything, as it was when that was planned, `hold` seconds ago."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
         table = gate.planning.table(TABLE)
-        found = shown(cluster.storage, gate.plan_read(table, level))
+        plan = gate.plan_read(table, level)
+        if hold:
+            self._world.scheduler.sleep(hold)
+            now += hold
+        try:
+            found = shown(cluster.storage, plan)
+        except (EpochlakeError, RowsDamaged):
+            gone = [path for path in paths_of(plan) if self._is_gone(path)]
+            if gone and self._must_stay(gate.name):
+                self.taken_away.append(f"{gate.name} lives, and {gone[0]} of its read is gone")
+            raise
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
@@ -126,7 +150,10 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
     with world or world_of(scenario) as world:
         world.found()
         _set_up(world, scenario.settings)
-        accesses = _Accesses(world)
+        settings = scenario.settings
+        forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
+        holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
+        accesses = _Accesses(world, holdings, partial(_must_stay, scenario))
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -135,8 +162,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "pipeline":
                     with Gate(cluster, world.scheduler.current.process.name) as gate:
                         for operation in _waited(playing, player, thread):
-                            if operation.kind == "read":
-                                accesses.read(gate, cluster, operation.level)
+                            if operation.kind.startswith("read"):
+                                accesses.read(gate, cluster, operation.level, operation.seconds)
                             else:
                                 accesses.change(gate, operation)
                 case _:
@@ -144,6 +171,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         operate(cluster, partial(_new_volume, world), operation)
 
         playing = Playing(world, scenario, play)
+        playing.learned.append(holdings.learn)
         playing.run()
         _come_to_rest(world, accesses, playing)
         return RowHistory(
@@ -153,15 +181,14 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            playing.unexpected,
+            [*playing.unexpected, *holdings.missing, *accesses.taken_away],
             whole=_is_one_range(scenario),
             append_only=scenario.settings.append_only,
         )
 
 
 def _is_one_range(scenario: Scenario) -> bool:
-    operations = [one.kind for part in scenario.parts for thread in part.threads for one in thread]
-    return scenario.settings.tablets == 1 and "resize" not in operations
+    return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
 def _set_up(world: World, settings: Settings) -> None:
@@ -172,7 +199,7 @@ def _set_up(world: World, settings: Settings) -> None:
         with world.cluster(process) as cluster:
             for number in range(1, NODES + 1):
                 volume = ("d1", place(number), 10**12)
-                administration.add_node(cluster, f"n{number}", "dc1", RACKS[number - 1], [volume])
+                administration.add_node(cluster, f"n{number}", "dc1", settings.racks[number - 1], [volume])
             Coordinator(cluster).run(until_idle=True)
             kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
             administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
@@ -212,7 +239,8 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
             last = Operation("write", name="when all was well", keys=(0,), level="QUORUM")
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
-            _let_go_on(world, cluster, playing.nemesis.destroyed)
+            destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
+            _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=_may_be_damaged(scenario)))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
@@ -239,7 +267,7 @@ def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
     replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
     destructive = {fault.kind for fault in scenario.faults} & {*DATA}
-    destructive |= {one.kind for part in scenario.parts for thread in part.threads for one in thread} & {*DESTRUCTIVE}
+    destructive |= {one.kind for one in _operations(scenario)} & {*DESTRUCTIVE}
     try:
         yield
     except (ConsistencyNotReached, RowsUnreadable):
@@ -260,6 +288,45 @@ def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> Non
 def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
     world.storage(world.scheduler.current.process).create_directory(place(number), parents=True)
     return f"n{number}", [("d1", place(number), 10**12)]
+
+
+def _operations(scenario: Scenario) -> list[Operation]:
+    return [one for part in scenario.parts for thread in part.threads for one in thread]
+
+
+def _harmed(scenario: Scenario) -> set[str]:
+    """Places whose storage faults or operators destroy."""
+    operations = _operations(scenario)
+    by_operators = {f"/disks/{one.name}" for one in operations if one.kind in DESTRUCTIVE}
+    # What takes the place of such a node has its rows only when it is rebuilt.
+    by_operators |= {place(2000 + one.number) for one in operations if one.kind == "replace"}
+    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
+
+
+def _must_stay(scenario: Scenario, who: str) -> bool:
+    """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
+    reads for dead, and no clock is wrong by more than is allowed for.
+    """
+    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails")]
+    if _harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
+        return False
+    reader = who.partition("'")[0]
+    return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
+
+
+def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) -> set[str]:
+    """Places that came back as they were before there was a replica table: as good as lost, as who opens them says."""
+    table = metadata.table(TABLE)
+    back = {fault.place for fault in scenario.faults if fault.kind == "old storage"}
+    log = f"{table.keyspace}/{table.table_id}/_delta_log"
+    placements = metadata.placements(table.table_id)
+    held = {volume for index in range(len(placements.lows)) for volume in placements.placement(index).writes}
+    uris = {metadata.directory.volumes[volume].uri for volume in held}
+    return {uri for uri in back & uris if world.disk.status(f"{uri}/{log}") is None}
+
+
+def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
+    return not fault.victim or fault.victim.startswith(names)
 
 
 def _may_be_damaged(scenario: Scenario) -> bool:
@@ -296,15 +363,14 @@ def resumed(cluster: Cluster) -> ClusterMetadata:
     for request in list(metadata.open_requests()):
         if request.paused:
             administration.resume_request(cluster, request.request_id)
-    if any(metadata.open_requests()):
-        # What leaves a node may have no other to go to.
-        for node in list(metadata.directory.members()):
-            if node.maintenance:
-                administration.set_maintenance(cluster, node.name, False)
+    # What leaves a node, or is to be merged, may have no other node to go to.
+    for node in list(metadata.directory.members()):
+        if node.maintenance:
+            administration.set_maintenance(cluster, node.name, False)
     return metadata
 
 
-def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
+def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Sequence[str]) -> None:
     """What operators do when they are back: what was held up goes on, and what was destroyed is taken out."""
     metadata = resumed(cluster)
     numbers = itertools.count(10_001)
@@ -318,7 +384,7 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str]) -> None:
                 administration.remove_node(cluster, node.name)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
         # A node that leaves needs others to go to.
-        for rack in sorted(set(RACKS)):
+        for rack in sorted(set(racks)):
             name, volumes = _new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
 
@@ -347,17 +413,23 @@ def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str
     held = {volume.uri for node in metadata.directory.members() for volume in node.volumes}
     # What was declared lost nobody opens any more.
     lost = {volume.uri for node in metadata.directory.nodes.values() if node.lost for volume in node.volumes}
-    table = metadata.table(TABLE)
+    tables = {f"{table.keyspace}/{table.table_id}" for table in metadata.schema.tables.values()}
     found = []
     for uri in sorted({*held, *(f"/disks/{name}" for name in world.disk.names("/disks"))} - {*destroyed, *lost}):
-        replica = f"{uri}/{table.keyspace}/{table.table_id}"
-        there = {path.removeprefix(f"{replica}/") for path, _ in files_below(world.disk, replica)}
-        there = {path for path in there if not path.startswith("_delta_log/")}
-        live = world.folder.live_files(replica) if world.disk.status(f"{replica}/_delta_log") else set()
-        if uri not in held and there:
-            found.append(f"{uri} is in no cluster, and still has {len(there)} files")
-        elif there != live:
-            found.append(f"{uri} has {len(there - live)} files that nobody needs, and lacks {len(live - there)}")
+        below = {path.removeprefix(f"{uri}/") for path, _ in files_below(world.disk, f"{uri}/{KEYSPACE}")}
+        for table in sorted({*tables, *("/".join(path.split("/")[:2]) for path in below)}):
+            there = {path.removeprefix(f"{table}/") for path in below if path.startswith(f"{table}/")}
+            if table not in tables or uri not in held:
+                # Of a table that was made and never committed the empty replicas stay: vacuum has never heard of it.
+                if there and (table in tables or any(not path.startswith("_delta_log/") for path in there)):
+                    what = f"the {len(there)} files of {table}, say {min(there)}"
+                    found.append(f"{uri} still has {what}, and nobody needs them")
+                continue
+            there = {path for path in there if not path.startswith("_delta_log/")}
+            replica = f"{uri}/{table}"
+            live = world.folder.live_files(replica) if world.disk.status(f"{replica}/_delta_log") else set()
+            if there != live:
+                found.append(f"{uri} has {len(there - live)} files that nobody needs, and lacks {len(live - there)}")
     return found
 
 
@@ -374,6 +446,7 @@ def violations(history: RowHistory) -> list[str]:
         found += [f"{read.who} is shown key {key} twice" for key, notes in read.rows.items() if len(notes) > 1]
         for key in sorted({*range(KEYS), *read.notes}):
             found += _wrong(key, read, writes)
+    found += _needless_errors(history)
     if history.whole and not history.append_only:
         found += _torn(history.accesses, writes)
     # Who was paused takes its time, and the root has no deadline.
@@ -381,6 +454,20 @@ def violations(history: RowHistory) -> list[str]:
         late = [access for access in history.accesses if access.seconds > LONGEST_SECONDS]
         found += [f"a {one.kind} by {one.who} took {one.seconds:.0f} seconds" for one in late]
     return found
+
+
+def _needless_errors(history: RowHistory) -> list[str]:
+    """Where nothing has gone wrong nobody is told that anything failed: only operators ask for what cannot be."""
+    scenario = history.scenario
+    if any(fault.kind != "kill" for fault in scenario.faults) or any(part.blind for part in scenario.parts):
+        return []
+    if any(one.kind in DESTRUCTIVE for one in _operations(scenario)):
+        return []  # until a node that was given up is rebuilt, nothing is acknowledged by all
+    return [
+        f"nothing has gone wrong, and {count} times there was: {told}"
+        for told, count in sorted(history.outcomes.items())
+        if told not in ("operator: Rejected", "upkeep: Rejected")
+    ]
 
 
 def _wrong_appended(read: Access, writes: Sequence[Access]) -> list[str]:

@@ -85,6 +85,11 @@ def shown(storage: Storage, plan: ReadPlan) -> dict[int, list[str | None]]:
     return found
 
 
+def paths_of(plan: ReadPlan) -> list[str]:
+    """The files that a read plan reads."""
+    return [path for scan in (*plan.plain, *plan.filtered, *plan.merged) for path in scan.paths]
+
+
 def newest(rows: Iterable[Row]) -> list[Row]:
     """For each key the row that counts: the last write, then a tombstone, then the highest file id."""
     winners: dict[object, Row] = {}

@@ -70,7 +70,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the cluster is set up. `delta`: with real Delta tables, in a folder; else all of it is in memory.
 
     `tablets` is 0 for a table on the ring. `snapshot_every` and `compact_every` are epochs and files of the log.
-    `latency`: how slow disks are, beside the network.
+    `latency`: how slow disks are, beside the network. `racks`: one for each node. `clock_margin`: by how much vacuum
+    takes clocks to be apart, in seconds.
     """
 
     delta: bool = False
@@ -80,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     compact_every: int = 32
     latency: float = 1.0
     append_only: bool = False
+    racks: tuple[str, ...] = ("r1", "r2", "r3", "r1")
+    clock_margin: float = 300.0
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -100,9 +100,9 @@ class Scheduler:
         self.failed: list[Actor] = []
         self.over = False
         self.is_late = False
+        self.most_steps = most_steps
         self.lookout: Callable[[Process, str], None] | None = None
         """Is told of accesses to storage and ZooKeeper by their kinds, of each before and after its effect."""
-        self._most_steps = most_steps
         self._ready: list[Actor] = []
         self._timers: list[tuple[float, int, Waiter]] = []
         self._timer = 0
@@ -219,7 +219,7 @@ class Scheduler:
         """Let actors run until `until` is true. Raises Stuck, StepsUsedUp, and what an actor of nobody's has raised."""
         self._hub = greenlet.getcurrent()
         while not until():
-            if self.steps > self._most_steps or self.is_late:
+            if self.steps > self.most_steps or self.is_late:
                 raise StepsUsedUp(f"{self.steps} steps{' and too much time' * self.is_late}, and not at the end")
             actor = self._next()
             if actor is None:

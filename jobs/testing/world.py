@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
+from unittest.mock import patch
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
@@ -25,6 +26,7 @@ from epochlake.jobs.testing.scenario import Scenario, Settings
 from epochlake.jobs.testing.scheduler import Actor, Process, Scheduler, ended_afterwards
 from epochlake.jobs.testing.substitution import substituted
 from epochlake.jobs.testing.zookeeper import Ensemble
+from epochlake.jobs.upkeep import vacuum
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import (
@@ -68,7 +70,13 @@ def configured(settings: Settings) -> Configuration:
 def world_of(scenario: Scenario) -> World:
     """A world for a scenario."""
     settings = scenario.settings
-    return World(scenario.seed, configured(settings), delta=settings.delta, latency=settings.latency)
+    return World(
+        scenario.seed,
+        configured(settings),
+        delta=settings.delta,
+        latency=settings.latency,
+        clock_margin=settings.clock_margin,
+    )
 
 
 class World:
@@ -76,6 +84,7 @@ class World:
 
     `delta`: the log, the replicas and the ledger are real Delta tables, in a folder in memory; else all of it is in
     this process, and the log is the one for tests. `latency`: how slow disks are, beside the network.
+    `clock_margin`: by how much vacuum takes clocks to be apart, in seconds.
     """
 
     def __init__(
@@ -85,6 +94,7 @@ class World:
         *,
         delta: bool = False,
         latency: float = 1.0,
+        clock_margin: float = 300.0,
         most_steps: int = 2_000_000,
     ) -> None:
         self.seed = seed
@@ -101,6 +111,7 @@ class World:
         self.processes: list[Process] = []
         self.actors: list[Actor] = []
         self._storages: dict[Process, Storage] = {}
+        self._clock_margin = clock_margin
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -109,6 +120,7 @@ class World:
             table = table_class(self.scheduler, self.folder, self.cuttable, self.seen)
             self._open.callback(self.folder.close)
         self._open.enter_context(substituted(self.scheduler, self.ensemble, self.seed, table))
+        self._open.enter_context(patch.object(vacuum, "CLOCK_MARGIN_MS", int(self._clock_margin * 1000)))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         return self

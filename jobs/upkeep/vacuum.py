@@ -40,7 +40,7 @@ ASIDE = f"{places.TEMPORARY}vacuum-"
 """Part of the name of a file that is about to be deleted."""
 
 CLOCK_MARGIN_MS = 300_000
-"""How far the clocks of drivers, executors and storage may be apart."""
+"""How far the clocks of drivers, executors and storage may be apart, unless `clock_margin_ms` says otherwise."""
 
 
 class Vacuumed(msgspec.Struct, frozen=True):
@@ -63,9 +63,9 @@ class Unused(msgspec.Struct, frozen=True):
     kept: int
 
 
-def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int = CLOCK_MARGIN_MS) -> Unused:
+def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int | None = None) -> Unused:
     """What `vacuum` would delete; changes nothing. Raises StorageUnavailable."""
-    cutoff = keep_newer_than_ms - clock_margin_ms
+    cutoff = keep_newer_than_ms - (CLOCK_MARGIN_MS if clock_margin_ms is None else clock_margin_ms)
     now = time.time_ns() // 1_000_000
     listed = [entry for entry in address.storage.list_files(address.uri) if _is_data(entry.name)]
     snapshot = open_snapshot(address)
@@ -78,7 +78,7 @@ def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_marg
     return Unused(snapshot, True, tuple(old), len(unused) - len(old))
 
 
-def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int = CLOCK_MARGIN_MS) -> Vacuumed:
+def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int | None = None) -> Vacuumed:
     """Delete what no live lease can need, and old log files.
 
     `keep_newer_than_ms`: when the oldest live pipeline or coordinator began, Unix epoch milliseconds; now when there is

@@ -58,6 +58,9 @@ class Disk(Protocol):
     def status(self, path: str, *, follow: bool = True) -> Status | None:
         """None where nothing is; `follow`: of what a symbolic link leads to."""
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        """Whether something is in one of these places."""
+
     def names(self, directory: str) -> list[str]:
         """The names in a directory, in no order."""
 

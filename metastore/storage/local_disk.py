@@ -56,6 +56,9 @@ class LocalDisk:
                 return None
             raise
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        return any(self.status(path) is not None for path in paths)
+
     def names(self, directory: str) -> list[str]:
         return os.listdir(directory)
 

@@ -61,6 +61,9 @@ class MemoryDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def any_there(self, paths: Sequence[str]) -> bool:
+        return any(self.status(path) is not None for path in paths)
+
     def names(self, directory: str) -> list[str]:
         with self._lock:
             return list(self._names(directory))

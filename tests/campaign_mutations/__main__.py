@@ -10,6 +10,7 @@ Exit code 1 when a mutation was not found, or does not run at all.
 from __future__ import annotations
 
 import argparse
+import compileall
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from tests.campaign_mutations import MUTATIONS, Mutation, pools
 from tests.campaign_mutations.pools import Play, Played, Pool, pooled
 from tests.campaign_mutations.records import Records, Result, campaign_digest, digest_of
+from tests.mutants import PACKAGES, REPOSITORY
 
 BLOCK = {"log": 64, "log tables": 160, "rows": 24, "rows tables": 48}
 """So many seeds of each kind a pool looks at before another one has its turn: some 30 seconds' work."""
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"there is no mutation {', '.join(sorted(unknown))}. There are:", *known, sep="\n  ")
         return 2
     chosen = [known[name] for name in options.names] or list(MUTATIONS)
+    for package in PACKAGES:
+        compileall.compile_dir(REPOSITORY / package, quiet=1)
     records = Records(Path(options.results))
     trial = Trial(chosen, records, options.histories, options.pool, again=options.again)
     until = None if options.minutes is None else time.monotonic() + 60 * options.minutes

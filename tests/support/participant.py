@@ -311,9 +311,11 @@ def access_by_spark(
     """`access_all` by Spark. Its tokens are others than those of `WorldRows`: a table has either."""
     for place, operation in operations:
         call = journal.begin(operation, place=place)
-        if operation.kind == "read":
+        if operation.kind.startswith("read"):
             rows: dict[int, list[str | None]] = {}
-            for row in pipeline.read(TABLE, consistency=operation.level).collect():
+            frame = pipeline.read(TABLE, consistency=operation.level)
+            time.sleep(operation.seconds)
+            for row in frame.collect():
                 rows.setdefault(row.id, []).append(row.note)
             journal.end(call, rows=rows)
             continue
@@ -343,8 +345,10 @@ def access_all(
     for place, operation in operations:
         table = gate.planning.table(TABLE)
         call = journal.begin(operation, place=place)
-        if operation.kind == "read":
-            found = shown(cluster.storage, gate.plan_read(table, operation.level))
+        if operation.kind.startswith("read"):
+            plan = gate.plan_read(table, operation.level)
+            time.sleep(operation.seconds)
+            found = shown(cluster.storage, plan)
             journal.end(call, rows=found)
             continue
         deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None

@@ -31,7 +31,7 @@ from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.testing import log_checkers, operating, row_histories
-from epochlake.jobs.testing.drawing import LOG_UPKEEP, NODES, RACKS, log_scenario, row_scenario
+from epochlake.jobs.testing.drawing import LOG_UPKEEP, NODES, log_scenario, row_scenario
 from epochlake.jobs.testing.log_checkers import PLANNED, Call, History, Seen, change
 from epochlake.jobs.testing.log_histories import COMMITS
 from epochlake.jobs.testing.row_histories import TABLE, Access, RowHistory
@@ -81,7 +81,7 @@ def real_row_scenario(seed: int) -> Scenario:
     drawn = row_scenario(seed)
     chance = random.Random(f"real rows {seed}")
     seconds = round(chance.uniform(4.0, 8.0), 3)
-    known = ("write", "delete", "read", "batch", *operating.KINDS)
+    known = ("write", "delete", "read", "read late", "batch", *operating.KINDS)
     roles = ("pipeline", "coordinator", "operator", "upkeep")
     parts = [_for_real(part, known) for part in drawn.parts if part.role in roles]
     volumes = [f"n{number}" for number in range(1, NODES + 1)]
@@ -97,7 +97,7 @@ def real_spark_scenario(seed: int) -> Scenario:
     writers = [Part(f"spark{number}", "spark", chance.choice(pipelines).threads) for number in range(2)]
     writers = [msgspec.structs.replace(one, threads=_named_anew(one)) for one in writers]
     others = [part for part in drawn.parts if part.role in ("coordinator", "operator")]
-    known = ("write", "delete", "read", "batch", *operating.KINDS)
+    known = ("write", "delete", "read", "read late", "batch", *operating.KINDS)
     parts = [_for_real(part, known) for part in (*writers, *others)]
     volumes = [f"n{number}" for number in range(1, NODES + 1)]
     return _with_faults(chance, drawn, seconds, parts, (*PROCESSES, *WAYS, *SERVERS, *ROOM, *DISKS), volumes)
@@ -340,7 +340,7 @@ def _set_up(configuration: Configuration, settings: Settings, files: Files) -> N
     with Cluster(configuration) as cluster:
         for number in range(1, NODES + 1):
             name, volumes = new_volume(str(files.disks), number)
-            administration.add_node(cluster, name, "dc1", RACKS[number - 1], volumes)
+            administration.add_node(cluster, name, "dc1", settings.racks[number - 1], volumes)
         Coordinator(cluster).run(until_idle=True)
         kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
         administration.create_keyspace(cluster, "air", {"dc1": settings.replication}, placement=kind)
@@ -358,7 +358,7 @@ def accesses_of(told: Sequence[Told]) -> list[Access]:
         assert operation is not None
         ended = float("inf") if end is None else end.at
         seconds = 0.0 if end is None else end.at - began.at
-        if operation.kind == "read":
+        if operation.kind.startswith("read"):
             if end is not None:
                 rows = end.rows or {}
                 notes = {key: found[0] for key, found in rows.items()}
@@ -441,7 +441,7 @@ def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files
                 rest.access(cluster, f"rest {turn}", Operation("read", level=level))
         with row_histories.as_many_as_there_are(cluster, scenario):
             rest.access(cluster, "rest", LAST_WRITE)
-        _let_go_on(cluster, str(files.disks))
+        _let_go_on(cluster, str(files.disks), scenario.settings.racks)
         found += row_histories.left_undone(cluster)
         levels = ("QUORUM", "ONE", "ONE", "ONE", "ALL")
         rest.access(cluster, AT_REST, *(Operation("read", level=level) for level in levels))
@@ -450,11 +450,11 @@ def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files
     return found
 
 
-def _let_go_on(cluster: Cluster, disks: str) -> None:
+def _let_go_on(cluster: Cluster, disks: str, racks: Sequence[str]) -> None:
     """What operators do when they are back: what was held up goes on, and there is room for who leaves."""
     metadata = row_histories.resumed(cluster)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
-        for number, rack in enumerate(sorted(set(RACKS)), 20_000):
+        for number, rack in enumerate(sorted(set(racks)), 20_000):
             name, volumes = new_volume(disks, number)
             administration.add_node(cluster, name, "dc1", rack, volumes)
 

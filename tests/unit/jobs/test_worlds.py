@@ -309,6 +309,19 @@ def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected(
     assert rows(first._replace(seconds=5000.0)), "who is not paused ends"
 
 
+def test_the_checker_of_rows_asks_why_anything_failed_where_nothing_went_wrong() -> None:
+    none: Counter[str] = Counter()
+
+    def said(told: str, *faults: Fault) -> list[str]:
+        scenario = Scenario("rows", 1, 1.0, Settings(), faults=faults)
+        return row_histories.violations(RowHistory(scenario, [], 0, none, Counter([told]), none, []))
+
+    assert said("upkeep: StorageUnavailable")
+    assert said("pipeline: ConsistencyNotReached", Fault("kill", 1.0, "p"))
+    assert said("upkeep: StorageUnavailable", Fault("disk away", 1.0, place="/disks/n1")) == []
+    assert said("operator: Rejected") == []
+
+
 def test_the_checker_of_rows_that_are_never_replaced_notices_what_is_lost_doubled_and_nobodys() -> None:
     first = Access("write", "p", 1, 2, True, {1: "first"})
     second = Access("write", "p", 3, float("inf"), False, {1: "second"})

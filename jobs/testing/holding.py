@@ -1,0 +1,217 @@
+"""What replicas hold while a history goes on, seen from outside: no quorum may ever miss what was acknowledged.
+
+A reader who asks the right replicas at the right moment would be shown that a row is missing; seldom anybody does. So
+this looks at the files of all replicas whenever a write is acknowledged and whenever an epoch becomes known. A write
+that was acknowledged at QUORUM is missed where so many of the replicas that are read now lack it as make a quorum; one
+at ALL where a single one does. It costs the world no step, and nothing of production code is asked but who is read.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.testing.rows import TABLE, token_of
+from epochlake.jobs.testing.world import World
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import VolumeId
+
+_LOG = "_delta_log"
+
+
+class Acknowledged(NamedTuple):
+    """A row that was written and acknowledged at a level: one key of a write."""
+
+    key: int
+    note: str
+    level: str
+
+
+class _Row(NamedTuple):
+    key: int
+    written_at: int
+    deleted: bool
+    note: str | None
+
+
+class Unreadable(Exception):
+    """A replica whose rows cannot be told: nobody who reads is told of them either."""
+
+
+class Holdings:
+    """What the replicas of a world's table hold. `harmed`: places whose storage is destroyed in this history: what they
+    lack is known to be lost, and a cluster does without them. `forgets`: deletes are forgotten while it lasts; what was
+    deleted may leave no trace then.
+    """
+
+    def __init__(
+        self, world: World, harmed: Collection[str], *, append_only: bool = False, forgets: bool = False
+    ) -> None:
+        self.missing: list[str] = []
+        """What was found missing, each row once."""
+        self._world = world
+        self._harmed = harmed
+        self._append_only = append_only
+        self._forgets = forgets
+        self._metadata: ClusterMetadata | None = None
+        self._acknowledged: dict[Acknowledged, None] = {}
+        self._deleted: set[int] = set()
+        self._files: dict[bytes, tuple[_Row, ...]] = {}
+        self._times: dict[tuple[int, str | None], int] = {}
+        self._replicas: dict[str, _Replica] = {}
+
+    def deleting(self, keys: Iterable[int]) -> None:
+        """From now on these keys may have been deleted."""
+        if self._forgets:
+            self._deleted.update(keys)
+
+    def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
+        """These have just been acknowledged."""
+        found = dict.fromkeys(rows)
+        self._acknowledged |= found
+        if self._metadata is not None:
+            self._look(self._metadata, found)
+
+    def learn(self, metadata: ClusterMetadata) -> None:
+        """An epoch has become known to somebody, who has not acted on it yet."""
+        before, self._metadata = self._metadata, metadata
+        if before is None or _who_is_read(before) != _who_is_read(metadata):
+            self._look(metadata, list(self._acknowledged))
+
+    def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
+        table = metadata.table(TABLE)
+        placements = metadata.placements(table.table_id)
+        lows: list[int] = placements.lows.tolist()
+        held: dict[VolumeId, dict[int, list[_Row]] | None] = {}
+
+        def rows_of(volume: VolumeId) -> dict[int, list[_Row]] | None:
+            if volume not in held:
+                held[volume] = self._held(metadata.directory.volumes[volume].uri, f"{table.keyspace}/{table.table_id}")
+            return held[volume]
+
+        for row in list(rows):
+            if row.key in self._deleted:
+                continue
+            reads = placements.placement(bisect_right(lows, token_of(row.key)) - 1).reads
+            lacking = [volume for volume in reads if not self._is_held(row, rows_of(volume))]
+            enough = 1 if row.level == "ALL" else len(reads) // 2 + 1
+            if len(lacking) >= enough:
+                del self._acknowledged[row]
+                self.missing.append(
+                    f"the row {row.key, row.note}, acknowledged at {row.level}, is missing at {len(lacking)} of the "
+                    f"{len(reads)} replicas {list(reads)} that are read at epoch {metadata.epoch}"
+                )
+
+    def _is_held(self, row: Acknowledged, rows: dict[int, list[_Row]] | None) -> bool:
+        """Whether who reads that replica is shown the row, or a later one of its key, or nothing of the replica."""
+        if rows is None:
+            return True
+        there = rows.get(row.key, [])
+        if self._append_only:
+            return any(one.note == row.note for one in there)
+        since = self._times.get((row.key, row.note), 0)
+        return any(one.written_at >= since for one in there)
+
+    def _held(self, volume: str, table: str) -> dict[int, list[_Row]] | None:
+        """The rows of a replica's live files, by key; None when nobody can read it."""
+        if volume in self._harmed:
+            return None
+        path = f"{volume}/{table}"
+        replica = self._replicas.setdefault(path, _Replica(self._world, path))
+        try:
+            found: dict[int, list[_Row]] = {}
+            for file in replica.live_files():
+                for row in self._rows(f"{path}/{file}"):
+                    found.setdefault(row.key, []).append(row)
+        except Unreadable:
+            return None
+        return found
+
+    def _rows(self, path: str) -> tuple[_Row, ...]:
+        data = _read(self._world, path)
+        found = self._files.get(data)
+        if found is None:
+            found = self._files[data] = tuple(_decoded(data))
+            for row in found:
+                if not row.deleted:
+                    known = self._times.get((row.key, row.note), row.written_at)
+                    self._times[row.key, row.note] = min(known, row.written_at)
+        return found
+
+
+class _Replica:
+    """A replica table: its live files, by the commits that lie there."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self._world = world
+        self._path = path
+        self._commits: dict[str, list[dict[str, dict[str, str]]]] = {}
+
+    def live_files(self) -> set[str]:
+        """Raises Unreadable."""
+        try:
+            names = sorted(
+                name
+                for name in self._world.disk.names(f"{self._path}/{_LOG}")
+                if name[:-5].isdigit() and name[-5:] == ".json"
+            )
+        except OSError as error:
+            raise Unreadable from error
+        if not names or int(names[0][:-5]) != 0:
+            return self._by_delta_rs()
+        live: set[str] = set()
+        for name in names:
+            for action in self._commit(name):
+                if "add" in action:
+                    live.add(action["add"]["path"])
+                elif "remove" in action:
+                    live.discard(action["remove"]["path"])
+        return live
+
+    def _commit(self, name: str) -> list[dict[str, dict[str, str]]]:
+        if name not in self._commits:
+            data = _read(self._world, f"{self._path}/{_LOG}/{name}")
+            try:
+                self._commits[name] = [json.loads(line) for line in data.splitlines() if line]
+            except ValueError as error:
+                raise Unreadable from error
+        return self._commits[name]
+
+    def _by_delta_rs(self) -> set[str]:
+        """Where old commits were cleaned up."""
+        if self._world.folder is None:
+            raise Unreadable
+        try:
+            return self._world.folder.live_files(self._path)
+        except Exception as error:
+            raise Unreadable from error
+
+
+def _who_is_read(metadata: ClusterMetadata) -> object:
+    """Compares equal while nothing changes in who is read."""
+    found = next((one for one in metadata.schema.tables.values() if one.full_name == TABLE), None)
+    if found is None:
+        return None
+    placements = metadata.placements(found.table_id)
+    return [(int(low), tuple(placements.placement(i).reads)) for i, low in enumerate(placements.lows)]
+
+
+def _read(world: World, path: str) -> bytes:
+    try:
+        return world.disk.read(path)
+    except OSError as error:
+        raise Unreadable from error
+
+
+def _decoded(data: bytes) -> Iterator[_Row]:
+    try:
+        rows = pq.ParquetFile(pa.BufferReader(data)).read(["id", "note", WRITTEN_AT, DELETED]).to_pylist()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise Unreadable from error
+    for row in rows:
+        yield _Row(row["id"], row[WRITTEN_AT], row[DELETED], row["note"])

@@ -1,0 +1,129 @@
+"""Whoever looks at replicas from outside notices a row that a quorum misses, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.testing import holding
+from epochlake.jobs.testing.drawing import place
+from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
+from epochlake.jobs.testing.world import World
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import PlacementKind
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "on Delta tables"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with World(3, delta=request.param) as world:
+        world.found()
+        yield world
+
+
+def in_world(world: World, what: Callable[[], object]) -> None:
+    actor = world.run(world.process("somebody"), what)
+    world.until_done(actor)
+    if actor.error is not None:
+        raise actor.error
+
+
+def written(world: World, *notes: str) -> ClusterMetadata:
+    """Three nodes with a table of one tablet, to which these were written under the key 1."""
+    found = []
+
+    def work() -> None:
+        process = world.scheduler.current.process
+        for number in (1, 2, 3):
+            world.storage(process).create_directory(place(number), parents=True)
+        with world.cluster(process) as cluster:
+            for number in (1, 2, 3):
+                volumes = [("d1", place(number), 10**12)]
+                administration.add_node(cluster, f"n{number}", "dc1", f"r{number}", volumes)
+            Coordinator(cluster).run(until_idle=True)
+            administration.create_keyspace(cluster, KEYSPACE, {"dc1": 3}, placement=PlacementKind.TABLETS)
+            administration.create_table(cluster, TABLE, COLUMNS, ["id"], tablets=1)
+            with Gate(cluster, "a pipeline") as gate:
+                for note in notes:
+                    gate.write(WorldRows({1: note}), gate.planning.table(TABLE), "ALL", None)
+            found.append(cluster.catch_up())
+
+    in_world(world, work)
+    [metadata] = found
+    return metadata
+
+
+def newest_commit(world: World, metadata: ClusterMetadata, number: int) -> str:
+    table = metadata.table(TABLE)
+    log = f"{place(number)}/{KEYSPACE}/{table.table_id}/_delta_log"
+    return max(f"{log}/{name}" for name in world.disk.names(log) if name.endswith(".json"))
+
+
+def holdings(world: World, metadata: ClusterMetadata) -> Holdings:
+    found = Holdings(world, ())
+    found.learn(metadata)
+    return found
+
+
+def test_what_all_replicas_hold_is_not_missing(world: World) -> None:
+    metadata = written(world, "first", "second")
+    looking = holdings(world, metadata)
+    looking.acknowledge([Acknowledged(1, "first", "ALL"), Acknowledged(1, "second", "QUORUM")])
+    assert looking.missing == []
+
+
+@pytest.mark.parametrize(
+    ("level", "lacking", "is_missing"), [("QUORUM", 1, False), ("QUORUM", 2, True), ("ALL", 1, True)]
+)
+def test_a_row_is_missing_where_so_many_lack_it_as_are_asked(
+    world: World, level: str, lacking: int, is_missing: bool
+) -> None:
+    metadata = written(world, "first", "second")
+    for number in range(1, 1 + lacking):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking = holdings(world, metadata)
+    looking.acknowledge([Acknowledged(1, "first", "QUORUM"), Acknowledged(1, "second", level)])
+    assert [f"the row (1, 'second'), acknowledged at {level}," in one for one in looking.missing] == [True] * is_missing
+
+
+def test_it_is_missed_as_soon_as_an_epoch_says_that_others_are_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = written(world, "first")
+    looking = holdings(world, metadata)
+    looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
+    for number in (1, 2):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking.learn(metadata)
+    assert looking.missing == [], "who is read has not changed"
+    changes = itertools.count()
+    monkeypatch.setattr(holding, "_who_is_read", lambda _: next(changes))
+    looking.learn(metadata)
+    looking.learn(metadata)
+    assert len(looking.missing) == 1, "each row is told once"
+
+
+def test_what_is_destroyed_or_cannot_be_read_is_nobodys_answer(world: World) -> None:
+    metadata = written(world, "first")
+    for number in (1, 2):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking = Holdings(world, {place(1)})
+    looking.learn(metadata)
+    looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
+    assert looking.missing == []
+
+
+def test_of_deletes_that_are_forgotten_nothing_need_be_left(world: World) -> None:
+    metadata = written(world, "first")
+    for number in (1, 2, 3):
+        world.disk.delete(newest_commit(world, metadata, number))
+    for forgets, missing in ((True, 0), (False, 1)):
+        looking = Holdings(world, (), forgets=forgets)
+        looking.learn(metadata)
+        looking.deleting([1])
+        looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
+        assert len(looking.missing) == missing
