@@ -198,10 +198,10 @@ class Campaign:
         tasks = self._tasks(histories)
         if self._processes == 0:
             _quiet()
-            for task in tasks:
+            for one in tasks:
                 if seconds is not None and time.monotonic() - began > seconds:
                     return
-                yield self._keep(attempt(task))
+                yield self._keep(attempt(one))
             return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []

@@ -182,6 +182,27 @@ MUTANTS = (
         "        lineage = NO_LINEAGE\n",
         ("tests/unit/jobs/test_damaged_reads.py", "tests/spark/test_compaction_spark.py"),
     ),
+    Mutant(
+        "a read shows deletes as rows",
+        "jobs/replicas/superseding.py",
+        "    dead = deleted | _has_newer(",
+        "    dead = _has_newer(",
+        ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "a delete does not win against a write of the same instant",
+        "jobs/replicas/superseding.py",
+        " and not (one.has_tombstones or other.has_tombstones)\n",
+        "\n",
+        ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "rows with one token are taken for versions of one key",
+        "jobs/replicas/superseding.py",
+        "    apart = same[~_are_equal(keys, order[same], order[same + 1])]\n",
+        "    apart = same[:0]\n",
+        ("tests/unit/jobs/test_superseding.py",),
+    ),
 )
 
 

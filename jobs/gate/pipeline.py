@@ -105,6 +105,9 @@ class Pipeline:
         otherwise: then Spark fails to find them. It never gets other rows than those that were pinned. Collect or
         write before the end what is needed after it.
 
+        Columns that a query does not ask for are not read, and its filters may skip rows in the files, also where
+        several versions of a row are stored.
+
         A file that is missing or damaged on one replica is read on another; the log says so and `repair` is told. What
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
         and raises ReadDisturbed: the next read uses another replica.

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from epochlake.jobs.replicas.files import DataFile, cut_id, id_in
+from epochlake.jobs.replicas.footers import column_number, range_in_group
 from epochlake.jobs.replicas.intervals import FilePart, meet, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -86,8 +87,8 @@ def _reading(storage: Storage, uri: str, call: Callable[[], T]) -> T:
 def _rows_within(storage: Storage, source: pq.ParquetFile, uri: str, window: Interval) -> Iterator[pa.RecordBatch]:
     """The rows with a token in the window; row groups that cannot have any are not read."""
     with failures.naming("cut", uri):
-        column = _column(source.metadata, TOKEN)
-        ranges = [_statistics(source.metadata, group, column) for group in range(source.num_row_groups)]
+        column = column_number(source.metadata, TOKEN)
+        ranges = [range_in_group(source.metadata, group, column) for group in range(source.num_row_groups)]
     groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
     low, high = window
     # A group at a time: a reader of several keeps what it has read of all of them.
@@ -152,22 +153,9 @@ def _range_of(footer: pq.FileMetaData, name: str) -> Interval | None:
     """The least and the greatest value of a column, None when there is no row. Raises ValueError without statistics."""
     if footer.num_rows == 0:
         return None
-    column = _column(footer, name)
-    ranges = [_statistics(footer, group, column) for group in range(footer.num_row_groups)]
+    column = column_number(footer, name)
+    ranges = [range_in_group(footer, group, column) for group in range(footer.num_row_groups)]
     known = [values for values in ranges if values is not None]
     if len(known) < len(ranges):
         raise ValueError(f"the column {name!r} has no statistics")
     return min(low for low, _ in known), max(high for _, high in known)
-
-
-def _statistics(footer: pq.FileMetaData, group: int, column: int) -> Interval | None:
-    statistics = footer.row_group(group).column(column).statistics
-    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
-
-
-def _column(footer: pq.FileMetaData, name: str) -> int:
-    """The number of a top-level column among the leaves of nested ones."""
-    for number in range(footer.num_columns):
-        if footer.schema.column(number).path == name:
-            return number
-    raise pa.ArrowInvalid(f"there is no column {name!r}")

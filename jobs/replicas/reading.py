@@ -3,22 +3,28 @@
 A row has the same place in the same origin wherever it lies, so which replica serves it does not matter,
 and a quorum read costs one read of each row. A file that also has rows which were not asked for here, or which another
 file serves, is read with a filter on the token. Files whose token ranges are apart cannot hold the same key: only the
-others are merged, and so only they are shuffled. An append-only table needs no merge at all.
+others are merged. An append-only table needs no merge at all.
+
+Nothing is shuffled. A task tells for the files of a section which of their rows do not count (superseding.py), and
+Spark leaves these out of its own scan: what a query does not ask for is not read, and any filter may skip what it can,
+because which rows count does not depend on it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, overlap, rows_are_in, select
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
+from epochlake.jobs.replicas.sections import Run, Task, sections, tasks
+from epochlake.jobs.replicas.superseding import FILE, FIRST, SUPERSEDED_DDL, WORDS, tell_superseded
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
@@ -29,6 +35,11 @@ if TYPE_CHECKING:
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
 _FILE = "_file"
 _RANK = "_rank"
+_POSITION = "position in the file"
+"""Of a row. No column of a table has a space in its name."""
+
+MOST_TOLD_ROWS = 1 << 28
+"""Of how many merged rows it is told which ones count: a bit for each (32 MiB) goes to the driver and each executor."""
 
 Asked = tuple[int, int, Sequence[ReplicaSnapshot]]
 """A range, first and last token, and the snapshots of the replicas that were chosen for it."""
@@ -44,12 +55,14 @@ class Scan(msgspec.Struct, frozen=True):
 class ReadPlan(msgspec.Struct, frozen=True):
     """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key.
 
-    `copies`: the files, where they are read. `lost`: damaged copies with rows that no other file has.
+    `tasks`: the merged files in sections, for telling which of their rows do not count. `copies`: the files, where they
+    are read. `lost`: damaged copies with rows that no other file has.
     """
 
     plain: tuple[Scan, ...]
     filtered: tuple[Scan, ...]
     merged: tuple[Scan, ...]
+    tasks: tuple[Task, ...] = ()
     copies: tuple[ExpectedFile, ...] = ()
     lost: tuple[ExpectedFile, ...] = ()
 
@@ -66,11 +79,23 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing, torn or has a page with
     other bytes than were written.
     """
+    told = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
+    return _rows_of(spark, table, plan, _not_superseded if told <= MOST_TOLD_ROWS else _ranked)
+
+
+def read_ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
+    """`read_plan` in the way that has no limit, and is slower: a shuffle brings all versions of a key together."""
+    return _rows_of(spark, table, plan, _ranked)
+
+
+def _rows_of(
+    spark: SparkSession, table: Table, plan: ReadPlan, merge: Callable[[SparkSession, Table, ReadPlan], DataFrame]
+) -> DataFrame:
     names = [f"`{column.name}`" for column in table.columns]
     frames = [scan_rows(spark, table, scan).select(*names) for scan in plan.plain]
     frames += [_live(scan_rows(spark, table, scan)).select(*names) for scan in plan.filtered]
     if plan.merged:
-        frames.append(_live(_newest(spark, table, plan.merged)).select(*names))
+        frames.append(merge(spark, table, plan).select(*names))
     if not frames:
         return spark.createDataFrame([], spark_ddl(table.columns))
     return _union(frames)
@@ -111,29 +136,34 @@ def plan_read(
             if not rows_are_in(union.values(), copy.file, low, high, lineage, replaced):
                 lost[copy.address.volume_id, copy.file.path] = copy
         files |= union
-    parts = {file_id: merged(intervals) for file_id, intervals in wanted.items()}
-    alone = (
-        parts.keys()
-        if table.append_only
-        else not_overlapping(
-            {
-                file_id: overlap((parts[file_id][0][0], parts[file_id][-1][1]), files[file_id].extent)
-                for file_id in parts
-            }
-        )
-    )
     load: dict[VolumeId, int] = defaultdict(int)
-    plain, filtered, by_key = _Scans(), _Scans(), _Scans()
-    copies = []
+    runs = []
     first = _beginning(holders.values(), turn)
-    for file in sorted((files[file_id] for file_id in parts), key=lambda file: (file.min_token, file.file_id)):
+    for file in sorted((files[file_id] for file_id in wanted), key=lambda file: (file.min_token, file.file_id)):
         able = holders[file.file_id]
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
         load[volume] += file.size
-        copies.append(ExpectedFile(file, able[volume]))
-        kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain
-        kind.add(places.spark_uri(copies[-1].uri), file, parts[file.file_id])
-    return ReadPlan(plain.scans(), filtered.scans(), by_key.scans(), tuple(copies), tuple(lost.values()))
+        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id])))
+    groups = [(run,) for run in runs] if table.append_only else sections(runs)
+    plain, filtered, by_key = _Scans(), _Scans(), _Scans()
+    for group in groups:
+        for run in group:
+            kind = by_key if len(group) > 1 else filtered if run.copy.file.has_tombstones else plain
+            kind.add(run)
+    return ReadPlan(
+        plain.scans(),
+        filtered.scans(),
+        by_key.scans(),
+        tasks(group for group in groups if len(group) > 1),
+        tuple(run.copy for run in runs),
+        tuple(lost.values()),
+    )
+
+
+def _run(copy: ExpectedFile, intervals: Sequence[Interval]) -> Run:
+    first, last = copy.file.extent
+    whole = any(low <= first and last <= high for low, high in intervals)
+    return Run(copy, () if whole else tuple(intervals))
 
 
 def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) -> VolumeId:
@@ -142,33 +172,14 @@ def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) 
     return volumes[turn % len(volumes)] if volumes else 0
 
 
-def not_overlapping(extents: Mapping[str, Interval]) -> set[str]:
-    """The names of the intervals that no other one touches."""
-    alone: set[str] = set()
-    group: list[str] = []
-    reach = 0
-    for name, (first, last) in sorted(extents.items(), key=lambda item: item[1]):
-        if group and first > reach:
-            if len(group) == 1:
-                alone.add(group[0])
-            group = []
-        reach = max(reach, last) if group else last
-        group.append(name)
-    if len(group) == 1:
-        alone.add(group[0])
-    return alone
-
-
 class _Scans:
     """Paths by what is wanted of them."""
 
     def __init__(self) -> None:
         self._paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
 
-    def add(self, path: str, file: DataFile, intervals: Sequence[Interval]) -> None:
-        first, last = file.extent
-        whole = any(low <= first and last <= high for low, high in intervals)
-        self._paths[() if whole else tuple(intervals)].append(path)
+    def add(self, run: Run) -> None:
+        self._paths[run.intervals].append(places.spark_uri(run.copy.uri))
 
     def scans(self) -> tuple[Scan, ...]:
         return tuple(Scan(tuple(paths), intervals) for intervals, paths in sorted(self._paths.items()))
@@ -217,12 +228,36 @@ def _live(rows: DataFrame) -> DataFrame:
     return rows.where(~F.col(DELETED))
 
 
-def _newest(spark: SparkSession, table: Table, scans: Sequence[Scan]) -> DataFrame:
-    """For each key the row that counts."""
+def _merged_runs(plan: ReadPlan) -> Iterator[Run]:
+    """The runs of a plan's tasks; one that is in several slices several times."""
+    return (run for task in plan.tasks for piece in task for run in piece.runs)
+
+
+def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
+    """The rows of the merged files that count.
+
+    Tasks read their tokens and keys, and what they tell is broadcast. As an anti join it lets filters through, and
+    columns that nobody asks for.
+    """
     from pyspark.sql import functions as F
 
-    rows = _union([scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in scans])
-    return winners(rows, table, _FILE)
+    place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_POSITION)]
+    rows = _union([scan_rows(spark, table, scan).select("*", *place) for scan in plan.merged])
+    numbers = spark.range(0, len(plan.tasks), numPartitions=len(plan.tasks))
+    told = numbers.mapInArrow(partial(tell_superseded, table.primary_key, plan.tasks), SUPERSEDED_DDL)
+    at = F.col(f"`{_POSITION}`") - F.col(f"`{FIRST}`")
+    # Null where the words do not reach to a row.
+    word = F.get(F.col(f"`{WORDS}`"), F.shiftright(at, 6).cast("int"))
+    is_told = F.getbit(word, at.bitwiseAND(63).cast("int")) == 1
+    return rows.join(F.broadcast(told), (F.col(_FILE) == F.col(f"`{FILE}`")) & is_told, "left_anti")
+
+
+def _ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
+    """The rows of the merged files that count, found by a shuffle."""
+    from pyspark.sql import functions as F
+
+    scans = [scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in plan.merged]
+    return _live(winners(_union(scans), table, _FILE))
 
 
 def winners(rows: DataFrame, table: Table, file: str, *, task: Sequence[str] = ()) -> DataFrame:

@@ -11,6 +11,7 @@ PHASE = "jobs/gate/commit_phase.py"
 WRITING = "jobs/gate/writing.py"
 PLANNING = "jobs/gate/planning.py"
 READING = "jobs/replicas/reading.py"
+SECTIONS = "jobs/replicas/sections.py"
 OPENING = "jobs/replicas/opening.py"
 BATCHES = "jobs/gate/batches.py"
 
@@ -240,17 +241,17 @@ READS = (
     Mutation(
         "files that touch in one token are not merged",
         "reading: only files whose tokens are apart cannot hold the same key",
-        READING,
-        "        if group and first > reach:\n",
-        "        if group and first >= reach:\n",
+        SECTIONS,
+        "        if found and first <= reach:\n",
+        "        if found and first < reach:\n",
         ROWS,
     ),
     Mutation(
         "a tombstone that lies alone is a row",
         "reading: files with tombstones are filtered, also where nothing is merged",
         READING,
-        "        kind = by_key if file.file_id not in alone else filtered if file.has_tombstones else plain\n",
-        "        kind = by_key if file.file_id not in alone else plain\n",
+        "            kind = by_key if len(group) > 1 else filtered if run.copy.file.has_tombstones else plain\n",
+        "            kind = by_key if len(group) > 1 else plain\n",
         ROWS,
     ),
 )

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
+from epochlake.jobs.replicas import reading
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
 from epochlake.jobs.replicas.encoding import StagingPlan
-from epochlake.jobs.replicas.reading import Asked, Scan, not_overlapping, plan_read, read_files
+from epochlake.jobs.replicas.reading import Asked, Scan, plan_read, read_files, read_plan, read_ranked
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.sections import tasks
 from epochlake.jobs.replicas.staging import stage
 from epochlake.jobs.replicas.streaming import plan_streaming
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.replicas import TABLE, make_replica, tablets_on
 from tests.support.storages import STORAGE
@@ -87,6 +89,7 @@ def plan_text(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.connect
 def test_the_last_write_of_a_key_wins_and_tombstones_hide(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
     write(rows(spark, (1, "old"), (2, "kept"), (3, "gone"), (4, "back")), replicas, at=10)
     write(spark.createDataFrame([(3,), (4,)], "id bigint"), replicas, at=20, deleted=True)
@@ -149,7 +152,7 @@ def test_an_append_only_table_is_read_without_a_shuffle(
     assert "Exchange" not in plan_text(df, capsys)
 
 
-def test_only_tablets_whose_files_overlap_are_shuffled(
+def test_only_files_that_overlap_are_merged_and_nothing_is_shuffled(
     spark: SparkSession, replicas: list[ReplicaAddress], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=4)
@@ -159,7 +162,9 @@ def test_only_tablets_whose_files_overlap_are_shuffled(
     plan = plan_read(TABLE, pinned(replicas))
     assert (len(paths(plan.plain)), plan.filtered) == (3, ())
     assert len(paths(plan.merged)) == 2
-    assert values(read_files(spark, TABLE, pinned(replicas))) == {n: "new" if n == 7 else "old" for n in range(100)}
+    merged = read_files(spark, TABLE, pinned(replicas))
+    assert "Exchange" not in plan_text(merged, capsys).replace("BroadcastExchange", "")
+    assert values(merged) == {n: "new" if n == 7 else "old" for n in range(100)}
 
 
 def test_tombstones_alone_are_filtered_without_a_shuffle(spark: SparkSession, replicas: list[ReplicaAddress]) -> None:
@@ -282,13 +287,133 @@ def test_relabelled_and_cut_files_are_what_spark_reads_from_the_delta_table(
         assert all(low <= token <= high for token in tokens)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8))
-def test_a_file_counts_as_alone_exactly_when_no_other_shares_a_token(spans: list[tuple[int, int]]) -> None:
-    extents = {str(n): (start, start + width) for n, (start, width) in enumerate(spans)}
-    touching = {
-        one
-        for one, (first, last) in extents.items()
-        for other, (low, high) in extents.items()
-        if one != other and first <= high and low <= last
-    }
-    assert not_overlapping(extents) == set(extents) - touching
+def test_a_filter_and_the_choice_of_columns_reach_spark_s_scan_of_merged_files(
+    spark: SparkSession, replicas: list[ReplicaAddress], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older version never comes back because the newer one was filtered away."""
+    write(rows(spark, *((n, "old") for n in range(100))), replicas, at=1)
+    write(rows(spark, *((n, "new") for n in range(50))), replicas, at=2)
+    df = read_files(spark, TABLE, pinned(replicas))
+    found = df.where("note = 'old'").select("note")
+    text = plan_text(found, capsys)
+    assert "EqualTo(note,old)" in text
+    assert "ReadSchema: struct<note:string," in text, "of the table only this column"
+    assert found.count() == 50
+    assert df.where("note = 'new'").count() == 50
+    assert df.count() == 100
+
+
+WIDE = msgspec.structs.replace(
+    TABLE,
+    columns=(
+        Column("id", "int"),
+        Column("part", "double"),
+        Column("code", "string"),
+        Column("amount", "decimal(30,3)"),
+        Column("day", "date"),
+        Column("at", "timestamp"),
+        Column("local", "timestamp_ntz"),
+        Column("raw", "binary"),
+        Column("place", "struct<x:float,names:array<string>>"),
+        Column("note", "string"),
+        Column("more", "map<string,array<timestamp>>"),
+    ),
+    primary_key=("code", "part", "amount", "day", "at", "local", "raw", "place"),
+)
+"""Keys of all kinds, some of which Arrow compares otherwise than Spark."""
+
+
+def wide_rows(spark: SparkSession, keys: Sequence[int], batch: int) -> DataFrame:
+    """For each number one key; -0.0 and 0.0 are the same one."""
+    numbers = spark.createDataFrame([(key,) for key in keys], "id int")
+    return numbers.selectExpr(
+        "id",
+        "CASE WHEN id % 3 = 0 THEN double('NaN') "
+        f"WHEN id % 3 = 1 THEN {'-0.0D' if batch % 2 else '0.0D'} ELSE id * 0.1D END AS `part`",
+        "concat('ä', id) AS code",
+        "cast(id * 1.25 AS decimal(30,3)) AS amount",
+        "date'0001-01-01' + id AS day",
+        "timestamp'1900-01-01 00:00:00' + make_interval(0, 0, 0, id) AS at",
+        "timestamp_ntz'9999-12-31 23:59:59' AS local",
+        "cast(concat('r', id) AS binary) AS raw",
+        "named_struct('x', float('NaN'), 'names', array('a', null, cast(id AS string))) AS place",
+        f"'batch {batch}' AS note",
+        f"map('k', array(timestamp'2026-03-29 01:30:00' + make_interval(0, 0, 0, {batch}), null)) AS more",
+    )
+
+
+def as_lines(df: DataFrame) -> list[str]:
+    return sorted(row[0] for row in df.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))").collect())
+
+
+@pytest.mark.connect
+def test_any_history_is_read_as_a_window_over_all_versions_reads_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Random batches of wide rows with clocks that tie, deletes, and replicas that were cut."""
+    chance = random.Random(seed)
+    replicas = [make_replica(tmp_path, volume, table=WIDE) for volume in (1, 2)]
+    for batch in range(6):
+        df = wide_rows(spark, chance.sample(range(40), 20), batch)
+        write(df, replicas, at=chance.randrange(3), table=WIDE, tablets=2, deleted=chance.random() < 0.3)
+        if batch == 3:
+            pre_split(replicas[0], [chance.randint(-(2**63), 2**63 - 1) for _ in range(2)], 1)
+    monkeypatch.setattr(reading, "tasks", partial(tasks, task_rows=25))
+    plan = plan_read(WIDE, pinned(replicas))
+    assert sum(map(len, plan.tasks)) > 2, "sections are sliced"
+    shown = read_plan(spark, WIDE, plan)
+    expected = read_ranked(spark, WIDE, plan)
+    assert shown.dtypes == expected.dtypes
+    assert shown.columns == [column.name for column in WIDE.columns]
+    assert as_lines(shown) == as_lines(expected)
+    assert as_lines(expected)
+
+
+def test_what_is_too_much_to_tell_of_is_shuffled(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(rows(spark, (1, "a"), (2, "b")), replicas, at=1)
+    write(rows(spark, (2, "c")), replicas, at=2)
+    monkeypatch.setattr(reading, "MOST_TOLD_ROWS", 2)
+    df = read_files(spark, TABLE, pinned(replicas))
+    assert "Exchange hashpartitioning" in plan_text(df, capsys)
+    assert values(df) == {1: "a", 2: "c"}
+
+
+def flip_in(path: Path, column: str) -> None:
+    """Flip a bit in the middle of the data of a column's first chunk."""
+    group = pq.read_metadata(path).row_group(0)
+    chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == column)
+    data = bytearray(path.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 4
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit in a key": partial(flip_in, column="id"),
+    "a flipped bit in a value": partial(flip_in, column="note"),
+    "missing": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_among_merged_ones_fails_the_read_by_its_name(
+    spark: SparkSession, replicas: list[ReplicaAddress], how: str
+) -> None:
+    for at in (1, 2):
+        write(spark.range(500).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=at)
+    asked = pinned(replicas[:1])
+    file = max(asked[0][2][0].all_files.values(), key=lambda file: file.min_written_at)
+    for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        spark.conf.set(f"spark.sql.files.{setting}", "true")
+    try:
+        planned = read_files(spark, TABLE, asked)
+        DAMAGES[how](Path(replicas[0].uri) / file.path)
+        with pytest.raises(Exception, match=file.file_id):
+            planned.collect()
+    finally:
+        for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+            spark.conf.unset(f"spark.sql.files.{setting}")

@@ -1,0 +1,214 @@
+"""Which stored rows do not count: older versions of a key, and deletes. Told by their positions in their files.
+
+That follows from tokens, keys and times of writing alone, so nothing else is read here: Spark reads the other columns
+by itself, only those that are asked for, and leaves these positions out. Files have their rows in token order, so they
+are runs that a merge sort puts together, and the versions of a key become neighbours. Runs on executors: it imports no
+Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from epochlake.jobs.replicas.footers import column_number, range_in_group
+from epochlake.jobs.replicas.intervals import meet
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sections import Run, Slice, Task
+from epochlake.metastore.storage import deadlines
+from epochlake.placement.tokens import TOKEN, Interval
+from numpy.typing import NDArray
+
+FILE = "superseded file"
+FIRST = "first position"
+WORDS = "superseded positions"
+"""Columns of SUPERSEDED. No column of a table has a space in its name, so these stand beside all of them."""
+
+SUPERSEDED = pa.schema([(FILE, pa.string()), (FIRST, pa.int64()), (WORDS, pa.list_(pa.int64()))])
+SUPERSEDED_DDL = f"`{FILE}` string, `{FIRST}` bigint, `{WORDS}` array<bigint>"
+"""Of a file in a slice: bit i (the lowest first) of word j says that row FIRST + 64 j + i does not count."""
+
+_WORD = 64
+
+
+def tell_superseded(
+    primary_key: tuple[str, ...], tasks: Sequence[Task], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: numbers of `tasks` in, rows of SUPERSEDED out.
+
+    Raises StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than
+    were written.
+    """
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for piece in tasks[number]:
+                told = [_words(run.name, positions) for run, positions in superseded(primary_key, piece)]
+                if told:
+                    yield pa.RecordBatch.from_pylist(told, SUPERSEDED)
+
+
+def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, NDArray[np.int64]]]:
+    """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count.
+
+    Per key the highest `_written_at` counts, then a tombstone, then the highest file id; a tombstone never counts as a
+    row. The versions of a key are all in the slice.
+    """
+    runs = sorted(piece.runs, key=_age)
+    ranked = _are_ranked(runs)
+    times = [] if ranked else [WRITTEN_AT]
+    parts = []
+    for run in runs:
+        deletes = [DELETED] if run.copy.file.has_tombstones else []
+        parts.append(_read(run, (piece.low, piece.high), [TOKEN, *primary_key, *times, *deletes]))
+    rows = pa.concat_tables([part.select([TOKEN, *primary_key, *times]) for part, _ in parts]).combine_chunks()
+    deleted = np.concatenate([_deleted(part) for part, _ in parts])
+    tokens = rows.column(TOKEN).to_numpy()
+    if ranked:
+        order = np.argsort(tokens, kind="stable")
+    else:
+        names = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
+        name = np.repeat([names[run.name] for run in runs], [part.num_rows for part, _ in parts])
+        order = np.lexsort((name, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
+    dead = deleted | _has_newer(rows.select(list(primary_key)), tokens, order)
+    starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
+    for run, (_, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
+        found = positions[dead[start:end]]
+        if len(found):
+            yield run, found
+
+
+def _age(run: Run) -> tuple[int, int, str]:
+    return run.copy.file.min_written_at, run.copy.file.max_written_at, run.name
+
+
+def _are_ranked(runs: Sequence[Run]) -> bool:
+    """Whether of two runs, by `_age`, every row of the later one counts more than an equal key's in the earlier one.
+
+    So it is with batches: each has one time of writing, and later ones are written later.
+    """
+    for one, other in pairwise(run.copy.file for run in runs):
+        at_once = one.min_written_at == other.max_written_at and not (one.has_tombstones or other.has_tombstones)
+        if not (one.max_written_at < other.min_written_at or at_once):
+            return False
+    return True
+
+
+def _has_newer(keys: pa.Table, tokens: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of each row, whether there is another one with its key that counts more; `order`: by token, then ascending."""
+    ordered = tokens[order]
+    older = np.zeros(len(tokens), dtype=bool)
+    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    older[order[same]] = True
+    apart = same[~_are_equal(keys, order[same], order[same + 1])]
+    for token in np.unique(ordered[apart]):
+        members = order[np.searchsorted(ordered, token) : np.searchsorted(ordered, token, side="right")]
+        older[members] = _has_newer_of_one_token(keys.take(members))
+    return older
+
+
+def _are_equal(keys: pa.Table, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the keys of two rows are surely equal. What Arrow cannot compare, or not as Spark does, is not sure."""
+    equal = np.ones(len(one), dtype=bool)
+    for column in keys.columns:
+        if pa.types.is_nested(column.type):
+            return np.zeros(len(one), dtype=bool)
+        equal &= pc.equal(column.take(one), column.take(other)).to_numpy(zero_copy_only=False).astype(bool)
+    return equal
+
+
+def _has_newer_of_one_token(keys: pa.Table) -> list[bool]:
+    """`_has_newer` of rows in ascending order: keys of one token are few, but may differ."""
+    newest: dict[object, int] = {}
+    older = [False] * keys.num_rows
+    for number, key in enumerate(keys.to_pylist()):
+        earlier = newest.get(comparable := _comparable(key))
+        if earlier is not None:
+            older[earlier] = True
+        newest[comparable] = number
+    return older
+
+
+def _comparable(value: object) -> object:
+    """A value that equals another one where Spark says so: there is one zero, and what is no number equals itself."""
+    if isinstance(value, float):
+        return "NaN" if value != value else value + 0.0
+    if isinstance(value, dict):
+        return tuple(_comparable(one) for one in value.values())
+    if isinstance(value, list):
+        return tuple(_comparable(one) for one in value)
+    return value
+
+
+def _bare(type_: pa.DataType) -> pa.DataType:
+    """The type of the same values as they are stored: Python has no day before the year 1, nor text that is none."""
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    if pa.types.is_string(type_):
+        return pa.binary()
+    if pa.types.is_list(type_):
+        return pa.list_(_bare(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _bare(field.type)) for field in type_])
+    return type_
+
+
+def _deleted(part: pa.Table) -> NDArray[np.bool_]:
+    if DELETED not in part.column_names:
+        return np.zeros(part.num_rows, dtype=bool)
+    deleted: NDArray[np.bool_] = part.column(DELETED).to_numpy().astype(bool)
+    return deleted
+
+
+def _read(run: Run, window: Interval, columns: list[str]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
+    storage, uri = run.copy.address.storage, run.copy.uri
+    filesystem, path = storage.filesystem(uri)
+
+    def read() -> tuple[pa.Table, NDArray[np.int64]]:
+        with filesystem.open_input_file(path) as stream:
+            # The checksum of every page is verified: a flipped bit is an error and not another key.
+            source = pq.ParquetFile(stream, page_checksum_verification=True)
+            schema = pa.schema([pa.field(name, _bare(source.schema_arrow.field(name).type)) for name in columns])
+            parts = [schema.empty_table()]
+            positions = [np.zeros(0, dtype=np.int64)]
+            token = column_number(source.metadata, TOKEN)
+            start = 0
+            for group in range(source.num_row_groups):
+                rows = source.metadata.row_group(group).num_rows
+                tokens = range_in_group(source.metadata, group, token)
+                if tokens is None or meet(tokens, window):
+                    part = source.read_row_group(group, columns, use_threads=False).select(columns).cast(schema)
+                    wanted = _wanted(run, window, part.column(TOKEN).to_numpy())
+                    parts.append(part if wanted is None else part.filter(pa.array(wanted)))
+                    positions.append(start + (np.arange(rows) if wanted is None else np.flatnonzero(wanted)))
+                    deadlines.progress()
+                start += rows
+            return pa.concat_tables(parts), np.concatenate(positions)
+
+    return storage.within_deadline("read", uri, read)
+
+
+def _wanted(run: Run, window: Interval, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Which rows take part, None for all of them."""
+    low, high = window
+    first, last = run.copy.file.extent
+    if not run.intervals and low <= first and last <= high:
+        return None
+    wanted = np.zeros(len(tokens), dtype=bool)
+    for begin, end in run.intervals or [window]:
+        wanted |= (tokens >= max(begin, low)) & (tokens <= min(end, high))
+    return wanted
+
+
+def _words(name: str, positions: NDArray[np.int64]) -> dict[str, object]:
+    """A row of SUPERSEDED."""
+    first = int(positions[0])
+    bits = np.zeros(-(-(int(positions[-1]) - first + 1) // _WORD) * _WORD, dtype=bool)
+    bits[positions - first] = True
+    return {FILE: name, FIRST: first, WORDS: np.packbits(bits, bitorder="little").view("<i8")}

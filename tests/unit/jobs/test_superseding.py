@@ -1,0 +1,175 @@
+"""Superseded rows: of files with anything in them exactly the rows that do not count are told, by their positions."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
+from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import sealed_writer
+from epochlake.jobs.replicas.sections import Run, sections, tasks
+from epochlake.jobs.replicas.superseding import FILE, FIRST, WORDS, superseded, tell_superseded
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.tokens import TOKEN, Interval
+
+from tests.support.replicas import make_replica
+
+Version = tuple[int, object, int, bool]
+"""Token, key, time of writing, and whether it is a delete."""
+
+NAN = math.nan
+MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
+KEYS: dict[str, tuple[pa.DataType, Sequence[object]]] = {
+    "bigint": (pa.int64(), [1, 2, -(2**63)]),
+    "boolean": (pa.bool_(), [True, False]),
+    "double": (pa.float64(), [0.0, -0.0, NAN, 1.5]),
+    "string": (pa.string(), ["", "a", "ä", "a "]),
+    "binary": (pa.binary(), [b"", b"\x00", b"\xff"]),
+    "decimal": (pa.decimal128(30, 2), [Decimal("1.00"), Decimal("-1.10"), Decimal("9" * 20)]),
+    "date": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(2026, 1, 1)]),
+    "timestamp": (pa.timestamp("us", "UTC"), [MOMENT, MOMENT + datetime.timedelta(microseconds=1)]),
+    "timestamp_ntz": (pa.timestamp("us"), [MOMENT.replace(tzinfo=None), datetime.datetime(1600, 1, 1)]),
+    "struct": (pa.struct([("x", pa.float64()), ("y", pa.date32())]), [{"x": -0.0, "y": None}, {"x": 0.0, "y": None}]),
+    "array": (pa.list_(pa.timestamp("us", "UTC")), [[], [None], [MOMENT]]),
+}
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> ReplicaAddress:
+    return make_replica(tmp_path, 1)
+
+
+def stored(
+    replica: ReplicaAddress,
+    versions: Sequence[Version],
+    key: pa.DataType | None = None,
+    intervals: tuple[Interval, ...] = (),
+    group: int = 4,
+) -> Run:
+    """A data file with these rows in token order, in row groups of `group`."""
+    versions = sorted(versions, key=lambda one: one[0])
+    tokens, keys, times, deletes = (list(column) for column in zip(*versions, strict=True))
+    rows = pa.table(
+        {
+            "id": pa.array(keys, key or pa.int64()),
+            TOKEN: pa.array(tokens, pa.int64()),
+            WRITTEN_AT: pa.array(times, pa.int64()),
+            DELETED: pa.array(deletes, pa.bool_()),
+        }
+    )
+    file_id = new_file_id()
+    path = path_of("0-0", file_id)
+    replica.storage.create_directory(f"{replica.uri}/{path}".rpartition("/")[0])
+    with (
+        replica.storage.new_file(f"{replica.uri}/{path}") as sink,
+        sealed_writer(sink, rows.schema, file_id) as writer,
+    ):
+        for start in range(0, rows.num_rows, group):
+            writer.write(rows.slice(start, group))
+    size = replica.storage.size_of(f"{replica.uri}/{path}") or 0
+    file = DataFile(
+        file_id, "0-0", path, size, len(tokens), tokens[0], tokens[-1], min(times), max(times), any(deletes)
+    )
+    return Run(ExpectedFile(file, replica), intervals)
+
+
+def told(runs: Sequence[Run], task_rows: int = 1000) -> set[tuple[str, int]]:
+    """Names of files and positions of rows, as Spark gets them."""
+    work = tasks(sections(runs), task_rows)
+    numbers = pa.RecordBatch.from_pydict({"id": range(len(work))})
+    found: list[tuple[str, int]] = []
+    for batch in tell_superseded(("id",), work, [numbers]):
+        for row in batch.to_pylist():
+            bits = np.unpackbits(np.array(row[WORDS], "<i8").view(np.uint8), bitorder="little")
+            found += [(row[FILE], row[FIRST] + int(bit)) for bit in np.flatnonzero(bits)]
+    assert len(found) == len(set(found)), "no position is told twice"
+    return set(found)
+
+
+def same(value: object) -> object:
+    """Equal for keys that Spark takes for equal."""
+    return repr(value).replace("-0.0", "0.0")
+
+
+def expected(contents: dict[Run, Sequence[Version]]) -> set[tuple[str, int]]:
+    """By sorting all versions: those that do not count."""
+    rows = [
+        ((at, deleted, run.name), (token, same(key)), (run.name, position))
+        for run, versions in contents.items()
+        for position, (token, key, at, deleted) in enumerate(sorted(versions, key=lambda one: one[0]))
+        if not run.intervals or any(low <= token <= high for low, high in run.intervals)
+    ]
+    newest = {key: (rank, place) for rank, key, place in sorted(rows, key=lambda one: one[0])}
+    counting = {place for rank, place in newest.values() if not rank[1]}
+    return {place for _, _, place in rows} - counting
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["batches", "merged-files"])
+@pytest.mark.parametrize("kind", KEYS)
+def test_exactly_the_rows_that_do_not_count_are_told(
+    replica: ReplicaAddress, kind: str, mixed: bool, seed: int
+) -> None:
+    """Few tokens, so that different keys share them; few times, so that versions tie."""
+    chance = random.Random(seed)
+    type_, keys = KEYS[kind]
+    contents: dict[Run, Sequence[Version]] = {}
+    for _ in range(8):
+        at, deleted = chance.randrange(4), chance.random() < 0.3
+        versions = {}
+        for _ in range(12):
+            token, key = chance.randrange(10), chance.choice(keys)
+            when, gone = (chance.randrange(4), chance.random() < 0.3) if mixed else (at, deleted)
+            versions[token, same(key)] = (token, key, when, gone)
+        asked = ((chance.randrange(5), 9),) if chance.random() < 0.3 else ()
+        contents[stored(replica, list(versions.values()), type_, asked)] = list(versions.values())
+    # A file whose rows were not asked for takes part in nothing.
+    contents = {run: versions for run, versions in contents.items() if run.spans}
+    alone = {group[0].name for group in sections(contents) if len(group) == 1}
+    for task_rows in (5, 1000):
+        found = told(list(contents), task_rows)
+        assert {one for one in found if one[0] not in alone} == {
+            one for one in expected(contents) if one[0] not in alone
+        }
+
+
+def test_batches_are_ranked_by_their_files_so_that_times_are_not_read(replica: ReplicaAddress) -> None:
+    first = stored(replica, [(1, 1, 10, False), (2, 2, 10, False)])
+    second = stored(replica, [(2, 2, 20, False), (3, 3, 20, False)])
+    assert told([second, first]) == {(first.name, 1)}
+
+
+def test_a_file_that_spans_two_slices_is_told_in_both(replica: ReplicaAddress) -> None:
+    old = stored(replica, [(token, token, 1, False) for token in range(100)], group=30)
+    new = stored(replica, [(token, token, 2, False) for token in range(0, 100, 2)], group=30)
+    work = tasks(sections([old, new]), 20)
+    assert len(work) > 5
+    assert told([old, new], 20) == {(old.name, position) for position in range(0, 100, 2)}
+    pieces = [piece for task in work for piece in task]
+    sizes = [sum(len(positions) for _, positions in superseded(("id",), piece)) for piece in pieces]
+    assert max(sizes) <= 10, "no slice has the rows of others"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 16
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "missing"])
+def test_a_damaged_file_is_an_error_that_names_it(replica: ReplicaAddress, damage: Callable[[Path], object]) -> None:
+    # Without compression by repetition: every byte of the body is in a page that is read.
+    runs = [stored(replica, [(n * 7919, n, at, False) for n in range(200)], group=200) for at in (1, 2)]
+    path = Path(runs[0].copy.uri)
+    damage(path)
+    with pytest.raises(StorageUnavailable, match=runs[0].name):
+        told(runs)
