@@ -97,7 +97,10 @@ class Holdings:
         for row in list(rows):
             if row.key in self._deleted:
                 continue
-            reads = placements.placement(bisect_right(lows, token_of(row.key)) - 1).reads
+            placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
+            reads = placement.reads
+            for volume in placement.writes:
+                rows_of(volume)  # whoever has the row says when it was written
             lacking = [volume for volume in reads if not self._is_held(row, rows_of(volume))]
             enough = 1 if row.level == "ALL" else len(reads) // 2 + 1
             if len(lacking) >= enough:

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="the mutations to try (all)")
     parser.add_argument("--histories", type=int, default=400, help="the most histories of each kind (400)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
-    parser.add_argument("--pool", type=int, default=12, help="how many mutations share their histories (12)")
+    parser.add_argument("--pool", type=int, default=16, help="how many mutations share their histories (16)")
     parser.add_argument("--jobs", type=int, default=1, help="how many pools run side by side (1)")
     parser.add_argument("--again", action="store_true", help="run also what is known already")
     default = "build/campaign-mutations.json"

@@ -127,3 +127,12 @@ def test_of_deletes_that_are_forgotten_nothing_need_be_left(world: World) -> Non
         looking.deleting([1])
         looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
         assert len(looking.missing) == missing
+
+
+def test_an_older_row_of_its_key_does_not_stand_for_a_row(world: World) -> None:
+    metadata = written(world, "first", "second")
+    for number in (1, 2):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking = holdings(world, metadata)
+    looking.acknowledge([Acknowledged(1, "second", "QUORUM")])
+    assert len(looking.missing) == 1
