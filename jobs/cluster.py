@@ -1,4 +1,4 @@
-"""A cluster as a program uses it: its metadata, committing to it, and pipelines through its gate."""
+"""A cluster as a program uses it: its metadata, committing to it, its rows with Spark (pipelines) and without."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from epochlake.jobs.gate.standing import StandingGates
+from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.store import Store
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.committing.committer import Committed
+from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.metastore import init_cluster
+from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
     from epochlake.jobs.gate.pipeline import Pipeline
@@ -46,6 +51,18 @@ class Cluster(Store):
     `metadata` is the newest metadata known here; `catch_up()` asks the log.
     """
 
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        storage: Storage | None = None,
+        log: EpochLog | None = None,
+        queue: CommitQueue | None = None,
+    ) -> None:
+        """See `Metastore`."""
+        super().__init__(configuration, storage=storage, log=log, queue=queue)
+        self._gates = StandingGates(self)
+
     @classmethod
     def open(cls, conf: str | Path | Configuration | None = None) -> Self:
         """`open_cluster`, by the name that it had before the public API. Goes with release 0.3."""
@@ -62,3 +79,48 @@ class Cluster(Store):
 
         self.require_open()
         return Pipeline(self, name, spark, datacenter)
+
+    def write(
+        self,
+        table: str,
+        rows: object,
+        *,
+        consistency: str | None = None,
+        batch: str | None = None,
+        datacenter: str | None = None,
+    ) -> Written:
+        """Write rows without Spark, as `Pipeline.write` does: the same promises, levels, batches and errors.
+
+        `rows` are a table, a batch or a reader of Arrow, whatever else gives itself as a stream of Arrow, a DataFrame
+        of pandas (its index does not count, and what it takes for missing is null), or a list of dicts. They are held
+        in memory. No value is changed: a type is widened where that changes nothing (an int for a bigint), and only a
+        number of Python for a column of the type float is rounded. LOCAL_QUORUM counts in `datacenter`. A batch may be
+        begun with Spark and tried again without, and the other way round. Raises InvalidRequest for rows that do not
+        fit and for a closed cluster, ConsistencyNotReached, Rejected, CoordinationUnavailable.
+        """
+        from epochlake.jobs.gate.arrow_rows import rows_to_write  # only here: most commands write no rows
+
+        with self._gates.gate(datacenter) as gate:
+            target = gate.planning.table(table)
+            return gate.write(rows_to_write(rows, target), target, consistency, batch)
+
+    def delete(
+        self,
+        table: str,
+        keys: object,
+        *,
+        consistency: str | None = None,
+        batch: str | None = None,
+        datacenter: str | None = None,
+    ) -> Written:
+        """Delete the rows with the primary keys in `keys` (its other columns do not count), as `write` writes them."""
+        from epochlake.jobs.gate.arrow_rows import rows_to_delete
+
+        with self._gates.gate(datacenter) as gate:
+            target = gate.planning.table(table)
+            return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+
+    def close(self) -> None:
+        """Stop what follows the log, end the gates of writes, and leave ZooKeeper. Closing twice does no harm."""
+        self._gates.close()
+        super().close()

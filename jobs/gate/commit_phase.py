@@ -15,15 +15,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from epochlake.jobs.gate.errors import ConsistencyNotReached
-from epochlake.jobs.gate.routing import named, shared
+from epochlake.jobs.gate.routing import named
+from epochlake.jobs.gate.stretches import Shared, Stay, Stretches
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, missing
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, meet, missing
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, Unreachable
@@ -35,7 +36,7 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
-from epochlake.metastore.metadata.placements import Since, TablePlacements, ranges_within
+from epochlake.metastore.metadata.placements import Since, TablePlacements, highs, ranges_within
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.rejections import Code
@@ -84,23 +85,29 @@ class Landed(msgspec.Struct, frozen=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A replica has `file`, with rows of the batch's file `of`, for a range that was where it was `since`.
+    """A replica has `file`, with rows of the batch's file `of`, for ranges that were where they were by their `stays`.
 
     `epoch`: the one that it was committed at.
     """
 
     file: DataFile
     of: DataFile
-    since: Since
+    stays: tuple[Stay, ...]
     epoch: int
+
+    def sinces(self, low: int, high: int) -> list[Since]:
+        """Those of the ranges with tokens from `low` to `high`; of all, where the file reaches beyond them."""
+        return [stay.since for stay in self.stays if meet(stay.window, (low, high))] or [
+            stay.since for stay in self.stays
+        ]
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What a replica of a range does not have of a file: its rows in `window`."""
+    """What a replica of neighbouring ranges does not have of a file: its rows in `window`."""
 
     file: DataFile
     window: Interval
-    since: Since
+    stays: tuple[Stay, ...]
 
 
 class CommitPhase:
@@ -115,6 +122,7 @@ class CommitPhase:
         attempts: int,
         ledger: Ledger | None = None,
         receipts: Receipts | None = None,
+        stretches: Stretches | None = None,
     ) -> None:
         self._storage = storage
         self._batch = batch
@@ -123,6 +131,7 @@ class CommitPhase:
         self._attempts = attempts
         self._ledger = ledger
         self._receipts = receipts
+        self._stretches = stretches or Stretches()
         self._known_receipts: Known = {}
         self._files = [staged.file for staged in batch.files]
         self._stored = {staged.file: set(staged.stored) for staged in (*batch.files, *batch.pieces)}
@@ -190,12 +199,15 @@ class CommitPhase:
     def _round(self, number: int) -> int:
         """Commit to every replica what it should have and does not; the highest fence met above the plan's epoch."""
         due: dict[VolumeId, list[Due]] = {}
-        placements = self._placements(self._metadata)
-        for file, index, window in shared(placements, self._files):
-            since = self._since(self._metadata, index)
-            for volume in placements.placement(index).writes:
-                if not self._has(volume, file, window):
-                    due.setdefault(volume, []).append(Due(file, window, since))
+        for share in self._shared(self._metadata):
+            stays = tuple(
+                Stay(stay.window, self._since(self._metadata, stay.since))
+                for stay in share.stretch.stays
+                if meet(stay.window, share.window)
+            )
+            for volume in share.stretch.placement.writes:
+                if not self._has(volume, share.file, share.window):
+                    due.setdefault(volume, []).append(Due(share.file, share.window, stays))
         fence = 0
         self._known_receipts = {} if self._receipts is None else self._receipts.of(self._batch.table.table_id)
         outcomes = ThreadWorkers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
@@ -219,7 +231,7 @@ class CommitPhase:
         target = address_of(self._storage, self._metadata, self._batch.table, volume)
         try:
             brought = [
-                Acknowledgement(file, one.file, one.since, self._metadata.epoch)
+                Acknowledgement(file, one.file, one.stays, self._metadata.epoch)
                 for one in due
                 for file in self._bring(one, target)
             ]
@@ -292,11 +304,13 @@ class CommitPhase:
             return file
         raise failure or StorageUnavailable(f"no replica has stored file {part.file.file_id} any more")
 
-    def _since(self, metadata: ClusterMetadata, index: int) -> Since:
-        """Since when a range is where it is; never before its keyspace had the replication that it has."""
-        since = self._placements(metadata).since(index)
+    def _since(self, metadata: ClusterMetadata, since: Since) -> Since:
+        """Since when ranges are where they are; never before their keyspace had the replication that it has."""
         keyspace = metadata.schema.keyspaces[self._batch.table.keyspace]
         return msgspec.structs.replace(since, placed_epoch=max(since.placed_epoch, keyspace.epoch))
+
+    def _shared(self, metadata: ClusterMetadata) -> Iterator[Shared]:
+        return self._stretches.shared(metadata, self._batch.table.table_id, self._files)
 
     def _placements(self, metadata: ClusterMetadata) -> TablePlacements:
         return metadata.placements(self._batch.table.table_id)
@@ -316,14 +330,23 @@ class CommitPhase:
         is being rebuilt has lost what it said before. What is forgotten is only asked for again: a replica that still
         has the rows says so.
         """
-        lows = self._placements(newest).lows
+        placements = self._placements(newest)
+        lows, ends = placements.lows, highs(placements.lows)
         lost_before = _rebuilt_from(newest)
         for volume, by_file in self._acknowledged.items():
             for known in by_file.values():
                 for file_id, one in list(known.items()):
+                    if one.epoch <= lost_before.get(volume, -1):
+                        del known[file_id]
+                        continue
+                    if one.epoch == newest.epoch:
+                        continue  # every range is where it was
                     ranges = ranges_within(lows, *(one.file.extent if one.file.rows else one.file.window))
-                    lost = one.epoch <= lost_before.get(volume, -1)
-                    if lost or not all(_stands(volume, one.since, self._since(newest, index)) for index in ranges):
+                    if not all(
+                        _stands(volume, then, self._since(newest, placements.since(index)))
+                        for index in ranges
+                        for then in one.sinces(int(lows[index]), int(ends[index]))
+                    ):
                         del known[file_id]
 
     def _unsatisfied(self, metadata: ClusterMetadata) -> list[int]:
@@ -331,14 +354,16 @@ class CommitPhase:
 
         Storage that is declared lost by then acknowledges nothing, whenever it has: what is on it alone is lost.
         """
-        placements, lost = self._placements(metadata), metadata.directory.lost
-        short = set()
-        for file, index, window in shared(placements, self._files):
-            placement = placements.placement(index)
-            have = {volume for volume in placement.writes if volume not in lost and self._has(volume, file, window)}
+        lost = metadata.directory.lost
+        short: set[int] = set()
+        for one in self._shared(metadata):
+            placement = one.stretch.placement
+            have = {
+                volume for volume in placement.writes if volume not in lost and self._has(volume, one.file, one.window)
+            }
             level, local = self._batch.level, self._batch.local
             if not is_satisfied(level, placement.write_sets, have, metadata.directory.datacenter_of, local):
-                short.add(index)
+                short.update(one.ranges)
         return sorted(short)
 
     def _require_table(self, metadata: ClusterMetadata) -> None:

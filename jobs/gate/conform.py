@@ -1,28 +1,17 @@
-"""Making a DataFrame what the table declares, or saying exactly why it is not.
-
-Types are widened where no value can change (an int for a bigint), and never otherwise: a cast that loses something is
-for the caller to write down.
-"""
+"""Making a DataFrame what the table declares, or saying exactly why it is not: fitting.py has the rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from epochlake.jobs.gate.fitting import canonical, is_same_type, require_fitting_columns
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TOKEN, Interval, with_token
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-
-_ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "real": "float"}
-_WIDER = {
-    "tinyint": {"smallint", "int", "bigint", "float", "double"},
-    "smallint": {"int", "bigint", "float", "double"},
-    "int": {"bigint", "double"},
-    "float": {"double"},
-    "date": {"timestamp_ntz"},
-}
 
 
 def conform(df: DataFrame, table: Table) -> DataFrame:
@@ -60,7 +49,8 @@ def require_dataframe(rows: object, table: Table, columns: Sequence[Column]) -> 
     raise InvalidRequest(
         f"the rows for table {table.full_name} are {what.get(kind, 'a ' + type(rows).__name__)}, and have to "
         "be a DataFrame of Spark",
-        hint=f"Make it with spark.createDataFrame(rows, {schema!r})",
+        hint=f"Make it with spark.createDataFrame(rows, {schema!r}), or write it without Spark with "
+        f"cluster.write({table.full_name!r}, rows)",
     )
 
 
@@ -78,39 +68,14 @@ def only_windows(table: Table, windows: Iterable[Interval]) -> Callable[[DataFra
 
 
 def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFrame:
-    given = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    problems = []
-    given_names = [field.name for field in df.schema.fields]
-    twice = sorted({name for name in given_names if given_names.count(name) > 1})
-    if twice:
-        raise InvalidRequest(
-            f"these rows do not fit table {table.full_name}: they have {', '.join(twice)} twice",
-            hint="Drop or rename one",
-        )
-    unknown = [name for name in given if name not in {column.name for column in columns}]
-    if unknown:
-        problems.append(f"it has no column {', '.join(unknown)}")
-    chosen = []
-    for column in columns:
-        wanted = _canonical(column.type)
-        if column.name not in given:
-            problems.append(f"column {column.name} ({wanted}) is missing")
-            continue
-        have = _canonical(given[column.name])
-        if have == wanted:
-            chosen.append(F.col(f"`{column.name}`"))
-        elif wanted in _WIDER.get(have, ()) or have == "void":
-            chosen.append(F.col(f"`{column.name}`").cast(column.type).alias(column.name))
-        else:
-            problems.append(f"column {column.name} is {wanted}, not {have}")
-    if problems:
-        raise InvalidRequest(
-            f"these rows do not fit table {table.full_name}: {'; '.join(problems)}",
-            hint="Give exactly the table's columns, each cast to its type",
-        )
-    return df.select(*chosen)
+    given = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+    require_fitting_columns(table, columns, given)
+    types = dict(given)
+    return df.select(*[_as_declared(column, types[column.name]) for column in columns])
 
 
-def _canonical(type_name: str) -> str:
-    name = type_name.lower().replace(" ", "")
-    return _ALIASES.get(name, name)
+def _as_declared(column: Column, given: str) -> SparkColumn:
+    named = F.col(f"`{column.name}`")
+    if is_same_type(canonical(given), canonical(column.type)):
+        return named
+    return named.cast(column.type).alias(column.name)

@@ -10,13 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.gate.errors import ConsistencyNotReached
-from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of
+from epochlake.jobs.gate.kept import KeptByTable
+from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, routes
+from epochlake.jobs.gate.stretches import Stretches
+from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.opening import open_all, open_to_read
 from epochlake.jobs.replicas.reading import Asked
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, TableId, VolumeId
+from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.rejections import Code
@@ -57,7 +60,9 @@ class Planning:
         self.datacenter = datacenter
         self.metadata = cluster.catch_up()
         self._moved = moved
-        self._grouped: dict[tuple[int, TableId], Grouped] = {}
+        self.stretches = Stretches()
+        self._grouped: KeptByTable[Grouped] = KeptByTable()
+        self._routing: KeptByTable[Routing] = KeptByTable()
 
     @property
     def epoch(self) -> int:
@@ -92,10 +97,15 @@ class Planning:
 
     def placements(self, table: Table) -> Grouped:
         """The placements of all ranges at this epoch."""
-        key = (self.epoch, table.table_id)
-        if key not in self._grouped:
-            self._grouped = {key: grouped(self.metadata.placements(table.table_id))}
-        return self._grouped[key]
+        return self._grouped.of(self.epoch, table.table_id, lambda: grouped(self.metadata.placements(table.table_id)))
+
+    def routing(self, table: Table) -> Routing:
+        """By what rows are staged at this epoch."""
+        return self._routing.of(
+            self.epoch,
+            table.table_id,
+            lambda: routes(self.cluster.storage, self.metadata, table, self.placements(table)),
+        )
 
     def open_for_write(self, table: Table) -> tuple[dict[VolumeId, ReplicaSnapshot], dict[VolumeId, str]]:
         """Snapshots of the write replicas that answer, none fenced ahead of this epoch; what others said.

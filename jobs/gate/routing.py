@@ -13,8 +13,6 @@ import msgspec
 import numpy as np
 from epochlake.jobs.gate.errors import NamedRanges
 from epochlake.jobs.replicas.encoding import Routing
-from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -78,6 +76,7 @@ def routes(storage: Storage, metadata: ClusterMetadata, table: Table, among: Gro
             for placement in among.distinct
         ),
         route=among.group,
+        apart=placements.apart,
     )
 
 
@@ -122,17 +121,23 @@ def choose_for_read(
     return chosen, short
 
 
-def refined(routing: Routing, windows: Iterable[Interval]) -> Routing:
+def borders_of(windows: Collection[Interval]) -> set[int]:
+    """The tokens that begin a window or come after one."""
+    return {token for low, high in windows for token in (low, high + 1) if MIN_TOKEN < token <= MAX_TOKEN}
+
+
+def refined(routing: Routing, windows: Collection[Interval]) -> Routing:
     """The routing with a border also wherever one of `windows` begins or ends, so that no range is partly in one."""
-    borders = {border for low, high in windows for border in (low, high + 1) if MIN_TOKEN < border <= MAX_TOKEN}
-    lows = np.union1d(routing.lows, np.array(sorted(borders), dtype=np.int64))
+    if not windows:
+        return routing
+    lows = np.union1d(routing.lows, np.array(sorted(borders_of(windows)), dtype=np.int64))
     within = index_of(routing.lows, lows)
     ends, known = highs(lows).tolist(), highs(routing.lows).tolist()
     labels = tuple(
         routing.labels[index] if (low, high) == (routing.lows[index], known[index]) else range_label(low, high)
         for index, low, high in zip(within.tolist(), lows.tolist(), ends, strict=True)
     )
-    return Routing(lows, labels, routing.routes, routing.route[within])
+    return Routing(lows, labels, routing.routes, routing.route[within], routing.apart)
 
 
 def named(metadata: ClusterMetadata, table: Table, indices: Collection[int]) -> NamedRanges:
@@ -149,14 +154,3 @@ def ranges_of(placements: TablePlacements, windows: Iterable[Interval]) -> list[
     """The ranges that have a token of any of `windows`, ascending."""
     lows = placements.lows
     return sorted({index for low, high in windows for index in ranges_within(lows, low, high)})
-
-
-def shared(placements: TablePlacements, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, int, Interval]]:
-    """Each file with every range that it may have rows in, and the tokens that range and file share."""
-    known = [file for file in files if file.rows]
-    lows, ends = placements.lows, highs(placements.lows)
-    extents = np.array([file.extent for file in known], dtype=np.int64).reshape(len(known), 2)
-    for file, (first, last) in zip(known, index_of(lows, extents).tolist(), strict=True):
-        window = file.window
-        for index in range(first, last + 1):
-            yield file, index, overlap(window, (int(lows[index]), int(ends[index])))

@@ -13,7 +13,7 @@ from epochlake.jobs.gate import batches
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.planning import HybridClock, Planning
-from epochlake.jobs.gate.routing import named, ranges_of, refined, routes, shared
+from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.encoding import StagingPlan
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -26,9 +26,9 @@ from epochlake.placement.tokens import Interval
 class Written(msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
-    `tablets`: how many tablets, or ranges of a table on the ring, got rows. `already`: a named batch had reached the
-    level before. `missing`: what each replica said that has not acknowledged although it should have; the level was
-    reached without.
+    `tablets`: how many tablets, or ranges of a table on the ring, the files have rows in; a file that many tablets
+    share counts for all between its first and its last row. `already`: a named batch had reached the level before.
+    `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
     """
 
     table: str
@@ -108,15 +108,17 @@ class Writing:
             settings.attempts,
             cluster.ledger,
             cluster.receipts,
+            planning.stretches,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         landed = phase.land()
+        placements = planning.metadata.placements(table.table_id)
         return Written(
             table=table.full_name,
             rows=sum(item.file.rows for item in staged),
             files=len(staged),
             bytes=sum(item.file.size for item in staged),
-            tablets=len({item.file.window for item in staged}),
+            tablets=len(ranges_of(placements, [item.file.extent for item in staged if item.file.rows])),
             epoch=landed.epoch,
             rounds=landed.rounds,
             already=already,
@@ -143,11 +145,13 @@ class Writing:
         opened: Mapping[VolumeId, ReplicaSnapshot],
     ) -> bool:
         """Whether the files are live on so many replicas already that the level is reached."""
-        placements = self._planning.metadata.placements(table.table_id)
+        planning = self._planning
         live = batches.Live(opened, located.lineage)
         return all(
-            self._planning.is_satisfied(table, level, index, live.volumes_with(file, window))
-            for file, index, window in shared(placements, [staged.file for staged in located.files])
+            planning.is_satisfied(table, level, one.stretch.first, live.volumes_with(one.file, one.window))
+            for one in planning.stretches.shared(
+                planning.metadata, table.table_id, [staged.file for staged in located.files]
+            )
         )
 
     def require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
@@ -215,9 +219,7 @@ class Writing:
         planning = self._planning
         plan = StagingPlan(
             table=table,
-            routing=refined(
-                routes(self._cluster.storage, planning.metadata, table, planning.placements(table)), within
-            ),
+            routing=refined(planning.routing(table), within),
             written_at=self._clock.next(opened.values()),
             deleted=deleted,
             target_file_bytes=self._cluster.configuration.pipeline.target_file_bytes,

@@ -68,6 +68,7 @@ class Routing(msgspec.Struct, frozen=True, eq=False):
     labels: tuple[str, ...]
     routes: tuple[tuple[ReplicaAddress, ...], ...]
     route: NDArray[np.int32]
+    apart: bool = False
 
     def replicas(self, index: int) -> tuple[ReplicaAddress, ...]:
         return self.routes[self.route[index]]

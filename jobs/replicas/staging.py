@@ -59,13 +59,15 @@ def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[S
 
 
 def row_digest(table: Table) -> Column:
-    """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows.
-
-    Columns with maps do not count: Spark does not hash them.
-    """
+    """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows."""
     from pyspark.sql import functions as F
 
-    return F.xxhash64(*[F.col(f"`{column.name}`") for column in table.columns if "map<" not in column.type.lower()])
+    return F.xxhash64(*[F.col(f"`{name}`") for name in digested_columns(table)])
+
+
+def digested_columns(table: Table) -> list[str]:
+    """The columns that the digest of a row is of. Those with maps do not count: Spark does not hash them."""
+    return [column.name for column in table.columns if "map<" not in column.type.lower()]
 
 
 def digest_of_rows(df: DataFrame, table: Table) -> tuple[int, int]:

@@ -62,6 +62,10 @@ class TablePlacements(Protocol):
     def lows(self) -> NDArray[np.int64]:
         """First tokens of the ranges, ascending; the first one is MIN_TOKEN."""
 
+    @property
+    def apart(self) -> bool:
+        """Whether no new file may have rows of two ranges, as tablets are being split."""
+
     def placement(self, index: int) -> Placement:
         """Where a range is read and written."""
 
@@ -104,6 +108,10 @@ class TabletPlacements:
     def lows(self) -> NDArray[np.int64]:
         starts, _ = tablet_ranges(self._map.count * self._halves)
         return np.concatenate([np.array([MIN_TOKEN]), starts[1:] + 1])
+
+    @property
+    def apart(self) -> bool:
+        return self._halves > 1
 
     def placement(self, index: int) -> Placement:
         return self.of_tablet(self.unit(index))
@@ -184,6 +192,10 @@ class RingPlacements:
         # As integers from the beginning: an empty list would make floats of all of them, which know no big tokens.
         inner = np.array(sorted({low for slices in self._slices.values() for low, _ in slices}), dtype=np.int64)
         return with_starts(lows, missing_from(inner, lows))
+
+    @property
+    def apart(self) -> bool:
+        return False
 
     def placement(self, index: int) -> Placement:
         low = int(self.lows[index])

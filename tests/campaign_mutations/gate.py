@@ -78,8 +78,8 @@ WRITES = (
         "lost storage acknowledges",
         "026: storage that is declared lost acknowledges nothing, whenever it has",
         PHASE,
-        "            have = {volume for volume in placement.writes if volume not in lost and self._has(",
-        "            have = {volume for volume in placement.writes if self._has(",
+        "                volume for volume in placement.writes if volume not in lost and self._has(",
+        "                volume for volume in placement.writes if self._has(",
         ROWS,
     ),
     Mutation(

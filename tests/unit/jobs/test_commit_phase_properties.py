@@ -51,6 +51,10 @@ class RandomCover:
         writes = tuple(dict.fromkeys(volume for one in sets for volume in one))
         return Placement(sets[0], writes, sets)
 
+    @property
+    def apart(self) -> bool:
+        return False
+
     def since(self, index: int) -> Since:
         return Since(self.placement(index).writes, self.placed[index], None)
 

@@ -1,0 +1,126 @@
+"""Rows written without Spark at RF 3 and QUORUM, beside storing and syncing the same bytes three times.
+
+The floor is what no write of three replicas can do without: three files with the bytes of one write, synced side by
+side with their directories. A write opens three replica tables besides, commits to each, and leaves receipts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from epochlake.jobs.administration.schema import create_table
+from epochlake.jobs.cluster import Cluster
+
+from benchmarks.clusters import three_nodes
+from benchmarks.harness import STORAGE, Result, at_least, at_most, medians
+
+ROUNDS = 21
+ROWS = 1_000
+TABLETS = (16, 1_024)
+SMALL_WRITES = 100
+COLUMNS = [
+    ("id", "bigint", False),
+    ("carrier", "string", True),
+    ("flight", "int", True),
+    ("delay", "double", True),
+    ("at", "timestamp", True),
+]
+
+
+def thousand_rows() -> list[Result]:
+    """A write of 1,000 rows into a table of few and into one of many tablets."""
+    with _cluster() as (cluster, directory):
+        tables = {tablets: _table(cluster, f"of_{tablets}", tablets) for tablets in TABLETS}
+        numbers = itertools.count()
+        size = 0
+
+        def write(table: str) -> None:
+            nonlocal size
+            size = cluster.write(table, _rows(ROWS, next(numbers))).bytes
+
+        write(tables[TABLETS[0]])
+        works: dict[str, Callable[[], object]] = {"floor": lambda: _store(directory, bytes(size), next(numbers))}
+        works |= {str(tablets): lambda table=table: write(table) for tablets, table in tables.items()}  # type: ignore[misc]
+        taken = {name: seconds * 1000 for name, seconds in medians(ROUNDS, works).items()}
+    return [
+        Result(
+            f"{ROWS:,} rows into {tablets:,} tablets at RF 3, QUORUM, without Spark",
+            taken[str(tablets)],
+            "ms",
+            taken["floor"],
+            "their bytes stored three times, synced",
+            at_most(60),
+        )
+        for tablets in TABLETS
+    ]
+
+
+def small_writes() -> list[Result]:
+    """Writes of one row, one after the other, each acknowledged by a quorum of disks before the next one."""
+    with _cluster() as (cluster, directory):
+        table = _table(cluster, "small", TABLETS[0])
+        size = cluster.write(table, _rows(1, 0)).bytes
+        numbers = itertools.count(1)
+        works: dict[str, Callable[[], object]] = {
+            "floor": lambda: _store(directory, bytes(size), next(numbers)),
+            "write": lambda: cluster.write(table, _rows(1, next(numbers))),
+        }
+        taken = medians(SMALL_WRITES, works)
+    return [
+        Result(
+            "writes of one row, one after the other, at RF 3, QUORUM, without Spark",
+            1 / taken["write"],
+            "1/s",
+            1 / taken["floor"],
+            "their bytes stored three times, synced",
+            at_least(20),
+        )
+    ]
+
+
+@contextmanager
+def _cluster() -> Iterator[tuple[Cluster, Path]]:
+    with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
+        cluster = three_nodes(Path(directory))
+        try:
+            yield cluster, Path(directory)
+        finally:
+            cluster.close()
+
+
+def _table(cluster: Cluster, name: str, tablets: int) -> str:
+    full_name = f"air.{name}"
+    create_table(cluster, full_name, COLUMNS, ("id",), tablets=tablets)
+    return full_name
+
+
+def _rows(count: int, number: int) -> pa.Table:
+    """Rows that no other number has."""
+    ids = range(number * count, (number + 1) * count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "carrier": pa.array([f"carrier {id_ % 17}" for id_ in ids]),
+            "flight": pa.array([id_ % 5000 for id_ in ids], pa.int32()),
+            "delay": pa.array([id_ / 7 for id_ in ids], pa.float64()),
+            "at": pa.array([id_ * 1_000_000 for id_ in ids], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def _store(directory: Path, data: bytes, number: int) -> None:
+    """Three files with these bytes, each in a directory of its own, on the disk."""
+    places = [directory / f"floor-{copy}" for copy in range(3)]
+    files = [place / f"{number}.parquet" for place in places]
+    for place, file in zip(places, files, strict=True):
+        place.mkdir(exist_ok=True)
+        file.write_bytes(data)
+    STORAGE.syncing.sync(map(str, files), map(str, places))
+
+
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"thousand_rows": thousand_rows, "small_writes": small_writes}

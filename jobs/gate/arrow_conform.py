@@ -1,0 +1,157 @@
+"""Making rows of Arrow, of pandas or of Python what the table declares, or saying exactly why they are not.
+
+The rule is the one of DataFrames (fitting.py). No value changes: what the declared type cannot hold is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import pyarrow as pa
+from epochlake.jobs.gate.arrow_types import arrow_type, type_name
+from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
+from epochlake.jobs.gate.python_values import UnfitValue, array_of
+from epochlake.metastore.metadata.model import Column, Table
+from epochlake.placement.errors import InvalidRequest, words_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def conform_arrow(rows: object, table: Table) -> pa.Table:
+    """The rows with the table's columns, in its order and types. Raises InvalidRequest naming every wrong column.
+
+    `rows` are a table, a batch or a reader of Arrow, whatever else gives itself as a stream of Arrow, a DataFrame of
+    pandas (its index does not count, and what it takes for missing is null), or a sequence of mappings from column to
+    value.
+    """
+    return _as_declared(_given(rows, table, table.columns), table, table.columns)
+
+
+def conform_arrow_keys(keys: object, table: Table) -> pa.Table:
+    """The primary key of rows, with every other column of the table null: the rows of a delete.
+
+    Other columns of `keys` do not count. Raises as `conform_arrow`.
+    """
+    columns = [column for column in table.columns if column.name in table.primary_key]
+    given = _given(keys, table, columns)
+    given = given.select([number for number, name in enumerate(given.column_names) if name in table.primary_key])
+    selected = _as_declared(given, table, columns)
+    nothing = {
+        column.name: pa.nulls(selected.num_rows, arrow_type(column.type))
+        for column in table.columns
+        if column not in columns
+    }
+    return pa.table(
+        {
+            column.name: nothing[column.name] if column.name in nothing else selected.column(column.name)
+            for column in table.columns
+        }
+    )
+
+
+def _given(rows: object, table: Table, columns: Sequence[Column]) -> pa.Table:
+    """The rows as they are given; values of Python for one of `columns` with its declared type."""
+    if _is_of_pandas(rows):
+        return _of_pandas(rows, table, columns)
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes | bytearray | memoryview):
+        return _of_mappings(rows, table, columns)
+    if _module(rows) != "pyspark" and hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    raise _not_rows(rows, table)
+
+
+def _of_mappings(rows: Sequence[object], table: Table, columns: Sequence[Column]) -> pa.Table:
+    if not rows:
+        return pa.table({column.name: pa.nulls(0, arrow_type(column.type)) for column in columns})
+    names: dict[str, None] = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise _not_rows(row, table, f"row {number} of the rows")
+        names |= dict.fromkeys(map(str, row))
+    declared = {column.name: column for column in columns}
+    arrays = {}
+    for name in names:
+        if name not in declared:
+            arrays[name] = pa.nulls(len(rows))  # whether it may be there is said later
+            continue
+        lacking = next((number for number, row in enumerate(rows) if name not in row), None)  # type: ignore[operator]
+        if lacking is not None:
+            raise misfit(table, [f"column {name} is missing in row {lacking}, and other rows have it"])
+        arrays[name] = _of_values([row[name] for row in rows], declared[name], table)  # type: ignore[index]
+    return pa.table(arrays)
+
+
+def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> pa.Table:
+    declared = {column.name: column for column in columns}
+    names = [str(name) for name in frame.columns]
+    arrays = []
+    for number, name in enumerate(names):
+        series = frame.iloc[:, number]
+        if series.dtype != object:
+            arrays.append(pa.array(series, from_pandas=True))
+        elif name in declared:
+            values = [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
+            arrays.append(_of_values(values, declared[name], table))
+        else:
+            arrays.append(pa.nulls(len(frame)))
+    return pa.table(arrays, names=names)
+
+
+def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Array:
+    try:
+        return array_of(values, arrow_type(column.type))
+    except UnfitValue as error:
+        raise misfit(table, [f"column {column.name} is {canonical(column.type)}: {error}"]) from error
+
+
+def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa.Table:
+    types = [(field.name, type_name(field.type)) for field in given.schema]
+    require_fitting_columns(table, columns, types)
+    # Arrow finds the fields of a struct by their very names, and gives nulls for others.
+    problems = [
+        wrong_type(column, name)
+        for column in columns
+        for name in [dict(types)[column.name]]
+        if is_same_type(canonical(name), canonical(column.type)) and canonical(name) != canonical(column.type)
+    ]
+    if problems:
+        raise misfit(table, problems)
+    return pa.table({column.name: _cast(given.column(column.name), column, table) for column in columns})
+
+
+def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedArray:
+    wanted = arrow_type(column.type)
+    if values.type == wanted:
+        return values
+    try:
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        return values.cast(wanted)
+    except pa.ArrowException as error:
+        problem = f"column {column.name} is {canonical(column.type)}, and has a value that this cannot hold"
+        raise misfit(table, [f"{problem}: {words_of(error)}"]) from error
+
+
+def _not_rows(rows: object, table: Table, what: str = "the rows") -> InvalidRequest:
+    kind = type(rows).__name__
+    of_spark = _module(rows) == "pyspark"
+    return InvalidRequest(
+        f"{what} for table {table.full_name} {'is' if what != 'the rows' else 'are'} a {kind}"
+        f"{' of Spark' if of_spark else ''}, and have to be of Arrow, of pandas, or a list of dicts",
+        hint="Write it with cluster.pipeline(…, spark)"
+        if of_spark
+        else f"Give a pyarrow.Table with the columns {', '.join(column.name for column in table.columns)}",
+    )
+
+
+def _is_of_pandas(rows: Any) -> TypeGuard[pd.DataFrame]:
+    """Whether it is a DataFrame of pandas, which is not imported for that."""
+    return _module(rows) == "pandas" and type(rows).__name__ == "DataFrame"
+
+
+def _module(value: object) -> str:
+    return type(value).__module__.partition(".")[0]

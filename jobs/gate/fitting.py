@@ -1,0 +1,104 @@
+"""Whether the columns of given rows are those that a table declares, whatever engine holds the rows.
+
+Types are widened where no value can change (an int for a bigint), and never otherwise: a cast that loses something is
+for the caller to write down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from epochlake.jobs.replicas.schema import DeltaType, delta_type
+from epochlake.metastore.metadata.model import Column, Table
+from epochlake.placement.errors import InvalidRequest
+
+VOID = "void"
+"""The type of a column that has only nulls."""
+
+_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
+"""Delta's names of types that Spark calls something else."""
+
+_WIDER = {
+    "tinyint": {"smallint", "int", "bigint", "float", "double"},
+    "smallint": {"int", "bigint", "float", "double"},
+    "int": {"bigint", "double"},
+    # Arrow has these, and Spark has not.
+    "uint8": {"smallint", "int", "bigint", "float", "double"},
+    "uint16": {"int", "bigint", "float", "double"},
+    "uint32": {"bigint", "double"},
+    "halffloat": {"float", "double"},
+    "float": {"double"},
+    "date": {"timestamp_ntz"},
+}
+
+
+def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequence[tuple[str, str]]) -> None:
+    """That `given`, columns with the names of their types, are `columns` in any order, each of its type or of one that
+    can be widened to it. Raises InvalidRequest naming every column that is wrong.
+    """
+    names = [name for name, _ in given]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(
+            f"these rows do not fit table {table.full_name}: they have {', '.join(twice)} twice",
+            hint="Drop or rename one",
+        )
+    problems = unknown_columns(columns, names)
+    types = dict(given)
+    for column in columns:
+        wanted = canonical(column.type)
+        if column.name not in types:
+            problems.append(f"column {column.name} ({wanted}) is missing")
+        elif not _fits(canonical(types[column.name]), wanted):
+            problems.append(wrong_type(column, types[column.name]))
+    if problems:
+        raise misfit(table, problems)
+
+
+def unknown_columns(columns: Sequence[Column], names: Collection[str]) -> list[str]:
+    """What is wrong where names are not those of any column: nothing, or one sentence."""
+    unknown = [name for name in names if name not in {column.name for column in columns}]
+    return [f"it has no column {', '.join(unknown)}"] if unknown else []
+
+
+def wrong_type(column: Column, given: str) -> str:
+    """What is wrong where a column comes with another type."""
+    return f"column {column.name} is {canonical(column.type)}, not {canonical(given)}"
+
+
+def misfit(table: Table, problems: Sequence[str]) -> InvalidRequest:
+    """The error for rows with these problems."""
+    return InvalidRequest(
+        f"these rows do not fit table {table.full_name}: {'; '.join(problems)}",
+        hint="Give exactly the table's columns, each cast to its type",
+    )
+
+
+def canonical(type_name: str) -> str:
+    """One spelling of a type: the short one that Spark shows."""
+    try:
+        return _spelled(delta_type(type_name))
+    except InvalidRequest:  # of a type that no table has
+        return type_name.lower().replace(" ", "")
+
+
+def is_same_type(one: str, other: str) -> bool:
+    """Whether two types in the canonical spelling are one, upper and lower case of fields aside."""
+    return one.lower().replace(" ", "") == other.lower().replace(" ", "")
+
+
+def _fits(have: str, wanted: str) -> bool:
+    return is_same_type(have, wanted) or have == VOID or wanted in _WIDER.get(have, ())
+
+
+def _spelled(type_: DeltaType) -> str:
+    match type_:
+        case str():
+            return _NAMES.get(type_, type_)
+        case {"type": "array", "elementType": element}:
+            return f"array<{_spelled(element)}>"  # type: ignore[arg-type]
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_spelled(key)},{_spelled(value)}>"  # type: ignore[arg-type]
+        case _:
+            fields = [one["name"] + ":" + _spelled(one["type"]) for one in type_["fields"]]  # type: ignore[attr-defined]
+            return f"struct<{','.join(fields)}>"

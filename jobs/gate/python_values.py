@@ -1,0 +1,178 @@
+"""Values of Python as an Arrow column of a declared type, none of them changed on the way.
+
+Arrow by itself takes a moment for a date and bytes for text, and leaves out what a struct does not declare. So each
+value is looked at first. Only a number for a column of the type float is rounded, as Python has none that is so short.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal, InvalidOperation
+
+import numpy as np
+import pyarrow as pa
+from epochlake.placement.errors import words_of
+
+_EXACT = Context(prec=100)
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+_Fit = Callable[[object], object]
+"""A value that is not null as Arrow shall have it. Raises UnfitValue."""
+
+
+class UnfitValue(Exception):
+    """A value is not one of the declared type; the text says which, and what it should be."""
+
+
+def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
+    """The values as an array of one of the types that arrow_types.py gives; None is null. Raises UnfitValue."""
+    fit = _fit_for(type_)
+    try:
+        return pa.array([None if value is None else fit(value) for value in values], type_, from_pandas=False)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise UnfitValue(words_of(error)) from error
+
+
+def _fit_for(type_: pa.DataType) -> _Fit:
+    if pa.types.is_list(type_):
+        return _list_of(_fit_for(type_.value_type))
+    if pa.types.is_map(type_):
+        return _map_of(_fit_for(type_.key_type), _fit_for(type_.item_type))
+    if pa.types.is_struct(type_):
+        return _struct_of({field.name: _fit_for(field.type) for field in type_})
+    if pa.types.is_decimal(type_):
+        return _decimal_of(type_.scale)
+    if pa.types.is_timestamp(type_):
+        return _moment_in_a_zone if type_.tz else _moment_without_zone
+    return _FITS[type_]
+
+
+def _boolean(value: object) -> object:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise _unfit(value, "neither true nor false")
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+        return int(value)
+    raise _unfit(value, "no whole number")
+
+
+def _double(value: object) -> object:
+    if isinstance(value, float | np.floating):
+        return float(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+        return int(value)
+    raise _unfit(value, "no number")
+
+
+def _float(value: object) -> object:
+    number = _double(value)
+    if isinstance(number, float) and math.isfinite(number) and abs(number) > _LARGEST_FLOAT:
+        raise _unfit(value, "too large for a float")
+    return number
+
+
+def _text(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)
+    raise _unfit(value, "no text")
+
+
+def _bytes(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise _unfit(value, "no bytes")
+
+
+def _date(value: object) -> object:
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    raise _unfit(value, "no date")
+
+
+def _moment_in_a_zone(value: object) -> object:
+    if _moment(value).tzinfo is None:
+        raise _unfit(value, "without a time zone: give it one, as datetime.UTC")
+    return value
+
+
+def _moment_without_zone(value: object) -> object:
+    if _moment(value).tzinfo is not None:
+        raise _unfit(value, "in a time zone, and the column has none")
+    return value
+
+
+def _moment(value: object) -> datetime.datetime:
+    if not isinstance(value, datetime.datetime) or value != value:  # what pandas has for none is a datetime
+        raise _unfit(value, "no point in time")
+    if getattr(value, "nanosecond", 0):
+        raise _unfit(value, "finer than a microsecond")
+    return value
+
+
+def _decimal_of(scale: int) -> _Fit:
+    unit = Decimal(1).scaleb(-scale)
+
+    def fit(value: object) -> object:
+        number = Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(number, Decimal) or not number.is_finite():
+            raise _unfit(value, "no decimal number")
+        try:
+            exact = number.quantize(unit, context=_EXACT)
+        except InvalidOperation:
+            raise _unfit(value, "too large") from None
+        if exact != number:
+            raise _unfit(value, f"one with more than {scale} digits after the point")
+        return exact
+
+    return fit
+
+
+def _list_of(element: _Fit) -> _Fit:
+    def fit(value: object) -> object:
+        if not isinstance(value, list | tuple | np.ndarray):
+            raise _unfit(value, "no list")
+        return [None if one is None else element(one) for one in value]
+
+    return fit
+
+
+def _map_of(key: _Fit, item: _Fit) -> _Fit:
+    def fit(value: object) -> object:
+        if not isinstance(value, Mapping):
+            raise _unfit(value, "no mapping")
+        return [(None if k is None else key(k), None if v is None else item(v)) for k, v in value.items()]
+
+    return fit
+
+
+def _struct_of(fields: Mapping[str, _Fit]) -> _Fit:
+    def fit(value: object) -> object:
+        if not isinstance(value, Mapping) or value.keys() != fields.keys():
+            raise _unfit(value, f"no mapping with exactly the fields {', '.join(fields)}")
+        return {name: None if value[name] is None else one(value[name]) for name, one in fields.items()}
+
+    return fit
+
+
+_FITS: Mapping[pa.DataType, _Fit] = {
+    pa.bool_(): _boolean,
+    pa.int8(): _whole,
+    pa.int16(): _whole,
+    pa.int32(): _whole,
+    pa.int64(): _whole,
+    pa.float32(): _float,
+    pa.float64(): _double,
+    pa.string(): _text,
+    pa.binary(): _bytes,
+    pa.date32(): _date,
+}
+
+
+def _unfit(value: object, why: str) -> UnfitValue:
+    shown = repr(value)
+    return UnfitValue(f"{shown if len(shown) <= 60 else shown[:57] + '…'} is {why}")
