@@ -1,4 +1,4 @@
-"""Rows written without Spark at RF 3 and QUORUM, beside storing and syncing the same bytes three times.
+"""Rows written and looked up without Spark at RF 3 and QUORUM, beside storing and syncing the same bytes three times.
 
 The floor is what no write of three replicas can do without: three files with the bytes of one write, synced side by
 side with their directories. A write opens three replica tables besides, commits to each, and leaves receipts.
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.cluster import Cluster
 
@@ -83,6 +84,34 @@ def small_writes() -> list[Result]:
     ]
 
 
+def lookups() -> list[Result]:
+    """A row by its key, at QUORUM, of a table of few and of one of many tablets, after some batches that overlap."""
+    with _cluster() as (cluster, directory):
+        tables = {tablets: _table(cluster, f"of_{tablets}", tablets) for tablets in TABLETS}
+        for table in tables.values():
+            for number in (0, 1, 0):
+                cluster.write(table, _rows(ROWS, number))
+        keys = itertools.cycle(range(2 * ROWS))
+        largest = max(directory.rglob("*.parquet"), key=lambda file: file.stat().st_size)
+        works: dict[str, Callable[[], object]] = {"floor": lambda: pq.read_table(largest, memory_map=False)}
+        works |= {
+            str(tablets): lambda table=table: cluster.get(table, next(keys))  # type: ignore[misc]
+            for tablets, table in tables.items()
+        }
+        taken = {name: seconds * 1000 for name, seconds in medians(ROUNDS, works).items()}
+    return [
+        Result(
+            f"a row by its key, of {tablets:,} tablets at RF 3, QUORUM, without Spark",
+            taken[str(tablets)],
+            "ms",
+            taken["floor"],
+            "PyArrow reading the file that it is in",
+            at_most(20),
+        )
+        for tablets in TABLETS
+    ]
+
+
 @contextmanager
 def _cluster() -> Iterator[tuple[Cluster, Path]]:
     with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
@@ -123,4 +152,8 @@ def _store(directory: Path, data: bytes, number: int) -> None:
     STORAGE.syncing.sync(map(str, files), map(str, places))
 
 
-BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"thousand_rows": thousand_rows, "small_writes": small_writes}
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
+    "thousand_rows": thousand_rows,
+    "small_writes": small_writes,
+    "lookups": lookups,
+}

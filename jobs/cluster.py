@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +20,8 @@ from epochlake.metastore.metastore import init_cluster
 from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
     from epochlake.jobs.gate.pipeline import Pipeline
     from pyspark.sql import SparkSession
 
@@ -119,6 +123,48 @@ class Cluster(Store):
         with self._gates.gate(datacenter) as gate:
             target = gate.planning.table(table)
             return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+
+    def get(
+        self, table: str, key: object, *, consistency: str | None = None, datacenter: str | None = None
+    ) -> Mapping[str, object] | None:
+        """The row with a primary key, as a dict; None when there is none.
+
+        `key`: a dict with the key's columns, or its value where it is one column. The same row that a read of the whole
+        table shows at this moment. Raises InvalidRequest for a key that does not fit, ConsistencyNotReached,
+        RowsUnreadable, ReadDisturbed, Rejected for an unknown table.
+        """
+        from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
+
+        with self._gates.gate(datacenter) as gate:
+            target = gate.planning.table(table)
+            return read_one(gate, question(target, keys=key_of(target, key)), consistency)
+
+    def scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        keys: object = None,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows of a table without Spark, pinned now, as a stream of batches of Arrow, in no order.
+
+        `columns`: only these. `where`: only rows for which it is true, an expression of Arrow
+        (`pyarrow.compute.field("delay") > 30`). `keys`: only the rows with these primary keys, in any form that `write`
+        takes. Memory is bounded, however many rows there are. Until the stream has been read, or nobody holds it any
+        more, a lease keeps its files where they are.
+
+        Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected. Reading
+        the stream raises ReadDisturbed for a file that is found damaged only then: the next read goes round it.
+        """
+        from epochlake.jobs.gate.arrow_reading import question, read_all
+
+        with ExitStack() as stack:
+            gate = stack.enter_context(self._gates.gate(datacenter))
+            of = question(gate.planning.table(table), columns, where, keys)
+            return read_all(gate, stack, of, consistency)
 
     def close(self) -> None:
         """Stop what follows the log, end the gates of writes, and leave ZooKeeper. Closing twice does no harm."""

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.routing import borders_of
 from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, Routing, StagingPlan, encode_rows
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.staging import StagedFile, digested_columns, staged_files, wrapped
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.metadata.placements import highs
 from epochlake.placement.column_hashing import hashes_of
-from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval, range_label
+from epochlake.placement.tokens import TOKEN, Interval, range_label
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -51,12 +52,11 @@ class ArrowRows:
         inside = np.zeros(len(self._tokens), dtype=bool)
         for low, high in merged(windows):
             inside |= (self._tokens >= low) & (self._tokens <= high)
-        borders = {token for low, high in windows for token in (low, high + 1) if MIN_TOKEN < token <= MAX_TOKEN}
-        return ArrowRows(self._rows.filter(pa.array(inside)), self._tokens[inside], self._table, borders)
+        return ArrowRows(self._rows.filter(pa.array(inside)), self._tokens[inside], self._table, borders_of(windows))
 
     def _digests(self) -> NDArray[np.int64]:
         """What `staging.row_digest` has Spark compute of each row."""
-        return _hashes(self._rows.select(digested_columns(self._table)))
+        return hashes(self._rows.select(digested_columns(self._table)))
 
 
 def rows_to_write(rows: object, table: Table) -> ArrowRows:
@@ -96,11 +96,12 @@ def shared_routing(routing: Routing, size: int, borders: Collection[int] = ()) -
 
 
 def _in_token_order(rows: pa.Table, table: Table) -> ArrowRows:
-    tokens = _hashes(rows.select(list(table.primary_key)))
+    tokens = hashes(rows.select(list(table.primary_key)))
     order = np.argsort(tokens, kind="stable")
     return ArrowRows(rows.take(pa.array(order)).combine_chunks(), tokens[order], table)
 
 
-def _hashes(columns: pa.Table) -> NDArray[np.int64]:
+def hashes(columns: pa.Table) -> NDArray[np.int64]:
+    """The hash of each row of these columns, together: of the columns of a key, the token."""
     hashed = [hashes_of(batch.columns, batch.num_rows) for batch in columns.to_batches()]
     return np.concatenate([np.zeros(0, dtype=np.int64), *hashed])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +24,7 @@ from epochlake.metastore.announcing import Presence
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.tokens import Interval
 
 if TYPE_CHECKING:
     from epochlake.jobs.replicas.store import Store
@@ -78,7 +80,7 @@ class Gate:
         if presence is not None:
             presence.end()
         if isinstance(error, Exception) and not isinstance(error, EpochlakeError):
-            self._look_for_damage(error)
+            self.look_for_damage(error)
 
     def require_open(self) -> None:
         """Refuse to work without a lease: vacuum would not know of it."""
@@ -106,8 +108,11 @@ class Gate:
         self._touch(table)
         return self.writing.write(rows, table, level, batch, deleted=deleted)
 
-    def plan_read(self, table: Table, consistency: str | None = None) -> ReadPlan:
-        """What a read reads, and where: files that stay for the run, whose ends were looked at just now.
+    def plan_read(
+        self, table: Table, consistency: str | None = None, within: Collection[Interval] | None = None
+    ) -> ReadPlan:
+        """What a read reads, and where: files that stay for the run, whose ends were looked at just now. All rows, or
+        those with tokens in some intervals, which do not meet.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, Rejected for a table that was dropped.
@@ -115,15 +120,17 @@ class Gate:
         self.require_open()
         level = self.planning.level(consistency)
         self._touch(table)
-        return self.planned_read(table, level)
+        return self.planned_read(table, level, within)
 
-    def planned_read(self, table: Table, level: ConsistencyLevel) -> ReadPlan:
+    def planned_read(
+        self, table: Table, level: ConsistencyLevel, within: Collection[Interval] | None = None
+    ) -> ReadPlan:
         """`plan_read` without announcing that the table is used."""
         without: dict[VolumeId, str] = {}
         refused: RowsUnreadable | None = None
         while True:
             try:
-                opened, asked = self.planning.open_for_read(table, level, without)
+                opened, asked = self.planning.open_for_read(table, level, without, within)
             except ConsistencyNotReached:
                 if refused is None:
                     raise
@@ -144,8 +151,11 @@ class Gate:
             self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
             return plan
 
-    def _look_for_damage(self, error: Exception) -> None:
-        """What was planned is read long after: note and say what was found damaged then."""
+    def look_for_damage(self, error: Exception) -> None:
+        """What was planned is read long after: note what was found damaged then, and raise ReadDisturbed for it.
+
+        Returns when the error is another one.
+        """
         for table, copies in self._read.items():
             damaged = damage_behind(error, copies)
             if damaged:

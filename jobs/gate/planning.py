@@ -6,7 +6,7 @@ A replica that has acknowledged a newer epoch is ahead: then there is news, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.gate.errors import ConsistencyNotReached
@@ -14,13 +14,14 @@ from epochlake.jobs.gate.kept import KeptByTable
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, routes
 from epochlake.jobs.gate.stretches import Stretches
 from epochlake.jobs.replicas.encoding import Routing
+from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import open_all, open_to_read
 from epochlake.jobs.replicas.reading import Asked
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
-from epochlake.metastore.metadata.placements import highs
+from epochlake.metastore.metadata.placements import TablePlacements, highs, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval
@@ -122,18 +123,25 @@ class Planning:
             self.require(table)
 
     def open_for_read(
-        self, table: Table, level: ConsistencyLevel, without: Mapping[VolumeId, str] | None = None
+        self,
+        table: Table,
+        level: ConsistencyLevel,
+        without: Mapping[VolumeId, str] | None = None,
+        within: Collection[Interval] | None = None,
     ) -> tuple[dict[VolumeId, ReplicaSnapshot], list[Asked]]:
         """Snapshots of the replicas that a read at `level` asks, none of them fenced ahead of this epoch.
 
         And which of them are asked for which tokens: from a first to a last one, in token order. `without`: replicas
-        that count as if they did not answer, and why.
+        that count as if they did not answer, and why. `within`: only these tokens are read, intervals that do not meet.
         """
         self.catch_up_before(table)
         unreachable: dict[VolumeId, str] = dict(without or {})
         for _ in range(10 * self.cluster.configuration.pipeline.attempts):
             metadata, among = self.metadata, self.placements(table)
             chosen, short = choose_for_read(metadata, among, level, unreachable, self.datacenter)
+            pieces = list(_pieces(metadata.placements(table.table_id), among, within))
+            groups = {group for _, _, group in pieces}
+            short = [group for group in short if group in groups]
             if short:
                 newest = self.catch_up(0)
                 if newest.epoch != metadata.epoch:
@@ -146,17 +154,15 @@ class Planning:
                     named(metadata, table, among.ranges_in(short)),
                     {metadata.describe(v): reason for v, reason in (unreachable | _not_read(metadata, among)).items()},
                 )
-            asked = {volume for volumes in chosen for volume in volumes}
+            asked = {volume for group in groups for volume in chosen[group]}
             opened, failed = open_to_read(self.cluster.storage, metadata, table, asked, self.cluster.receipts)
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.fence:
                 self.catch_up(ahead)
                 self.require(table)
             elif not failed:
-                lows = metadata.placements(table.table_id).lows
-                last = highs(lows)
-                snapshots = [[opened[volume] for volume in volumes] for volumes in chosen]
-                return opened, [(int(lows[i]), int(last[j]), snapshots[group]) for i, j, group in among.runs()]
+                snapshots = {group: [opened[volume] for volume in chosen[group]] for group in groups}
+                return opened, [(low, high, snapshots[group]) for low, high, group in pieces]
             unreachable |= failed
         raise ConsistencyNotReached(
             f"the read of {table.full_name}", level, self.epoch, named(self.metadata, table, ()), {}
@@ -194,6 +200,20 @@ class Planning:
         """
         self.catch_up(0)
         self.require(table)
+
+
+def _pieces(
+    placements: TablePlacements, among: Grouped, within: Collection[Interval] | None
+) -> Iterator[tuple[int, int, int]]:
+    """First and last token of what is read, and the group that it is in: all, or what is in these intervals."""
+    lows, last = placements.lows, highs(placements.lows)
+    if within is None:
+        yield from ((int(lows[i]), int(last[j]), group) for i, j, group in among.runs())
+        return
+    for window in sorted(within):
+        for index in ranges_within(lows, *window):
+            low, high = overlap(window, (int(lows[index]), int(last[index])))
+            yield low, high, int(among.group[index])
 
 
 def _not_read(metadata: ClusterMetadata, among: Grouped) -> dict[VolumeId, str]:

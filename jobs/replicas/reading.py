@@ -55,13 +55,14 @@ class Scan(msgspec.Struct, frozen=True):
 class ReadPlan(msgspec.Struct, frozen=True):
     """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key.
 
-    `tasks`: the merged files in sections, for telling which of their rows do not count. `copies`: the files, where they
-    are read. `lost`: damaged copies with rows that no other file has.
+    `alone`: the files that need no merge. `tasks`: the merged files in sections, for telling which of their rows do not
+    count. `copies`: the files, where they are read. `lost`: damaged copies with rows that no other file has.
     """
 
     plain: tuple[Scan, ...]
     filtered: tuple[Scan, ...]
     merged: tuple[Scan, ...]
+    alone: tuple[Run, ...] = ()
     tasks: tuple[Task, ...] = ()
     copies: tuple[ExpectedFile, ...] = ()
     lost: tuple[ExpectedFile, ...] = ()
@@ -154,6 +155,7 @@ def plan_read(
         plain.scans(),
         filtered.scans(),
         by_key.scans(),
+        tuple(group[0] for group in groups if len(group) == 1),
         tasks(group for group in groups if len(group) > 1),
         tuple(run.copy for run in runs),
         tuple(lost.values()),

@@ -14,12 +14,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from epochlake.jobs.replicas.footers import column_number, range_in_group
-from epochlake.jobs.replicas.intervals import meet
+from epochlake.jobs.replicas.run_files import Positions, stored_rows
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
-from epochlake.metastore.storage import deadlines
 from epochlake.placement.tokens import TOKEN, Interval
 from numpy.typing import NDArray
 
@@ -51,8 +48,15 @@ def tell_superseded(
                     yield pa.RecordBatch.from_pylist(told, SUPERSEDED)
 
 
-def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, NDArray[np.int64]]]:
-    """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count.
+def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions]]:
+    """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count."""
+    for run, dead, _ in judged(primary_key, piece):
+        if len(dead):
+            yield run, dead
+
+
+def judged(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions, int]]:
+    """For each run of a slice: the positions in its file of its rows there that do not count, and how many do count.
 
     Per key the highest `_written_at` counts, then a tombstone, then the highest file id; a tombstone never counts as a
     row. The versions of a key are all in the slice.
@@ -77,8 +81,7 @@ def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, 
     starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
     for run, (_, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
         found = positions[dead[start:end]]
-        if len(found):
-            yield run, found
+        yield run, found, len(positions) - len(found)
 
 
 def _age(run: Run) -> tuple[int, int, str]:
@@ -125,21 +128,21 @@ def _has_newer_of_one_token(keys: pa.Table) -> list[bool]:
     newest: dict[object, int] = {}
     older = [False] * keys.num_rows
     for number, key in enumerate(keys.to_pylist()):
-        earlier = newest.get(comparable := _comparable(key))
+        earlier = newest.get(known := comparable(key))
         if earlier is not None:
             older[earlier] = True
-        newest[comparable] = number
+        newest[known] = number
     return older
 
 
-def _comparable(value: object) -> object:
+def comparable(value: object) -> object:
     """A value that equals another one where Spark says so: there is one zero, and what is no number equals itself."""
     if isinstance(value, float):
         return "NaN" if value != value else value + 0.0
     if isinstance(value, dict):
-        return tuple(_comparable(one) for one in value.values())
+        return tuple(comparable(one) for one in value.values())
     if isinstance(value, list):
-        return tuple(_comparable(one) for one in value)
+        return tuple(comparable(one) for one in value)
     return value
 
 
@@ -165,45 +168,10 @@ def _deleted(part: pa.Table) -> NDArray[np.bool_]:
     return deleted
 
 
-def _read(run: Run, window: Interval, columns: list[str]) -> tuple[pa.Table, NDArray[np.int64]]:
+def _read(run: Run, window: Interval, columns: list[str]) -> tuple[pa.Table, Positions]:
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
-    storage, uri = run.copy.address.storage, run.copy.uri
-    filesystem, path = storage.filesystem(uri)
-
-    def read() -> tuple[pa.Table, NDArray[np.int64]]:
-        with filesystem.open_input_file(path) as stream:
-            # The checksum of every page is verified: a flipped bit is an error and not another key.
-            source = pq.ParquetFile(stream, page_checksum_verification=True)
-            schema = pa.schema([pa.field(name, _bare(source.schema_arrow.field(name).type)) for name in columns])
-            parts = [schema.empty_table()]
-            positions = [np.zeros(0, dtype=np.int64)]
-            token = column_number(source.metadata, TOKEN)
-            start = 0
-            for group in range(source.num_row_groups):
-                rows = source.metadata.row_group(group).num_rows
-                tokens = range_in_group(source.metadata, group, token)
-                if tokens is None or meet(tokens, window):
-                    part = source.read_row_group(group, columns, use_threads=False).select(columns).cast(schema)
-                    wanted = _wanted(run, window, part.column(TOKEN).to_numpy())
-                    parts.append(part if wanted is None else part.filter(pa.array(wanted)))
-                    positions.append(start + (np.arange(rows) if wanted is None else np.flatnonzero(wanted)))
-                    deadlines.progress()
-                start += rows
-            return pa.concat_tables(parts), np.concatenate(positions)
-
-    return storage.within_deadline("read", uri, read)
-
-
-def _wanted(run: Run, window: Interval, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Which rows take part, None for all of them."""
-    low, high = window
-    first, last = run.copy.file.extent
-    if not run.intervals and low <= first and last <= high:
-        return None
-    wanted = np.zeros(len(tokens), dtype=bool)
-    for begin, end in run.intervals or [window]:
-        wanted |= (tokens >= max(begin, low)) & (tokens <= min(end, high))
-    return wanted
+    parts = list(stored_rows(run, window, columns, _bare))
+    return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
 
 
 def _words(name: str, positions: NDArray[np.int64]) -> dict[str, object]:

@@ -12,19 +12,33 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
+from zlib import crc32
 
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing.drawing import DESTRUCTIVE, KEYS, NODES, place, row_scenario
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, PROCESSES
 from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
-from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, RowsDamaged, WorldRows, paths_of, shown
+from epochlake.jobs.testing.rows import (
+    ALL_OF_IT,
+    COLUMNS,
+    KEYSPACE,
+    TABLE,
+    RowsDamaged,
+    WorldRows,
+    paths_of,
+    scanned,
+    shown,
+    token_of,
+)
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.repair import repair
@@ -43,6 +57,12 @@ MOST_DAMAGED = 50
 
 STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("QUORUM", "ALL")}
 """Which writes a read at a level must show."""
+
+
+AS_SPARK, BY_KEYS = 0, 1
+"""Ways of reading: what executors do, and each key by itself; else all of it, without Spark."""
+
+ONE_BY_ONE = sorted((token_of(key), token_of(key)) for key in range(KEYS))
 
 
 class Access(NamedTuple):
@@ -106,7 +126,8 @@ class _Accesses:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
-            gate.write(WorldRows(notes), table, operation.level, batch, deleted=deleted)
+            rows = WorldRows(notes, shares=_shares_files(operation))
+            gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
             raise
@@ -125,15 +146,19 @@ class _Accesses:
         self.all[number] = self.all[number]._replace(seconds=taken)
 
     def read(self, gate: Gate, cluster: Cluster, level: str, hold: float = 0.0) -> None:
-        """Read everything, as it was when that was planned, `hold` seconds ago."""
+        """Read everything, as it was when that was planned, `hold` seconds ago: in one of the ways that there are."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
         table = gate.planning.table(TABLE)
-        plan = gate.plan_read(table, level)
+        way = len(self.all) % 3
+        plan = gate.plan_read(table, level, ONE_BY_ONE if way == BY_KEYS else None)
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold
         try:
-            found = shown(cluster.storage, plan)
+            if way == AS_SPARK:
+                found = shown(cluster.storage, plan)
+            else:
+                found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
         except (EpochlakeError, RowsDamaged):
             gone = [path for path in paths_of(plan) if self._is_gone(path)]
             if gone and self._must_stay(gate.name):
@@ -142,6 +167,11 @@ class _Accesses:
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
+
+
+def _shares_files(operation: Operation) -> bool:
+    """Whether ranges share the files of a write, as of one without Spark: so it is with half of them."""
+    return bool(crc32(operation.name.encode()) % 2)
 
 
 def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHistory:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.gate.arrow_rows import shared_routing
 from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.routing import borders_of
 from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, StagingPlan, encode_rows
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan, encode
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
+from epochlake.jobs.replicas.scanning import Asked
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.staging import StagedFile, staged_files, wrapped
 from epochlake.metastore.storage.storage import Storage
@@ -36,12 +40,20 @@ def token_of(key: int) -> int:
 
 
 class WorldRows:
-    """Rows by key; `None` as a note is a null. Keeps the contract of the gate's rows."""
+    """Rows by key; `None` as a note is a null. Keeps the contract of the gate's rows.
 
-    def __init__(self, notes: Mapping[int, str | None]) -> None:
+    `shares`: ranges share files, as those of rows that are written without Spark do; else each has its own, as with
+    Spark. `borders`: as of `shared_routing`.
+    """
+
+    def __init__(self, notes: Mapping[int, str | None], *, shares: bool = False, borders: Collection[int] = ()) -> None:
         self._notes = dict(notes)
+        self._shares = shares
+        self._borders = borders
 
     def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+        if self._shares:
+            plan = msgspec.structs.replace(plan, routing=shared_routing(plan.routing, 0, self._borders))
         told = list(encode_rows(plan, [self._batch(digested)]))
         return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
 
@@ -49,13 +61,10 @@ class WorldRows:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))
 
     def within(self, windows: Collection[Interval]) -> WorldRows:
-        return WorldRows(
-            {
-                key: note
-                for key, note in self._notes.items()
-                if any(low <= token_of(key) <= high for low, high in windows)
-            }
-        )
+        inside = {
+            key: note for key, note in self._notes.items() if any(low <= token_of(key) <= high for low, high in windows)
+        }
+        return WorldRows(inside, shares=self._shares, borders=borders_of(windows))
 
     def _batch(self, digested: bool) -> pa.RecordBatch:
         rows = sorted((token_of(key), key, note) for key, note in self._notes.items())
@@ -83,6 +92,17 @@ def shown(storage: Storage, plan: ReadPlan) -> dict[int, list[str | None]]:
     for row in live:
         found.setdefault(row["id"], []).append(row["note"])  # type: ignore[arg-type]
     return found
+
+
+def scanned(batches: Iterable[pa.RecordBatch]) -> dict[int, list[str | None]]:
+    """The notes that batches have, by key, as `shown` gives them."""
+    found: dict[int, list[str | None]] = {}
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        found.setdefault(row["id"], []).append(row["note"])
+    return found
+
+
+ALL_OF_IT = Asked(pa.schema([("id", pa.int64()), ("note", pa.string())]), ("id",))
 
 
 def paths_of(plan: ReadPlan) -> list[str]:

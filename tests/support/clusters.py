@@ -385,6 +385,7 @@ def placed(
     replication: Mapping[str, int] | None = None,
     append_only: bool = False,
     columns: Sequence[tuple[str, str, bool]] = COLUMNS,
+    primary_key: Sequence[str] = (),
     configuration: Configuration | None = None,
 ) -> SmallCluster:
     """A cluster of `nodes` (name -> datacenter, rack) whose table `air.flights` is exactly on `replicas`.
@@ -403,7 +404,7 @@ def placed(
         administration.create_keyspace(cluster, "air", replication)
         administration.pause_balancing(cluster)
     metadata = cluster.catch_up()
-    table = flights(columns, append_only)
+    table = flights(columns, append_only, primary_key)
     rows = [[metadata.node(name).volumes[0].volume_id for name in placed[tablet]] for tablet in sorted(placed)]
     for volume in {volume for row in rows for volume in row}:
         create_replica(address_of(STORAGE, metadata, table, volume), table, metadata.epoch)
@@ -411,14 +412,16 @@ def placed(
     return SmallCluster(cluster, cluster.catch_up().table("air.flights"), directory)
 
 
-def flights(columns: Sequence[tuple[str, str, bool]] = COLUMNS, append_only: bool = False) -> Table:
+def flights(
+    columns: Sequence[tuple[str, str, bool]] = COLUMNS, append_only: bool = False, primary_key: Sequence[str] = ()
+) -> Table:
     """Table `air.flights`, with an id of its own."""
     return Table(
         table_id=str(uuid.uuid4()),
         keyspace="air",
         name="flights",
         columns=tuple(Column(*column) for column in columns),
-        primary_key=(columns[0][0],),
+        primary_key=tuple(primary_key) or (columns[0][0],),
         append_only=append_only,
     )
 

@@ -1,0 +1,183 @@
+"""Rows that are read without Spark, as batches of Arrow: planned as those of pipelines, read by this process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from epochlake.jobs.gate.arrow_conform import conform_arrow_keys
+from epochlake.jobs.gate.arrow_rows import hashes
+from epochlake.jobs.gate.arrow_types import arrow_type
+from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.scanning import Asked, scan
+from epochlake.jobs.replicas.superseding import comparable
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
+from epochlake.placement.tokens import Interval
+
+TRIES = 3
+"""So often a lookup is planned: what it has met damaged it has noted, and it is read on another replica then."""
+
+
+class Keys(NamedTuple):
+    """Keys that are asked for: `windows` have their tokens, `values` them as `comparable`."""
+
+    windows: Sequence[Interval]
+    values: Collection[object]
+
+
+class Question(NamedTuple):
+    """What is asked of a table: `asked` of each row, and which keys' rows, None for all."""
+
+    table: Table
+    asked: Asked
+    keys: Keys | None
+
+
+def question(
+    table: Table,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    keys: object = None,
+) -> Question:
+    """What a read asks for.
+
+    Raises InvalidRequest for columns that there are not, for a filter that cannot be applied to the table's rows, and
+    for keys that do not fit.
+    """
+    declared = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
+    names = declared.names if columns is None else _known_columns(table, columns)
+    chosen = None if keys is None else _keys(table, keys)
+    schema = pa.schema([declared.field(name) for name in names])
+    needed = () if where is None else _needed(table, where, declared)
+    asked = Asked(schema, table.primary_key, where, needed, None if chosen is None else chosen.values)
+    return Question(table, asked, chosen)
+
+
+def key_of(table: Table, key: object) -> list[Mapping[str, object]]:
+    """A key as rows that have only it. Where it is one column its value suffices. Raises InvalidRequest."""
+    if isinstance(key, Mapping):
+        missing = [name for name in table.primary_key if name not in key]
+        if not missing:
+            return [{name: key[name] for name in table.primary_key}]
+        said = f"it has no {', '.join(missing)}"
+    elif len(table.primary_key) == 1:
+        return [{table.primary_key[0]: key}]
+    else:
+        said = f"it is {key!r}"
+    raise InvalidRequest(
+        f"this is no key of table {table.full_name}: {said}",
+        hint=f"Give a dict with {', '.join(table.primary_key)}",
+    )
+
+
+def read_one(gate: Gate, of: Question, consistency: str | None) -> Mapping[str, object] | None:
+    """The row of the one key that is asked for; None where there is none.
+
+    Raises as `Gate.plan_read`, and ReadDisturbed when files go on being found damaged.
+    """
+    for attempt in range(TRIES):
+        try:
+            rows = [row for batch in _scanned(gate, of, consistency) for row in batch.to_pylist()]
+        except ReadDisturbed:
+            if attempt == TRIES - 1:
+                raise
+            continue
+        return rows[0] if rows else None
+    raise AssertionError
+
+
+def read_all(gate: Gate, gate_ends: ExitStack, of: Question, consistency: str | None) -> pa.RecordBatchReader:
+    """The rows as a stream, planned now. Raises as `Gate.plan_read`, and leaves `gate_ends` alone then.
+
+    `gate_ends` is closed when the stream has been read, has failed, or is not held any more; until then files stay.
+    """
+    batches = _scanned(gate, of, consistency)
+    return pa.RecordBatchReader.from_batches(of.asked.schema, _Batches(batches, gate_ends.pop_all()))
+
+
+class _Batches:
+    """Batches, and what ends with them, also when nobody has read them to the end."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], ends: ExitStack) -> None:
+        self._batches = batches
+        self._end = weakref.finalize(self, ends.close)
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._end()
+            raise
+
+
+def _scanned(gate: Gate, of: Question, consistency: str | None) -> Iterator[pa.RecordBatch]:
+    """Batches of what is planned now. What is found damaged while they are read is noted, and raises ReadDisturbed."""
+    plan = gate.plan_read(of.table, consistency, None if of.keys is None else of.keys.windows)
+    return looked_after(gate, scan(plan, of.asked))
+
+
+def looked_after(gate: Gate, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches. What is found damaged by them is noted, and raises ReadDisturbed."""
+    try:
+        yield from batches
+    except (EpochlakeError, pa.ArrowException, OSError) as error:
+        gate.look_for_damage(error)
+        raise
+
+
+def _known_columns(table: Table, columns: Sequence[str]) -> list[str]:
+    if isinstance(columns, str):
+        raise InvalidRequest(f"columns are {columns!r}, one text", hint=f"Give a list: [{columns!r}]")
+    names = [column.name for column in table.columns]
+    unknown = [str(name) for name in columns if name not in names]
+    if unknown or not columns or len(set(columns)) < len(columns):
+        said = f"it has no column {', '.join(unknown)}" if unknown else "each column once, and at least one"
+        raise InvalidRequest(
+            f"these columns of table {table.full_name} cannot be read: {said}", hint=f"It has {', '.join(names)}"
+        )
+    return list(columns)
+
+
+def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]:
+    """The columns that a filter reads: those without which it cannot be applied."""
+    if not isinstance(where, pc.Expression):
+        raise InvalidRequest(
+            f"a filter of table {table.full_name} is a {type(where).__name__}",
+            hint="Give an expression of Arrow: pyarrow.compute.field('delay') > 30",
+        )
+    empty = declared.empty_table()
+    try:
+        empty.filter(where)
+    except (pa.ArrowException, TypeError, NotImplementedError) as error:
+        raise InvalidRequest(
+            f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}",
+            hint=f"It has {', '.join(f'{field.name} ({field.type})' for field in declared)}",
+        ) from error
+    return tuple(name for name in declared.names if not _applies(where, empty.drop_columns([name])))
+
+
+def _applies(where: pc.Expression, rows: pa.Table) -> bool:
+    try:
+        rows.filter(where)
+    except (pa.ArrowException, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _keys(table: Table, keys: object) -> Keys:
+    rows = conform_arrow_keys(keys, table).select(list(table.primary_key))
+    nulls = [name for name in table.primary_key if rows.column(name).null_count]
+    if nulls:
+        raise InvalidRequest(f"a key of table {table.full_name} has no {', '.join(nulls)}: a key is never null")
+    tokens = np.unique(hashes(rows)).tolist()
+    return Keys([(token, token) for token in tokens], {comparable(row) for row in rows.to_pylist()})
