@@ -1,6 +1,6 @@
 """Put the small files of replica tables together.
 
-The job of `epochlake compact`, for `spark-submit` and schedulers: the same options, the same exit codes.
+The job of `epochlake compact --spark`, for `spark-submit` and schedulers: the same options, the same exit codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from epochlake.jobs.cli.main import main as command_line
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job with these options (default: the process's) and return its exit code."""
-    return command_line(["compact", *(sys.argv[1:] if argv is None else argv)])
+    return command_line(["compact", "--spark", *(sys.argv[1:] if argv is None else argv)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The stored rows of runs, read by this process: the row groups that have tokens asked for, every page verified.
+"""The rows of data files, read by this process: the row groups that have tokens asked for, every page verified.
 
 Needs no Spark, so it runs on executors as well.
 """
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.footers import column_number, range_in_group
-from epochlake.jobs.replicas.intervals import meet
+from epochlake.jobs.replicas.intervals import meet, overlap
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.replicas.sections import Run
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN, Interval
 from numpy.typing import NDArray
 
@@ -22,21 +23,37 @@ Positions = NDArray[np.int64]
 """Of rows in their file, ascending: int64 array of shape (rows,)."""
 
 
-def stored_rows(
+def rows_of_run(
     run: Run,
     window: Interval,
     columns: Sequence[str],
     of_type: Callable[[pa.DataType], pa.DataType],
     can_match: Callable[[pq.FileMetaData, int], bool] | None = None,
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """For each row group of a run's file: its rows that take part and have a token in `window`, and their positions.
+    """The rows of a run that have a token in `window`: `rows_of_file`."""
+    low, high = window
+    first, last = run.copy.file.extent
+    spans: list[Interval] | None = None
+    if run.intervals or not (low <= first and last <= high):
+        spans = [overlap(one, window) for one in run.intervals or [window] if meet(one, window)]
+    return rows_of_file(run.copy.address.storage, run.copy.uri, spans, columns, of_type, can_match)
+
+
+def rows_of_file(
+    storage: Storage,
+    uri: str,
+    spans: Sequence[Interval] | None,
+    columns: Sequence[str],
+    of_type: Callable[[pa.DataType], pa.DataType],
+    can_match: Callable[[pq.FileMetaData, int], bool] | None = None,
+) -> Iterator[tuple[pa.Table, Positions]]:
+    """For each row group of a file: its rows with a token in one of `spans` (None: all), and their positions.
 
     `columns` are read, with `_token` where that is not among them, each of the type that `of_type` makes of the stored
     one. Row groups of which `can_match` says no are left out; there is a table without rows where none is left. Raises
     StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than were
     written.
     """
-    storage, uri = run.copy.address.storage, run.copy.uri
     filesystem, path = storage.filesystem(uri)
 
     def opened() -> tuple[pq.ParquetFile, int]:
@@ -61,9 +78,10 @@ def stored_rows(
     for group in range(source.num_row_groups):
         rows = source.metadata.row_group(group).num_rows
         tokens = range_in_group(source.metadata, group, token)
-        if (tokens is None or meet(tokens, window)) and (can_match is None or can_match(source.metadata, group)):
+        can = tokens is None or spans is None or any(meet(tokens, span) for span in spans)
+        if can and (can_match is None or can_match(source.metadata, group)):
             part = storage.within_deadline("read", uri, partial(read, group))
-            wanted = _wanted(run, window, part.column(TOKEN).to_numpy())
+            wanted = _wanted(spans, part.column(TOKEN).to_numpy())
             if wanted is None:
                 yield part, np.arange(start, start + rows)
             else:
@@ -74,13 +92,11 @@ def stored_rows(
         yield schema.empty_table(), np.zeros(0, dtype=np.int64)
 
 
-def _wanted(run: Run, window: Interval, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+def _wanted(spans: Sequence[Interval] | None, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
     """Which rows take part, None for all of them."""
-    low, high = window
-    first, last = run.copy.file.extent
-    if not run.intervals and low <= first and last <= high:
+    if spans is None:
         return None
     wanted = np.zeros(len(tokens), dtype=bool)
-    for begin, end in run.intervals or [window]:
-        wanted |= (tokens >= max(begin, low)) & (tokens <= min(end, high))
+    for low, high in spans:
+        wanted |= (tokens >= low) & (tokens <= high)
     return wanted

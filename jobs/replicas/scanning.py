@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.reading import ReadPlan
-from epochlake.jobs.replicas.run_files import Positions, stored_rows
+from epochlake.jobs.replicas.run_files import Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run
 from epochlake.jobs.replicas.skipping import RowGroups
@@ -64,7 +64,7 @@ def _rows(
     def can_match(footer: pq.FileMetaData, group: int) -> bool:
         return row_groups is None or row_groups.can_match(footer, group)
 
-    for rows, positions in stored_rows(run, window, [*asked.columns, *deletes], _as_stored, can_match):
+    for rows, positions in rows_of_run(run, window, [*asked.columns, *deletes], _as_stored, can_match):
         if deletes:
             rows = rows.filter(pc.invert(rows.column(DELETED)))
         elif dead is not None and len(dead):

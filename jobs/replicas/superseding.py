@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.jobs.replicas.run_files import Positions, stored_rows
+from epochlake.jobs.replicas.run_files import Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
 from epochlake.placement.tokens import TOKEN, Interval
@@ -77,7 +77,7 @@ def judged(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Posi
         names = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
         name = np.repeat([names[run.name] for run in runs], [part.num_rows for part, _ in parts])
         order = np.lexsort((name, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
-    dead = deleted | _has_newer(rows.select(list(primary_key)), tokens, order)
+    dead = deleted | has_newer(rows.select(list(primary_key)), tokens, order)
     starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
     for run, (_, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
         found = positions[dead[start:end]]
@@ -100,7 +100,7 @@ def _are_ranked(runs: Sequence[Run]) -> bool:
     return True
 
 
-def _has_newer(keys: pa.Table, tokens: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+def has_newer(keys: pa.Table, tokens: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Of each row, whether there is another one with its key that counts more; `order`: by token, then ascending."""
     ordered = tokens[order]
     older = np.zeros(len(tokens), dtype=bool)
@@ -146,7 +146,7 @@ def comparable(value: object) -> object:
     return value
 
 
-def _bare(type_: pa.DataType) -> pa.DataType:
+def bare(type_: pa.DataType) -> pa.DataType:
     """The type of the same values as they are stored: Python has no day before the year 1, nor text that is none."""
     if pa.types.is_timestamp(type_):
         return pa.int64()
@@ -155,9 +155,9 @@ def _bare(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_string(type_):
         return pa.binary()
     if pa.types.is_list(type_):
-        return pa.list_(_bare(type_.value_type))
+        return pa.list_(bare(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(field.name, _bare(field.type)) for field in type_])
+        return pa.struct([pa.field(field.name, bare(field.type)) for field in type_])
     return type_
 
 
@@ -170,7 +170,7 @@ def _deleted(part: pa.Table) -> NDArray[np.bool_]:
 
 def _read(run: Run, window: Interval, columns: list[str]) -> tuple[pa.Table, Positions]:
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
-    parts = list(stored_rows(run, window, columns, _bare))
+    parts = list(rows_of_run(run, window, columns, bare))
     return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
 
 

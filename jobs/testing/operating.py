@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.replicas.merging import Merger
 from epochlake.jobs.testing.drawing import OPERATIONS, RACKS, UPKEEP
-from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, RowsDamaged, WorldRows, merge_in
+from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
 from epochlake.jobs.testing.scenario import Operation
-from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
+from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import repair
@@ -69,7 +67,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
         case "repair bytes":
             repair(cluster, TABLE, check_bytes=True)
         case "compact":
-            _compact(cluster, 0.0 if operation.on else 3600.0, None if operation.number == 0 else EVERYTHING)
+            policy = None if operation.number == 0 else EVERYTHING
+            compact(cluster, TABLE, policy=policy, tombstone_grace_seconds=0.0 if operation.on else 3600.0)
         case "vacuum":
             administration.sweep(cluster, older_than_seconds=0.0)
         case "compact log":
@@ -83,12 +82,6 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
                 raise NotAsPromised("; ".join(map(str, wrong)))
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
-
-
-def _compact(cluster: Cluster, grace: float, policy: CompactionPolicy | None) -> None:
-    merger: Merger = merge_in(cluster.storage)  # type: ignore[assignment]
-    with suppress(RowsDamaged):  # met in a file that is whole again: as Spark says it
-        compact(cluster, TABLE, None, merger=merger, policy=policy, tombstone_grace_seconds=grace)
 
 
 def _come_and_go(cluster: Cluster, number: int) -> None:

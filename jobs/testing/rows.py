@@ -6,7 +6,7 @@ Tables of a world have the columns `id` (bigint, the key) and `note` (string). T
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +15,6 @@ from epochlake.jobs.gate.arrow_rows import shared_routing
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.routing import borders_of
 from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, StagingPlan, encode_rows
-from epochlake.jobs.replicas.merging import MergedFile, MergePlan, encode
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.scanning import Asked
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -118,29 +117,6 @@ def newest(rows: Iterable[Row]) -> list[Row]:
         if other is None or _rank(other) < _rank(row):
             winners[row["id"]] = row
     return list(winners.values())
-
-
-def merge_in(storage: Storage) -> object:
-    """A merger that does in this process what a Spark job does."""
-
-    def merge(plan: MergePlan) -> list[MergedFile]:
-        return list(encode(plan, _merged(storage, plan)))
-
-    return merge
-
-
-def _merged(storage: Storage, plan: MergePlan) -> Iterator[pa.RecordBatch]:
-    for merge in plan.merges:
-        rows = [row for one in merge.sources for row in _rows(storage, one.uri, [(one.low, one.high)])]
-        kept = rows if plan.table.append_only else newest(rows)
-        ordered = sorted(kept, key=lambda row: row[TOKEN])  # type: ignore[arg-type, return-value]
-        if ordered:
-            yield pa.RecordBatch.from_pylist([{name: row[name] for name in _STORED.names} for row in ordered], _STORED)
-
-
-_STORED = pa.schema(
-    [("id", pa.int64()), ("note", pa.string()), (TOKEN, pa.int64()), (WRITTEN_AT, pa.int64()), (DELETED, pa.bool_())]
-)
 
 
 def _scanned(storage: Storage, scans: Iterable[Scan]) -> list[Row]:

@@ -8,7 +8,7 @@ stands for, and repair brings it to the rest. In order:
 2. Ranges are chosen that are at rest, whose replicas all answer and agree.
 3. Every byte of the files that are going to be read is verified; a damaged copy is read on another replica, and a range
    without a whole copy of a file is left alone: what is merged takes the place of all copies, so damage would spread.
-   Then the files are merged and stored on all replicas, in one Spark job. Nothing is visible by that.
+   Then the files are merged and stored on all replicas. Nothing is visible by that.
 4. The ledger says what each merged file replaces. Of two compactions that overlap it refuses one.
 5. Each replica adds the merged files and gives up what they replace, in one commit that is fenced at the epoch of the
    plan: a replica that has acknowledged a newer epoch refuses. No session is needed, as nothing waits for this.
@@ -37,6 +37,7 @@ from epochlake.jobs.replicas.damage import CHECKING_PARTITIONS, ExpectedFile, ch
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Merge
 from epochlake.jobs.replicas.merging import MergedFile, Merger, encode_empty, merge_with_spark
+from epochlake.jobs.replicas.merging_here import merge_here
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
 from epochlake.jobs.upkeep.compacting import (
@@ -72,7 +73,7 @@ TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
 
 WAVE_BYTES = 8 << 30
 WAVE_RANGES = 256
-"""What is merged in one Spark job and committed together: a compaction that is stopped has kept what it did before."""
+"""What is merged and committed together: a compaction that is stopped has kept what it did before."""
 
 DIFFERS = "its replicas differ: repair it first"
 UNREACHABLE = "a replica does not answer"
@@ -134,7 +135,7 @@ class CompactionReport(msgspec.Struct, frozen=True):
 def compact(
     cluster: Store,
     table: str,
-    spark: SparkSession | None,
+    spark: SparkSession | None = None,
     *,
     dry_run: bool = False,
     policy: CompactionPolicy | None = None,
@@ -144,18 +145,16 @@ def compact(
 ) -> CompactionReport:
     """Compact the ranges of a table that `policy` finds worth it, repairing the table first where replicas differ.
 
-    `spark` may be None for `dry_run`, which changes nothing, or with a `merger` of one's own. Safe beside pipelines,
-    operations, repair and other compactions; can be stopped and run again at any time. Raises Rejected for an unknown
-    table, InvalidRequest, StorageUnavailable when the ledger cannot be read or written.
+    With `spark` its executors merge, and verify what they merge; without, this process does, in bounded memory, and
+    `merger` does it in a way of its own. `dry_run` changes nothing. Safe beside pipelines, operations, repair and other
+    compactions; can be stopped and run again at any time. Raises Rejected for an unknown table, InvalidRequest,
+    StorageUnavailable when the ledger cannot be read or written.
     """
     if not isinstance(tombstone_grace_seconds, int | float) or not tombstone_grace_seconds >= 0:
         raise InvalidRequest(
             f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
         )
-    if merger is None and not dry_run:
-        if spark is None:
-            raise InvalidRequest("compaction needs a Spark session", hint="Give one, or ask for a dry run")
-        merger = merge_with_spark(spark)
+    merger = merger or (merge_here if spark is None else merge_with_spark(spark))
     policy = policy or CompactionPolicy()
     policy = msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))
     # Before the own lease, which would keep every tombstone from now on.
@@ -173,7 +172,6 @@ def compact(
         if dry_run:
             compacted = [_described(one, (), {}, purge_before) for one in chosen]
         else:
-            assert merger is not None
             compacted = [done for wave in _waves(chosen) for done in run.compact(wave, merger)]
         return CompactionReport(
             table=view.table.full_name,

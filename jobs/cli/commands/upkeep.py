@@ -80,9 +80,12 @@ def compact(
     target_size: Annotated[
         str | None, typer.Option("--target-size", metavar="SIZE", help="Size of merged files; else 134 MB.")
     ] = None,
+    with_spark: Annotated[
+        bool, typer.Option("--spark", help="Merge in a Spark job; else this process does, in bounded memory.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be compacted; change nothing.")] = False,
 ) -> None:
-    """Put the files of a table's tablets or ranges together, once for all their replicas. Starts Spark.
+    """Put the files of a table's tablets or ranges together, once for all their replicas.
 
     Superseded versions of rows go, old deletes when all replicas agree past them. Safe beside pipelines, operations and
     repair; run it again where a replica did not answer (exit code 75).
@@ -96,7 +99,7 @@ def compact(
     target = TARGET_FILE_BYTES if target_size is None else parse_size(target_size)
     session.cluster.catch_up().table(table)  # before Spark is started for nothing
     spark = None
-    if not dry_run:
+    if with_spark and not dry_run:
         from epochlake.jobs.spark_session import session as spark_session
 
         spark = spark_session("epochlake-compaction")

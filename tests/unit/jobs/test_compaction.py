@@ -474,9 +474,7 @@ def test_without_its_ledger_a_merged_file_is_not_guessed_about(table: SmallClust
         read_versions(table, "ALL")
 
 
-def test_it_is_refused_without_spark_and_with_a_grace_below_zero(table: SmallCluster) -> None:
-    with pytest.raises(InvalidRequest, match="Spark session"):
-        compact(table.cluster, TABLE, None)
+def test_it_is_refused_with_a_grace_below_zero(table: SmallCluster) -> None:
     with pytest.raises(InvalidRequest, match="grace"):
         compact_here(table, tombstone_grace_seconds=-1.0)
 

@@ -12,20 +12,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from epochlake.jobs.replicas.damage import ExpectedFile
-from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress
-from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.replicas.sections import Run, sections, tasks
 from epochlake.jobs.replicas.superseding import FILE, FIRST, WORDS, superseded, tell_superseded
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.placement.tokens import TOKEN, Interval
 
+from tests.support.files import Version, stored_versions
 from tests.support.replicas import make_replica
-
-Version = tuple[int, object, int, bool]
-"""Token, key, time of writing, and whether it is a delete."""
 
 NAN = math.nan
 MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
@@ -47,40 +40,6 @@ KEYS: dict[str, tuple[pa.DataType, Sequence[object]]] = {
 @pytest.fixture
 def replica(tmp_path: Path) -> ReplicaAddress:
     return make_replica(tmp_path, 1)
-
-
-def stored(
-    replica: ReplicaAddress,
-    versions: Sequence[Version],
-    key: pa.DataType | None = None,
-    intervals: tuple[Interval, ...] = (),
-    group: int = 4,
-) -> Run:
-    """A data file with these rows in token order, in row groups of `group`."""
-    versions = sorted(versions, key=lambda one: one[0])
-    tokens, keys, times, deletes = (list(column) for column in zip(*versions, strict=True))
-    rows = pa.table(
-        {
-            "id": pa.array(keys, key or pa.int64()),
-            TOKEN: pa.array(tokens, pa.int64()),
-            WRITTEN_AT: pa.array(times, pa.int64()),
-            DELETED: pa.array(deletes, pa.bool_()),
-        }
-    )
-    file_id = new_file_id()
-    path = path_of("0-0", file_id)
-    replica.storage.create_directory(f"{replica.uri}/{path}".rpartition("/")[0])
-    with (
-        replica.storage.new_file(f"{replica.uri}/{path}") as sink,
-        sealed_writer(sink, rows.schema, file_id) as writer,
-    ):
-        for start in range(0, rows.num_rows, group):
-            writer.write(rows.slice(start, group))
-    size = replica.storage.size_of(f"{replica.uri}/{path}") or 0
-    file = DataFile(
-        file_id, "0-0", path, size, len(tokens), tokens[0], tokens[-1], min(times), max(times), any(deletes)
-    )
-    return Run(ExpectedFile(file, replica), intervals)
 
 
 def told(runs: Sequence[Run], task_rows: int = 1000) -> set[tuple[str, int]]:
@@ -131,7 +90,7 @@ def test_exactly_the_rows_that_do_not_count_are_told(
             when, gone = (chance.randrange(4), chance.random() < 0.3) if mixed else (at, deleted)
             versions[token, same(key)] = (token, key, when, gone)
         asked = ((chance.randrange(5), 9),) if chance.random() < 0.3 else ()
-        contents[stored(replica, list(versions.values()), type_, asked)] = list(versions.values())
+        contents[stored_versions(replica, list(versions.values()), type_, asked)] = list(versions.values())
     # A file whose rows were not asked for takes part in nothing.
     contents = {run: versions for run, versions in contents.items() if run.spans}
     alone = {group[0].name for group in sections(contents) if len(group) == 1}
@@ -143,14 +102,14 @@ def test_exactly_the_rows_that_do_not_count_are_told(
 
 
 def test_batches_are_ranked_by_their_files_so_that_times_are_not_read(replica: ReplicaAddress) -> None:
-    first = stored(replica, [(1, 1, 10, False), (2, 2, 10, False)])
-    second = stored(replica, [(2, 2, 20, False), (3, 3, 20, False)])
+    first = stored_versions(replica, [(1, 1, 10, False), (2, 2, 10, False)])
+    second = stored_versions(replica, [(2, 2, 20, False), (3, 3, 20, False)])
     assert told([second, first]) == {(first.name, 1)}
 
 
 def test_a_file_that_spans_two_slices_is_told_in_both(replica: ReplicaAddress) -> None:
-    old = stored(replica, [(token, token, 1, False) for token in range(100)], group=30)
-    new = stored(replica, [(token, token, 2, False) for token in range(0, 100, 2)], group=30)
+    old = stored_versions(replica, [(token, token, 1, False) for token in range(100)], group=30)
+    new = stored_versions(replica, [(token, token, 2, False) for token in range(0, 100, 2)], group=30)
     work = tasks(sections([old, new]), 20)
     assert len(work) > 5
     assert told([old, new], 20) == {(old.name, position) for position in range(0, 100, 2)}
@@ -168,7 +127,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "missing"])
 def test_a_damaged_file_is_an_error_that_names_it(replica: ReplicaAddress, damage: Callable[[Path], object]) -> None:
     # Without compression by repetition: every byte of the body is in a page that is read.
-    runs = [stored(replica, [(n * 7919, n, at, False) for n in range(200)], group=200) for at in (1, 2)]
+    runs = [stored_versions(replica, [(n * 7919, n, at, False) for n in range(200)], group=200) for at in (1, 2)]
     path = Path(runs[0].copy.uri)
     damage(path)
     with pytest.raises(StorageUnavailable, match=runs[0].name):
