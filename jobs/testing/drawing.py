@@ -218,8 +218,8 @@ class Theme(NamedTuple):
 
     `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
     `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
-    `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: coordinators stand still from
-    time to time, so that changes stay in the middle of what they do.
+    `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: so often coordinators stand
+    still, so that changes stay in the middle of what they do. `accesses`: what pipelines do, and how many there are.
     """
 
     seconds: tuple[float, float]
@@ -233,7 +233,9 @@ class Theme(NamedTuple):
     tablets: tuple[int, ...]
     sights: tuple[str, ...]
     replication: tuple[int, ...] = (3, 3, 3, 2)
-    lingering: bool = False
+    lingering: tuple[int, ...] = (0,)
+    accesses: tuple[str, ...] = ACCESSES
+    pipelines: tuple[int, int] = (1, 4)
     keepers: tuple[int, ...] = (1,)
     upkeep_paces: tuple[float, ...] = (6.0,)
 
@@ -265,9 +267,29 @@ MOVING = Theme(
     tablets=(1, 1, 2, 0),
     sights=("all", "most", "sides", "sides", "few", "few"),
     replication=(3, 3, 3, 3, 3, 2),
-    lingering=True,
+    lingering=(0, 2, 4, 6),
 )
 """Rows that are written and read as fast as can be while what holds them moves."""
+
+STRADDLING = Theme(
+    seconds=(3.0, 10.0),
+    tables=0.0,
+    keys=(1, 1, 2),
+    paces=(0.02, 0.3),
+    operations=("shift",),
+    operator_paces=(0.3, 1.0),
+    upkeep=("snapshot",),
+    sorts=(("pause",), ("pause", "server lags"), ("pause", "access fails"), ("pause", "cut")),
+    tablets=(1,),
+    sights=("few",),
+    replication=(3,),
+    lingering=(4, 8, 12),
+    accesses=(*["write"] * 6, "delete", "read", "batch"),
+    pipelines=(3, 4),
+)
+"""Tablets that are between their old and their new replicas most of the time, of which everybody sees two nodes only:
+what was written where is no quorum of both by chance.
+"""
 
 UPKEEPING = Theme(
     seconds=(2.0, 8.0),
@@ -305,18 +327,18 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     """Pipelines, coordinators, operators and upkeep at one table."""
     drawing = _Drawing("rows", seed, weights)
     chance = drawing.chance
-    theme = chance.choice([ANYTHING, ANYTHING, MOVING, MOVING, UPKEEPING, UPKEEPING, RESTORING])
+    theme = chance.choice([ANYTHING, ANYTHING, MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING])
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
     append_only = chance.random() < 0.2
-    kinds = [kind for kind in ACCESSES if not append_only or kind != "delete"]
+    kinds = [kind for kind in theme.accesses if not append_only or kind != "delete"]
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
     keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
     places = [place(number) for number in range(1, NODES + 1)]
     unseen = _unseen(chance, places, chance.choice(theme.sights))
     parts = []
-    for number in range(chance.randint(1, 4)):
+    for number in range(chance.randint(*theme.pipelines)):
         kinds = ["read"] if number and chance.random() < 0.3 else about
         accesses = _accesses(drawing, seconds, batches, kinds, keys, pace)
         parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
@@ -339,8 +361,7 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     )
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
-    if theme.lingering:
-        faults = sorted([*faults, *_pauses(chance, seconds, parts)], key=lambda fault: fault.at)
+    faults = sorted([*faults, *_pauses(chance, seconds, parts, theme.lingering)], key=lambda fault: fault.at)
     destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
     parts = [_harming_one_place(part, destroyed) for part in parts]
     settings = Settings(
@@ -357,10 +378,10 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
 
 
-def _pauses(chance: random.Random, seconds: float, parts: Sequence[Part]) -> list[Fault]:
+def _pauses(chance: random.Random, seconds: float, parts: Sequence[Part], counts: Sequence[int]) -> list[Fault]:
     """All coordinators stand still, a few times and each time at once."""
     coordinators = [part.name for part in parts if part.role == "coordinator"]
-    times = [round(chance.uniform(0, seconds), 3) for _ in range(chance.choice([0, 2, 4, 6]))]
+    times = [round(chance.uniform(0, seconds), 3) for _ in range(chance.choice(counts))]
     return [
         Fault("pause", at, name, seconds=round(chance.uniform(0.5, 3.0), 3)) for at in times for name in coordinators
     ]
