@@ -12,7 +12,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import PrepareOperation, StartRequest
 from epochlake.metastore.metadata.events.plans import with_names
-from epochlake.metastore.metadata.model import Node, RequestKind, TopologyRequest
+from epochlake.metastore.metadata.model import RequestKind, TopologyRequest
 from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.rejections import Code
@@ -73,13 +73,13 @@ def node_operation(metadata: ClusterMetadata, request: TopologyRequest, tokens_p
     name, node_id = request.request_id, node.node_id
     match request.kind:
         case RequestKind.JOIN:
-            return plan_join(state, name, node_id, request.tokens or _allocated(metadata, node, tokens_per_node))
+            return plan_join(state, name, node_id, request.tokens or _allocated(metadata, request, tokens_per_node))
         case RequestKind.LEAVE:
             return plan_leave(state, name, node_id, force=request.force)
         case RequestKind.REMOVE:
             return plan_remove(state, name, node_id, force=request.force)
         case RequestKind.MOVE:
-            return plan_move(state, name, node_id, request.tokens or _allocated(metadata, node, tokens_per_node))
+            return plan_move(state, name, node_id, request.tokens or _allocated(metadata, request, tokens_per_node))
         case RequestKind.REBUILD:
             return plan_rebuild(state, name, node_id, request.source_datacenter)
         case RequestKind.REPLACE if node.replaces is not None:
@@ -87,8 +87,13 @@ def node_operation(metadata: ClusterMetadata, request: TopologyRequest, tokens_p
     raise Rejected(Code.WRONG_REQUEST, f"request {name} ({request.kind}) is about no node's ranges")
 
 
-def _allocated(metadata: ClusterMetadata, node: Node, count: int) -> tuple[int, ...]:
-    return allocate_tokens(ring_state(metadata), node.datacenter, node.rack, count, main_replication(metadata))
+def _allocated(metadata: ClusterMetadata, request: TopologyRequest, count: int) -> tuple[int, ...]:
+    """Tokens for the node of a request: the best ones, beside those that somebody else has asked for."""
+    node = metadata.directory.nodes[request.node_id]
+    others = (one for one in metadata.open_requests() if one.request_id != request.request_id)
+    asked_for = {token for one in others for token in one.tokens}
+    state, replication = ring_state(metadata), main_replication(metadata)
+    return allocate_tokens(state, node.datacenter, node.rack, count, replication, asked_for)
 
 
 def main_replication(metadata: ClusterMetadata) -> Replication:

@@ -24,17 +24,23 @@ _TURN = 2**64
 
 
 def allocate_tokens(
-    state: RingState, datacenter: str, rack: str, count: int, replication: Replication
+    state: RingState,
+    datacenter: str,
+    rack: str,
+    count: int,
+    replication: Replication,
+    reserved: Collection[int] = (),
 ) -> tuple[int, ...]:
     """`count` free tokens for a node that is to join there, ascending; the same state gives the same tokens.
 
     Operations in flight are taken as finished. `replication` is the setting whose ownership is to even out: usually
-    that of the biggest keyspace. Raises `InvalidRequest` when `count` is not positive.
+    that of the biggest keyspace. `reserved`: tokens that are somebody else's, though no node owns them. Raises
+    `InvalidRequest` when `count` is not positive.
     """
     if count < 1:
         raise InvalidRequest(f"{count} tokens were asked for: a node that joins needs at least one.")
     owned = settled_tokens(state)
-    taken = {token for tokens in owned.values() for token in tokens}
+    taken = {token for tokens in owned.values() for token in tokens} | {*reserved}
     rivals = _rivals(state, owned, datacenter, rack, replication)
     if not rivals:
         return _free([MIN_TOKEN + (2 * index + 1) * _TURN // (2 * count) for index in range(count)], taken)

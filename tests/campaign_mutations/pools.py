@@ -63,11 +63,16 @@ class Pool:
 
     def advance(self, count: int, play: Play) -> tuple[Played, list[tuple[Mutation, Played]], list[Pool]]:
         """Run the next histories, until one fails. What came of them, which members it is by, and the pools to go on
-        with. When no member alone makes it fail, they go on in two halves.
+        with. When no member alone makes it fail, they go on in two halves. One that fails without any is passed over.
         """
         played = play(self.members, self.kind, self.seeds + 1, count)
         if played.failed is None and not played.broken:
             self.seeds += count
+            return played, [], [self]
+        if played.failed is not None and play((), self.kind, played.failed, 1).failed is not None:
+            # It is no mutation that this history has found.
+            print(f"{self.kind} history {played.failed} fails without any mutation: {played.said}", flush=True)
+            self.seeds = played.failed
             return played, [], [self]
         if len(self.members) == 1:
             self.seeds = played.failed or self.seeds

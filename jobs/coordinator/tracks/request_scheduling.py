@@ -15,7 +15,7 @@ from epochlake.jobs.replicas.store import Store
 from epochlake.metastore.committing.committer import Planner
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import Event, FinishRequest
+from epochlake.metastore.metadata.events import CancelRequest, Event, FinishRequest
 from epochlake.metastore.metadata.events.losses import DECLARING
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest
 from epochlake.metastore.metadata.ring_state import operation_of_request
@@ -63,7 +63,7 @@ class RequestTrack:
         if request.state is RequestState.PENDING and _may_end(metadata, request):
             return self._finish(metadata, request)
         if request.state is RequestState.PENDING:
-            self._cluster.commit(_while(request, lambda now: started(now, request, self._tokens)))
+            self._cluster.commit(_while(request, lambda now: _begun(now, request, self._tokens)))
             return True
         if _begins_a_step(metadata, request):
             self._cluster.commit(_while(request, lambda now: next_replication_step(now, request)))
@@ -94,6 +94,27 @@ def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
 def _is_about_live_storage(request: TopologyRequest) -> bool:
     """False for what declares a node lost: it is looked at first, as others may wait for that storage."""
     return request.kind not in DECLARING
+
+
+def _begun(metadata: ClusterMetadata, request: TopologyRequest, tokens: int) -> Event | None:
+    """What begins a request; or what ends it, where another node has got the tokens that it asks for and keeps them:
+    nothing that anybody is about to do would ever let it begin.
+    """
+    try:
+        return started(metadata, request, tokens)
+    except Rejected as rejected:
+        if rejected.code != Code.TOKENS_TAKEN or _may_come_free(metadata, request):
+            raise
+        return CancelRequest(request.request_id, f"it cannot begin: {rejected.text}")
+
+
+def _may_come_free(metadata: ClusterMetadata, request: TopologyRequest) -> bool:
+    """Whether somebody is about to give tokens up, or may not get those that it is about to have."""
+    others = (one for one in metadata.open_requests() if one.request_id != request.request_id)
+    return bool(metadata.rings.operations) or any(one.kind in _GIVING_TOKENS_UP for one in others)
+
+
+_GIVING_TOKENS_UP = frozenset({RequestKind.LEAVE, RequestKind.REMOVE, RequestKind.REPLACE})
 
 
 def _may_end(metadata: ClusterMetadata, request: TopologyRequest) -> bool:

@@ -19,8 +19,10 @@ from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import NodeState, PlacementKind, RequestState
+from epochlake.metastore.planning.ring import started
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import BarrierLevel
+from epochlake.placement.ring.codec import decode_operation
 from epochlake.placement.ring.state import Step
 
 from tests.support.clusters import COLUMNS, relaxed_in_the_log, without_zookeeper
@@ -343,3 +345,33 @@ def test_a_table_that_is_created_while_a_node_joins_has_a_replica_table_there_to
     volumes = metadata.ring_volumes(table.table_id)
     assert metadata.node("X").volumes[0].volume_id in volumes
     assert all(not open_snapshot(address_of(STORAGE, metadata, table, volume)).all_files for volume in volumes)
+
+
+def test_who_joins_does_not_get_the_tokens_that_somebody_has_asked_for(tmp_path: Path) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    joining = ring.request(ring.add("X", ("dc1", "r1", ())))
+    [best] = decode_operation(started(ring.metadata, joining, 1).attachment).tokens
+    moving = administration.move_node(ring.cluster, "D", tokens=[best]).request_id
+    [other] = decode_operation(started(ring.metadata, joining, 1).attachment).tokens
+    assert other != best
+    ring.settle()
+    assert ring.request(moving).state is RequestState.DONE
+    assert ring.request(joining.request_id).state is RequestState.DONE
+
+
+def test_a_request_whose_tokens_somebody_else_has_got_ends_and_says_why(tmp_path: Path) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    joining = ring.request(ring.add("X", ("dc1", "r1", ())))
+    taking = started(ring.metadata, joining, 1)  # by somebody who does not know what comes now
+    [token] = decode_operation(taking.attachment).tokens
+    moving = administration.move_node(ring.cluster, "D", tokens=[token]).request_id
+    ring.cluster.commit(taking)
+    # While what takes them may still be cancelled, it waits.
+    ring.round()
+    assert ring.request(moving).state is RequestState.PENDING
+    ring.settle()
+    ended = ring.request(moving)
+    assert ended.state is RequestState.CANCELLED
+    assert f"tokens [{token}] belong to node 'X'" in ended.detail
+    assert ring.request(joining.request_id).state is RequestState.DONE
+    assert_settled(ring, set(SPREAD))
