@@ -86,8 +86,10 @@ class Seen(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a world did: calls, states that were seen, the log at the end, steps, and what was done to it. `accepted`:
-    when an operator had first accepted the loss of epochs, in the measure of calls; 0 when none has.
+    """What a world did: calls, states that were seen, the log at the end, steps, and what was done to it.
+
+    `accepting`: when an operator began to accept the loss of epochs, and `accepted`: when the first one was told that
+    it is done, in the measure of calls; 0 when none has.
     """
 
     scenario: Scenario
@@ -98,6 +100,7 @@ class History(NamedTuple):
     harm: Counter[str]
     coverage: Counter[str]
     unexpected: list[str]
+    accepting: float = 0.0
     accepted: float = 0.0
 
 
@@ -144,11 +147,15 @@ def _is_lost(call: Call, history: History) -> bool:
     if not isinstance(call.outcome, Committed) or call.ended >= history.accepted:
         return False
     began = next((entry.epoch for entry in history.entries if entry.event == AcceptLoss.kind()), None)
-    return began is not None and call.outcome.epoch >= began
+    if began is None or call.outcome.epoch < began:
+        return False
+    # What is in the log after that was committed while the operator was still waiting for the answer.
+    there = {(entry.epoch, entry.request_id) for entry in history.entries}
+    return (call.outcome.epoch, call.request_id) not in there
 
 
 def _of_lost_calls(lost: Sequence[Call], history: History) -> list[str]:
-    """As long as nobody has accepted their loss, nothing is committed in their place."""
+    """As long as nobody accepts their loss, nothing is committed in their place."""
     return [
         f"{call.request_id} was committed in the place of what is lost, at {call.outcome.epoch}"
         for call in history.calls
@@ -156,7 +163,7 @@ def _of_lost_calls(lost: Sequence[Call], history: History) -> list[str]:
         for one in lost
         if isinstance(one.outcome, Committed)
         and one.ended < call.began
-        and call.ended < history.accepted
+        and call.ended < history.accepting
         and call.outcome.epoch <= one.outcome.epoch
     ]
 

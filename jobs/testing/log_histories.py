@@ -35,7 +35,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         calls: list[Call] = []
         seen: list[Seen] = []
         again: dict[tuple[str, int], list[Operation]] = {}
-        accepted: list[int] = []
+        accepted: list[tuple[int, int]] = []
         operators: list[str] = []
         is_restored = any(fault.kind == RESTORED for fault in scenario.faults)
 
@@ -87,19 +87,20 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             playing.nemesis.done,
             playing.coverage,
             playing.unexpected,
-            accepted=min(accepted, default=0),
+            accepting=min(accepted, default=(0, 0))[0],
+            accepted=min((ended for _, ended in accepted), default=0),
         )
 
 
-def _accept_loss(world: World, accepted: list[int]) -> None:
+def _accept_loss(world: World, accepted: list[tuple[int, int]]) -> None:
     """Let the cluster go on where a log ends that went back, if it did."""
-    storage = world.storage(world.scheduler.current.process)
+    storage, began = world.storage(world.scheduler.current.process), world.scheduler.steps
     try:
         told = accept_loss(world.configuration, storage=storage)
     except Rejected as error:
         world.scheduler.note(f"accept loss: {error}")
         return
-    accepted.append(world.scheduler.steps)
+    accepted.append((began, world.scheduler.steps))
     world.scheduler.note(f"accept loss: incarnation {told.incarnation} begins at epoch {told.epoch}")
 
 
