@@ -17,6 +17,7 @@ from epochlake.jobs.cli.commands import (
     placement,
     plan,
     requests,
+    rows,
     switches,
     tables,
     upkeep,
@@ -79,5 +80,6 @@ for name, group in (
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)
+rows.register(app)
 upkeep.register(app)
 maintenance.register(app)

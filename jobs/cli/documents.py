@@ -42,6 +42,24 @@ class Planned(msgspec.Struct, frozen=True):
     already: int | None = None
 
 
+class Loaded(msgspec.Struct, frozen=True):
+    """Rows of a file that were written, or deleted by their keys, at a consistency level.
+
+    `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before.
+    `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
+    """
+
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    epoch: int
+    consistency: str
+    deleted: bool
+    already: bool
+    missing: dict[str, str]
+
+
 class RequestRow(msgspec.Struct, frozen=True):
     """A topology request: of what kind and about what, and what became of it. `epoch` is the one that changed it last.
 

@@ -75,6 +75,8 @@ DOCUMENTS: dict[str, Any] = {
     "changes pause": CHANGE,
     "changes resume": CHANGE,
     "pipeline list": list[d.PipelineRow],
+    "load": d.Loaded,
+    "query": None,
     "repair": RepairReport,
     "compact": CompactionReport,
     "vacuum": Sweep,
