@@ -57,6 +57,9 @@ def change(number: int) -> Event | Callable[[ClusterMetadata], Event]:
     return RelaxBarriers((RelaxedBarrier(f"change {number}", "ALL", "QUORUM", "nothing"),))
 
 
+UNHEARD = frozenset({"cut", "no majority", "kill", "pause"})
+"""Faults by which what is announced may not reach ZooKeeper."""
+
 PLANNED = 5
 """The number of a change that can always be made."""
 
@@ -88,8 +91,8 @@ class Seen(NamedTuple):
 class History(NamedTuple):
     """What a world did: calls, states that were seen, the log at the end, steps, and what was done to it.
 
-    `accepting`: when an operator began to accept the loss of epochs, and `accepted`: when the first one was told that
-    it is done, in the measure of calls; 0 when none has.
+    `accepting`: when an operator began to accept the loss of epochs, and `accepted`: when all had their answers, in the
+    measure of calls; 0 when none has. `announced`: the last epoch that ZooKeeper ever had, of those that are lost.
     """
 
     scenario: Scenario
@@ -102,14 +105,16 @@ class History(NamedTuple):
     unexpected: list[str]
     accepting: float = 0.0
     accepted: float = 0.0
+    announced: float = float("inf")
 
 
 def violations(history: History) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     lost = [call for call in history.calls if _is_lost(call, history)]
     found = _of_lost_calls(lost, history)
-    if lost:
-        history = history._replace(calls=[call for call in history.calls if call not in lost])
+    gone = [*lost, *(call for call in history.calls if _is_lost_unnoticed(call, history))]
+    if gone:
+        history = history._replace(calls=[call for call in history.calls if call not in gone])
     found += history.unexpected
     found += _of_the_chain(history.entries)
     at = {entry.request_id: entry.epoch for entry in history.entries}
@@ -127,7 +132,7 @@ def violations(history: History) -> list[str]:
                     found.append(f"{call.request_id} was to come after epoch {call.expected}, and is at {epoch}")
             case Rejected() | CommitTimeout() | AppendFailed() | LogUnreadable() | StorageUnavailable():
                 # Another call of the same request may have landed, before or after.
-                others = [o for o in [*calls, *lost] if o.request_id == call.request_id and o is not call]
+                others = [o for o in [*calls, *gone] if o.request_id == call.request_id and o is not call]
                 others += [call] if asked.get(call.request_id, call.change) != call.change else []
                 if history.harm.keys() <= CERTAIN:
                     others = [other for other in others if not _has_died_before(other, call)]
@@ -147,11 +152,27 @@ def _is_lost(call: Call, history: History) -> bool:
     if not isinstance(call.outcome, Committed) or call.ended >= history.accepted:
         return False
     began = next((entry.epoch for entry in history.entries if entry.event == AcceptLoss.kind()), None)
-    if began is None or call.outcome.epoch < began:
-        return False
     # What is in the log after that was committed while the operator was still waiting for the answer.
-    there = {(entry.epoch, entry.request_id) for entry in history.entries}
-    return (call.outcome.epoch, call.request_id) not in there
+    return began is not None and call.outcome.epoch >= began and not _is_there(call, history)
+
+
+def _is_lost_unnoticed(call: Call, history: History) -> bool:
+    """Whether a call was told an epoch that went with a log that went back, and that no announcement outlived: the
+    connection was lost just then. An announcement is not waited for (docs/decisions/017-a-log-that-went-back.md).
+    """
+    return (
+        isinstance(call.outcome, Committed)
+        and call.outcome.epoch > history.announced
+        and bool(history.harm.keys() & UNHEARD)
+        and any(fault.kind == "old storage" for fault in history.scenario.faults)
+        and not _is_there(call, history)
+    )
+
+
+def _is_there(call: Call, history: History) -> bool:
+    """Whether the log has a call's request where the call was told that it is."""
+    assert isinstance(call.outcome, Committed)
+    return (call.outcome.epoch, call.request_id) in {(entry.epoch, entry.request_id) for entry in history.entries}
 
 
 def _of_lost_calls(lost: Sequence[Call], history: History) -> list[str]:

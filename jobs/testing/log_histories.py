@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.drawing import FLIPPED, RESTORED, log_scenario
 from epochlake.jobs.testing.log_checkers import LAST, PLANNED, Call, History, Seen, change
@@ -14,6 +15,7 @@ from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.lost_epochs import accept_loss
 from epochlake.metastore.committing.submissions import Committed
+from epochlake.metastore.coordination.head import HEAD, Head
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.log.entry import Entry
@@ -36,6 +38,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         seen: list[Seen] = []
         again: dict[tuple[str, int], list[Operation]] = {}
         accepted: list[tuple[int, int]] = []
+        heads = world.ensemble.kept.setdefault(HEAD, [])
         operators: list[str] = []
         is_restored = any(fault.kind == RESTORED for fault in scenario.faults)
 
@@ -88,8 +91,17 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             playing.coverage,
             playing.unexpected,
             accepting=min(accepted, default=(0, 0))[0],
-            accepted=min((ended for _, ended in accepted), default=0),
+            # One who was told of a failure may have accepted it.
+            accepted=max((ended for _, ended in accepted), default=0),
+            announced=_lost_head(heads, entries),
         )
+
+
+def _lost_head(heads: Iterable[bytes], entries: Sequence[Entry]) -> int:
+    """The last epoch that was announced, of those that are not in the log any more; 0: there is none."""
+    there = {entry.hash for entry in entries}
+    found = (msgspec.json.decode(head, type=Head) for head in heads)
+    return max((head.epoch for head in found if head.hash not in there), default=0)
 
 
 def _accept_loss(world: World, accepted: list[tuple[int, int]]) -> None:
@@ -100,6 +112,9 @@ def _accept_loss(world: World, accepted: list[tuple[int, int]]) -> None:
     except Rejected as error:
         world.scheduler.note(f"accept loss: {error}")
         return
+    except EpochlakeError:
+        accepted.append((began, world.scheduler.steps))
+        raise
     accepted.append((began, world.scheduler.steps))
     world.scheduler.note(f"accept loss: incarnation {told.incarnation} begins at epoch {told.epoch}")
 

@@ -150,6 +150,8 @@ class Ensemble:
         self.life = 1
         self._zxid = 0
         self._tree: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0)}
+        self.kept: dict[str, list[bytes]] = {}
+        """Of znodes with these names all values that they ever had."""
         self._sessions: dict[int, _Session] = {}
         self._data_watches: dict[str, dict[Link, None]] = {}
         self._child_watches: dict[str, dict[Link, None]] = {}
@@ -383,6 +385,7 @@ class Ensemble:
         parent.children.add(path.rpartition("/")[2])
         self._tree[path] = _Znode(data, self._zxid, self._now_ms(), owner)
         self._changed |= {path: None, _parent(path): None}
+        self.kept.get(path.rpartition("/")[2], []).append(data)
         self._tell(self._data_watches, path, EventType.CREATED)
         self._tell(self._child_watches, _parent(path), EventType.CHILD)
         return path
@@ -395,6 +398,7 @@ class Ensemble:
         znode.data, znode.version = data, znode.version + 1
         znode.mzxid, znode.mtime = self._zxid, self._now_ms()
         self._changed[path] = None
+        self.kept.get(path.rpartition("/")[2], []).append(data)
         self._tell(self._data_watches, path, EventType.CHANGED)
         return znode.stat()
 

@@ -441,3 +441,7 @@ def test_a_log_that_goes_back_is_followed_when_its_loss_is_accepted() -> None:
     assert log_checkers.violations(history._replace(accepted=float("inf"))) == []
     unaccepted = log_checkers.violations(history._replace(accepted=0.0))
     assert any("was told epoch" in one for one in unaccepted)
+    # What was not announced, as the connection broke just then, is lost without anybody's noticing.
+    assert history.announced > 1
+    cut = history._replace(accepted=0.0, announced=0, harm=Counter(cut=1))
+    assert not any("was told epoch" in one for one in log_checkers.violations(cut))
