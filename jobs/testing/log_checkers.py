@@ -57,7 +57,7 @@ def change(number: int) -> Event | Callable[[ClusterMetadata], Event]:
     return RelaxBarriers((RelaxedBarrier(f"change {number}", "ALL", "QUORUM", "nothing"),))
 
 
-UNHEARD = frozenset({"cut", "no majority", "kill", "pause"})
+UNHEARD = frozenset({"cut", "no majority"})
 """Faults by which what is announced may not reach ZooKeeper."""
 
 PLANNED = 5
