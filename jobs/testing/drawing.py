@@ -22,8 +22,11 @@ ALL_APART = ("r1", "r2", "r3", "r4")
 WAITS = (0.0, 0.05, 1.0, 20.0, 60.0, 120.0)
 """Seconds that a call may wait."""
 
-LOG_UPKEEP = ("compact log", "verify", "look back")
+LOG_UPKEEP = ("compact log", "verify", "look back", "commit elsewhere")
 """What is done to the log of a cluster, beside commits."""
+
+CROWD = 4
+"""So many compact the log of a history at most."""
 
 RESTORED = "old storage"
 """The fault by which a log goes back; an operator has to accept what is lost then."""
@@ -158,15 +161,18 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
             for thread in range(chance.choice([1, 1, 1, 3]))
         )
         parts.append(Part(name, "commits", threads, drawing.skew(30.0)))
+    crowded = delta and chance.random() < 0.3
     if delta:
         kinds, pace = drawing.some(LOG_UPKEEP), chance.choice([0.3, 5.0])
-        for number in range(chance.randint(1, 3)):
-            waits = [round(chance.uniform(0, pace), 3) for _ in range(chance.randint(1, 5))]
+        if crowded:
+            kinds, pace = ["compact log"], chance.choice([0.1, 0.3])
+        for number in range(CROWD if crowded else chance.randint(1, 3)):
+            waits = [round(chance.uniform(0, pace), 3) for _ in range(12 if crowded else chance.randint(1, 5))]
             operations = tuple(Operation(drawing.one(kinds), wait) for wait in waits)
             parts.append(Part(f"upkeep{number or ''}", "commits", (operations,)))
     seconds = round(chance.uniform(0.5, 30.0), 3)
     # Half of the histories are about faults of one sort, so that much of it comes together.
-    sorts = [PROCESSES, EVERYBODY, PLACES + MOUNTS]
+    sorts = [("no majority", "cut")] if crowded else [PROCESSES, EVERYBODY, PLACES + MOUNTS]
     kinds = drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
     restored = delta and chance.random() < 0.4
     if restored:
@@ -190,6 +196,9 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     if snapshots and chance.random() < 0.3:
         flips = [round(chance.uniform(0, seconds), 3) for _ in range(chance.randint(1, 3))]
         faults = sorted([*faults, *(Fault(FLIPPED, at, place=SNAPSHOTS) for at in flips)], key=lambda fault: fault.at)
+    if any(fault.kind in (RESTORED, "zookeeper forgets") for fault in faults):
+        # Where ZooKeeper does not know the root any more, or the root has gone, who comes first has it.
+        parts = [_at_the_root(part) for part in parts]
     settings = Settings(
         delta=delta,
         snapshot_every=snapshots,
@@ -197,6 +206,15 @@ def log_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
         latency=chance.choice([0.2, 1.0, 1.0, 10.0]),
     )
     return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _at_the_root(part: Part) -> Part:
+    """Somebody who does not take a copy of the root for the cluster."""
+    threads = tuple(
+        tuple(msgspec.structs.replace(one, kind="verify") if one.kind == "commit elsewhere" else one for one in thread)
+        for thread in part.threads
+    )
+    return msgspec.structs.replace(part, threads=threads)
 
 
 def _commit(drawing: _Drawing, name: str, ids: list[tuple[str, int]], *, hurried: bool) -> Operation:

@@ -10,6 +10,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.drawing import FLIPPED, RESTORED, log_scenario
 from epochlake.jobs.testing.log_checkers import LAST, PLANNED, Call, History, Seen, change
 from epochlake.jobs.testing.playing import Player, Playing
+from epochlake.jobs.testing.power import copied, restore
 from epochlake.jobs.testing.scenario import Operation, Scenario
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.log_upkeep import compact_log
@@ -18,9 +19,12 @@ from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.coordination.head import HEAD, Head
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
+from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.digest import digest_of
+from epochlake.metastore.root import Root
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 
 COMMITS = ("commit", "commit next", "reuse")
@@ -75,6 +79,9 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
 
         def accept() -> None:
             _accept_loss(world, accepted)
+            # What was announced may get there late, by somebody who was cut off: who is told of it looks again.
+            world.scheduler.sleep(30.0)
+            _accept_loss(world, accepted)
             operators.append(world.scheduler.current.process.name)
 
         playing = Playing(world, scenario, play)
@@ -100,7 +107,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
 def _lost_head(heads: Iterable[bytes], entries: Sequence[Entry]) -> int:
     """The last epoch that was announced, of those that are not in the log any more; 0: there is none."""
     there = {entry.hash for entry in entries}
-    found = (msgspec.json.decode(head, type=Head) for head in heads)
+    found = (msgspec.json.decode(head, type=decodable(Head)) for head in heads)
     return max((head.epoch for head in found if head.hash not in there), default=0)
 
 
@@ -165,9 +172,29 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
             newest = cluster.catch_up().epoch
             for epoch in range(1, newest + 1, max(1, newest // 5)):
                 seen.append(_state(world, cluster.at(epoch)))
+        case "commit elsewhere":
+            return _commit_elsewhere(world)
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
     return []
+
+
+def _commit_elsewhere(world: World) -> list[str]:
+    """Take a copy of the root for the cluster: while the root is where it was, nothing may be committed there."""
+    if not world.ensemble.kept[HEAD]:
+        return []  # nobody has come from the root yet
+    storage = world.storage(world.scheduler.current.process)
+    copy = f"/copy{world.scheduler.steps}"
+    world.disk.make_directory(copy)
+    restore(world.disk, copy, {copy + path.removeprefix(ROOT): data for path, data in copied(world.disk, ROOT).items()})
+    configuration = msgspec.structs.replace(world.configuration, root=copy)
+    try:
+        with Cluster(configuration, storage=storage, log=DeltaLog(storage, Root(copy).log)) as cluster:
+            done = cluster.commit(change(PLANNED), timeout=5.0)
+    except EpochlakeError as error:
+        world.scheduler.note(f"commit elsewhere: {error}")
+        return []
+    return [f"a copy of the root took epoch {done.epoch}"]
 
 
 def _undue(findings: list[str], scenario: Scenario) -> list[str]:

@@ -503,6 +503,8 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
     monkeypatch.setattr(spark_session, "session", lambda name: name)
     words = ["compact", "air.flights", "--all", "--tombstone-grace", "2h", "--target-size", "1MiB"]
     assert kept.done(*words)["ranges"] == 5
+    assert asked["session"] is None
+    assert kept.done(*words, "--spark")["ranges"] == 5
     assert asked == {
         "table": "air.flights",
         "session": "epochlake-compaction",
