@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,10 @@ from epochlake.placement.tokens import Interval
 
 TRIES = 3
 """So often a lookup is planned: what it has met damaged it has noted, and it is read on another replica then."""
+
+
+_NOT_APPLIED = (pa.ArrowException, TypeError)
+"""What Arrow raises for a filter that rows cannot have."""
 
 
 class Keys(NamedTuple):
@@ -82,15 +86,15 @@ def read_one(gate: Gate, of: Question, consistency: str | None) -> Mapping[str, 
 
     Raises as `Gate.plan_read`, and ReadDisturbed when files go on being found damaged.
     """
-    for attempt in range(TRIES):
-        try:
-            rows = [row for batch in _scanned(gate, of, consistency) for row in batch.to_pylist()]
-        except ReadDisturbed:
-            if attempt == TRIES - 1:
-                raise
-            continue
-        return rows[0] if rows else None
-    raise AssertionError
+    for _ in range(TRIES - 1):
+        with suppress(ReadDisturbed):
+            return _only(_scanned(gate, of, consistency))
+    return _only(_scanned(gate, of, consistency))
+
+
+def _only(batches: Iterator[pa.RecordBatch]) -> Mapping[str, object] | None:
+    """The row of one key: there is no other one."""
+    return next((row for batch in list(batches) for row in batch.to_pylist()), None)
 
 
 def read_all(gate: Gate, gate_ends: ExitStack, of: Question, consistency: str | None) -> pa.RecordBatchReader:
@@ -158,7 +162,7 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
     empty = declared.empty_table()
     try:
         empty.filter(where)
-    except (pa.ArrowException, TypeError, NotImplementedError) as error:
+    except _NOT_APPLIED as error:
         raise InvalidRequest(
             f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}",
             hint=f"It has {', '.join(f'{field.name} ({field.type})' for field in declared)}",
@@ -169,7 +173,7 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
 def _applies(where: pc.Expression, rows: pa.Table) -> bool:
     try:
         rows.filter(where)
-    except (pa.ArrowException, TypeError, NotImplementedError):
+    except _NOT_APPLIED:
         return False
     return True
 

@@ -100,7 +100,7 @@ def query(
 ) -> None:
     """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
 
-    With --output json a list with an object for each row.
+    With --output json a list with an object for each row; with --to only a message on stderr, with their number.
     """
     from epochlake.jobs.cli.filters import parse_filters, parse_values
 
