@@ -13,6 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.installed-for-bench
+VENV_AIRFLOW := .venv-airflow
+AIRFLOW := $(VENV_AIRFLOW)/.installed
 LINKS := build/types/epochlake
 PYTEST := $(BIN)/python -m pytest
 # Histories under seeded faults, from another seed each time.
@@ -21,7 +23,7 @@ TESTS  := $(PYTEST) tests/protocol tests/submitted $(ARGS) -- $(PYTEST) --numpro
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
+.PHONY: help venv demo test test-unit test-connect test-airflow lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -44,6 +46,9 @@ test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 
 test-connect: java venv ## Run the tests of DataFrames on a Spark Connect session
 	@EPOCHLAKE_TEST_SPARK=connect $(BIN)/python -m pytest -m connect $(ARGS)
+
+test-airflow: java $(AIRFLOW) ## Run the tests of the Airflow provider, with a real Airflow in an environment of its own
+	@$(VENV_AIRFLOW)/bin/python -m pytest tests/airflow $(ARGS)
 
 lint: venv ## Check style and formatting
 	@$(BIN)/ruff check .
@@ -82,11 +87,18 @@ bench: java venv $(PEERS) ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove what was made here; clusters (.epochlake) stay
-	@rm -rf $(VENV) build dist epochlake.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@rm -rf $(VENV) $(VENV_AIRFLOW) build dist epochlake.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PEERS): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(AIRFLOW): setup.cfg pyproject.toml tests/airflow/versions.txt | python
+	@echo "Installing Airflow into $(VENV_AIRFLOW); the first time takes some minutes."
+	@$(PYTHON) -m venv $(VENV_AIRFLOW)
+	@$(VENV_AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint tests/airflow/versions.txt --editable '.[airflow]' hypothesis pytest pytest-timeout
 	@touch $@
 
 $(STAMP): setup.cfg pyproject.toml | python
@@ -109,4 +121,4 @@ java: python links
 links:
 	@mkdir -p $(LINKS)
 	@for folder in placement metastore jobs; do ln -sfn ../../../$$folder $(LINKS)/$$folder; done
-	@for file in __init__.py testing.py py.typed; do ln -sfn ../../../epochlake/$$file $(LINKS)/$$file; done
+	@for file in __init__.py airflow.py testing.py py.typed; do ln -sfn ../../../epochlake/$$file $(LINKS)/$$file; done

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from epochlake.jobs.administration.nodes import add_node
@@ -10,6 +13,17 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.metastore import configuration
 from epochlake.metastore.metastore import init_cluster
+
+
+@contextmanager
+def opened() -> Iterator[tuple[Cluster, Path]]:
+    """`three_nodes` below a directory of temporary files, until the end of the block; and that directory."""
+    with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
+        cluster = three_nodes(Path(directory))
+        try:
+            yield cluster, Path(directory)
+        finally:
+            cluster.close()
 
 
 def three_nodes(directory: Path) -> Cluster:

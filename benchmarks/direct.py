@@ -7,9 +7,7 @@ side with their directories. A write opens three replica tables besides, commits
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.cluster import Cluster
 
-from benchmarks.clusters import three_nodes
+from benchmarks.clusters import opened
 from benchmarks.harness import STORAGE, Result, at_least, at_most, medians
 
 ROUNDS = 21
@@ -35,7 +33,7 @@ COLUMNS = [
 
 def thousand_rows() -> list[Result]:
     """A write of 1,000 rows into a table of few and into one of many tablets."""
-    with _cluster() as (cluster, directory):
+    with opened() as (cluster, directory):
         tables = {tablets: _table(cluster, f"of_{tablets}", tablets) for tablets in TABLETS}
         numbers = itertools.count()
         size = 0
@@ -63,7 +61,7 @@ def thousand_rows() -> list[Result]:
 
 def small_writes() -> list[Result]:
     """Writes of one row, one after the other, each acknowledged by a quorum of disks before the next one."""
-    with _cluster() as (cluster, directory):
+    with opened() as (cluster, directory):
         table = _table(cluster, "small", TABLETS[0])
         size = cluster.write(table, _rows(1, 0)).bytes
         numbers = itertools.count(1)
@@ -86,7 +84,7 @@ def small_writes() -> list[Result]:
 
 def lookups() -> list[Result]:
     """A row by its key, at QUORUM, of a table of few and of one of many tablets, after some batches that overlap."""
-    with _cluster() as (cluster, directory):
+    with opened() as (cluster, directory):
         tables = {tablets: _table(cluster, f"of_{tablets}", tablets) for tablets in TABLETS}
         for table in tables.values():
             for number in (0, 1, 0):
@@ -110,16 +108,6 @@ def lookups() -> list[Result]:
         )
         for tablets in TABLETS
     ]
-
-
-@contextmanager
-def _cluster() -> Iterator[tuple[Cluster, Path]]:
-    with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
-        cluster = three_nodes(Path(directory))
-        try:
-            yield cluster, Path(directory)
-        finally:
-            cluster.close()
 
 
 def _table(cluster: Cluster, name: str, tablets: int) -> str:

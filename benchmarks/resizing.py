@@ -6,6 +6,7 @@ their files are one file with three names on disk, which nothing of what is meas
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import statistics
@@ -19,21 +20,23 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.coordinator.coordinator import Coordinator
-from epochlake.jobs.coordinator.effects.pre_split import PreSplit, pre_split_replica
+from epochlake.jobs.coordinator.effects.pre_split import THREADS, PreSplit, pre_split_replica
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.row_groups import in_row_groups
+from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.workers.pace import Pace
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 from benchmarks.clusters import three_nodes
-from benchmarks.harness import STORAGE, Result, ratio_at_most, seconds
+from benchmarks.harness import STORAGE, Result, ratio_at_least, ratio_at_most, seconds
 
 GIB = 1 << 30
 SIZES = (GIB // 10, GIB, 10 * GIB)
@@ -92,7 +95,9 @@ class _Bench:
         file_id = new_file_id()
         first, *others = [Path(address.uri) / path_of(label, file_id) for address in self.addresses]
         first.parent.mkdir(exist_ok=True)
-        pq.write_table(content, first, compression="none", use_dictionary=False, row_group_size=1 << 14)
+        with STORAGE.new_file(str(first)) as sink, sealed_writer(sink, content.schema, file_id) as writer:
+            for group in in_row_groups(content.to_batches()):
+                writer.write(group)
         for other in others:
             other.parent.mkdir(exist_ok=True)
             os.link(first, other)
@@ -174,7 +179,7 @@ def ending() -> list[Result]:
 def cutting() -> list[Result]:
     """Making one replica table ready for a split when every file of it straddles a middle."""
     size = GIB // 2
-    taken: dict[str, list[float]] = {"cut": [], "copy": []}
+    taken: dict[str, list[float]] = {"cut": [], "copy": [], "safe": []}
     for _ in range(ROUNDS):
         with _bench() as bench:
             bench.fill(size, TABLETS)
@@ -184,19 +189,39 @@ def cutting() -> list[Result]:
             folder = bench.directory / "copy"
             folder.mkdir()
             taken["copy"].append(seconds(lambda: [shutil.copyfile(path, folder / path.name) for path in names]))  # noqa: B023
+            shutil.rmtree(folder)
+            folder.mkdir()
+            taken["safe"].append(seconds(lambda: _copy_safely(names, folder)))  # noqa: B023
             taken["cut"].append(seconds(lambda: pre_split_replica(asked, Pace(0))))  # noqa: B023
             if not pre_split_replica(asked, Pace(0)).ready:
                 raise RuntimeError("files are left that straddle")
     megabytes = size / 1e6
+    speeds = {what: megabytes / statistics.median(times) for what, times in taken.items()}
+    what = f"cutting {megabytes:.0f} MB in {TABLETS} files at their middles"
+    safe = "hashing, copying and syncing the same files"
     return [
+        Result(what, speeds["cut"], "MB/s", speeds["safe"], safe, ratio_at_least(0.5)),
         Result(
-            f"cutting {megabytes:.0f} MB in {TABLETS} files at their middles",
-            megabytes / statistics.median(taken["cut"]),
+            "the same, beside a plain copy",
+            speeds["cut"],
             "MB/s",
-            megabytes / statistics.median(taken["copy"]),
-            "copying the same files",
-        )
+            speeds["copy"],
+            "copying the same files, unverified, unsynced",
+        ),
     ]
+
+
+def _copy_safely(names: list[Path], folder: Path) -> None:
+    """What a move does: every byte is verified before it is copied, and the copies are on the disk. Four at a time."""
+
+    def copy(path: Path) -> None:
+        with open(path, "rb") as stream:
+            hashlib.file_digest(stream, "sha256")
+        target = folder / path.name
+        shutil.copyfile(path, target)
+        STORAGE.syncing.sync([str(target)])
+
+    ThreadWorkers(THREADS).run(copy, names)
 
 
 BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"ending": ending, "cutting": cutting}

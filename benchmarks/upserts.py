@@ -2,125 +2,146 @@
 
 A million rows are written, and then batches of 20,000 that replace rows all over the table. There is one copy of
 Epochlake's files, as there is of Delta's. What is read is summed up in Spark, so that no client waits for rows.
+Pipelines are told what is asked for: columns, a filter, a key.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
+import pyarrow.compute as pc
 from epochlake.jobs.administration.schema import create_keyspace, create_table
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas.reading import read_ranked
 from epochlake.jobs.spark_session import session
-from epochlake.metastore.metadata.model import Column
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.clusters import three_nodes
+from benchmarks.clusters import opened
 from benchmarks.harness import Result, medians, ratio_at_most
+from benchmarks.rows import COLUMNS, SCANNED
 
 ROWS = 1_000_000
 BATCHES = 50
 BATCH_ROWS = 20_000
 ROUNDS = 5
 TABLETS = (4, 16)
-COLUMNS = (
-    Column("id", "bigint", False),
-    Column("kind", "bigint"),
-    Column("weight", "double"),
-    Column("code", "string"),
-    Column("text", "string"),
-    Column("note", "string"),
-    Column("at", "timestamp"),
-    Column("amount", "decimal(12,2)"),
-)
-NAMES = [column.name for column in COLUMNS]
-SCANNED = ["id", "kind", "text"]
+FRESH_TABLETS = (4, 1024)
 
-Query = Callable[[DataFrame], object]
+
+class Query(NamedTuple):
+    """What is asked of a pipeline, the same of any DataFrame with all rows, and what is done with the answer.
+
+    `at_most`: of the time that Delta takes.
+    """
+
+    asked: Mapping[str, object]
+    of_all: Callable[[DataFrame], DataFrame]
+    done: Callable[[DataFrame], object]
+    at_most: float
 
 
 def after_upserts() -> list[Result]:
-    """Three columns, a filter that leaves 1 %, a count, and all columns; and the same by ranking all versions."""
-    with tempfile.TemporaryDirectory(prefix="epochlake-benchmark-") as directory:
-        cluster = three_nodes(Path(directory))
-        try:
-            create_keyspace(cluster, "once", {"dc1": 1})
-            tables = {tablets: f"once.upserted_{tablets}" for tablets in TABLETS}
-            for tablets, table in tables.items():
-                create_table(cluster, table, COLUMNS, ("id",), append_only=False, tablets=tablets)
-            spark = session("benchmarks")
-            delta = f"delta.`{directory}/delta`"
-            with cluster.pipeline("benchmark", spark) as pipeline:
-                _load(pipeline, spark, list(tables.values()), delta)
-                taken = _measured(pipeline, spark, tables, delta)
-        finally:
-            cluster.close()
-    return [
-        *[
-            Result(f"{what}, {BATCHES} upserts", taken[f"4 {what}"], "s", taken[f"delta {what}"], "Delta with vectors")
-            for what in QUERIES
-        ],
-        *[
-            Result(
-                f"{what}, {BATCHES} upserts",
-                taken[f"4 {what}"],
-                "s",
-                taken[f"ranked {what}"],
-                "ranking all versions after a shuffle",
-                ratio_at_most(0.7),
-            )
-            for what in QUERIES
-        ],
+    """Columns, a filter that leaves 1 %, a key, a count; beside Delta, ranking all versions, and fewer upserts."""
+    with opened() as (cluster, directory):
+        create_keyspace(cluster, "once", {"dc1": 1})
+        upserted = {tablets: f"once.upserted_{tablets}" for tablets in TABLETS}
+        fresh = {tablets: f"once.fresh_{tablets}" for tablets in FRESH_TABLETS}
+        changed = {"a row": "once.a_row", "a batch": "once.a_batch"}
+        for table, tablets in [
+            *((table, tablets) for tables in (upserted, fresh) for tablets, table in tables.items()),
+            *((table, 4) for table in changed.values()),
+        ]:
+            create_table(cluster, table, COLUMNS, ("id",), append_only=False, tablets=tablets)
+        spark = session("benchmarks")
+        delta = f"delta.`{directory}/delta`"
+        with cluster.pipeline("benchmark", spark) as pipeline:
+            for table in (*fresh.values(), *changed.values()):
+                pipeline.write(_rows(spark.range(ROWS), 0), table)
+            pipeline.write(_rows(spark.range(1), 1), changed["a row"])
+            pipeline.write(_rows(_ids(spark, 1), 1), changed["a batch"])
+            _load(pipeline, spark, list(upserted.values()), delta)
+            taken = _measured(pipeline, spark, upserted, {**fresh, **changed}, delta)
+    found = [
         Result(
-            "three columns, 16 tablets",
-            taken["16 three columns"],
+            f"{what}, {BATCHES} upserts",
+            taken[f"4 {what}"],
             "s",
-            taken["4 three columns"],
-            "4 tablets",
-            ratio_at_most(1.3),
-        ),
+            taken[f"delta {what}"],
+            "Delta with vectors",
+            ratio_at_most(query.at_most),
+        )
+        for what, query in QUERIES.items()
+    ]
+    found += [
+        Result(
+            f"{what}, {BATCHES} upserts",
+            taken[f"4 {what}"],
+            "s",
+            taken[f"ranked {what}"],
+            "ranking all versions after a shuffle",
+            ratio_at_most(0.7),
+        )
+        for what in QUERIES
+    ]
+    compared = [
+        ("three columns, 16 tablets", "16 three columns", "4 three columns", "4 tablets", 1.3),
+        ("three columns after a row", "a row", "fresh 4", "before", 1.5),
+        (f"three columns after a batch of {BATCH_ROWS:,}", "a batch", "fresh 4", "before", 1.5),
+        ("three columns, one write, 1,024 tablets", "fresh 1024", "fresh 4", "4 tablets", 3.0),
+    ]
+    return found + [
+        Result(name, taken[one], "s", taken[other], called, ratio_at_most(bound))
+        for name, one, other, called, bound in compared
     ]
 
 
-def _three(df: DataFrame) -> object:
-    return _summed(df.select(SCANNED))
-
-
-def _one_percent(df: DataFrame) -> object:
-    return _summed(df.where("kind < 10").select(SCANNED))
-
-
-def _all(df: DataFrame) -> object:
-    return _summed(df)
+def _summed(df: DataFrame) -> object:
+    return df.agg(F.bit_xor(F.xxhash64(*df.columns))).collect()
 
 
 QUERIES: dict[str, Query] = {
-    "three columns": _three,
-    "a filter of 1 %": _one_percent,
-    "count": DataFrame.count,
-    "all columns": _all,
+    "three columns": Query({"columns": SCANNED}, lambda df: df.select(SCANNED), _summed, 1.0),
+    "a filter of 1 %": Query(
+        {"columns": SCANNED, "where": pc.field("kind") < 10},
+        lambda df: df.where("kind < 10").select(SCANNED),
+        _summed,
+        1.0,
+    ),
+    "a row by its key": Query({"keys": [{"id": 777}]}, lambda df: df.where("id = 777"), DataFrame.collect, 0.5),
+    "count": Query({"columns": ["id"]}, lambda df: df, DataFrame.count, 3.0),
+    "all columns": Query({}, lambda df: df, _summed, 1.0),
 }
 
 
-def _measured(pipeline: Pipeline, spark: SparkSession, tables: dict[int, str], delta: str) -> dict[str, float]:
+def _measured(
+    pipeline: Pipeline, spark: SparkSession, upserted: dict[int, str], others: Mapping[object, str], delta: str
+) -> dict[str, float]:
     """Seconds, by who reads and what; each read finds out anew which files there are."""
-    four = pipeline.gate.planning.table(tables[4])
-    sources: dict[str, Callable[[], DataFrame]] = {
-        "4": lambda: pipeline.read(tables[4]),
-        "16": lambda: pipeline.read(tables[16]),
-        "ranked": lambda: read_ranked(spark, four, pipeline.gate.plan_read(four)),
-        "delta": lambda: spark.table(delta),
-    }
-    works: dict[str, Callable[[], object]] = {
-        f"{who} {what}": lambda source=source, query=query: query(source())  # type: ignore[misc]
-        for who, source in sources.items()
-        for what, query in QUERIES.items()
-        if who != "16" or what == "three columns"
+    four = pipeline.gate.planning.table(upserted[4])
+    works: dict[str, Callable[[], object]] = {}
+    for what, query in QUERIES.items():
+        works[f"4 {what}"] = partial(_asked, pipeline, upserted[4], query)
+        works[f"delta {what}"] = partial(_of_all, partial(spark.table, delta), query)
+        ranked = lambda: read_ranked(spark, four, pipeline.gate.plan_read(four))  # noqa: E731
+        works[f"ranked {what}"] = partial(_of_all, ranked, query)
+    three = QUERIES["three columns"]
+    works["16 three columns"] = partial(_asked, pipeline, upserted[16], three)
+    works |= {
+        name if isinstance(name, str) else f"fresh {name}": partial(_asked, pipeline, table, three)
+        for name, table in others.items()
     }
     return medians(ROUNDS, works)
+
+
+def _asked(pipeline: Pipeline, table: str, query: Query) -> object:
+    return query.done(pipeline.read(table, **query.asked))  # type: ignore[arg-type]
+
+
+def _of_all(everything: Callable[[], DataFrame], query: Query) -> object:
+    return query.done(query.of_all(everything()))
 
 
 def _load(pipeline: Pipeline, spark: SparkSession, tables: list[str], delta: str) -> None:
@@ -131,11 +152,7 @@ def _load(pipeline: Pipeline, spark: SparkSession, tables: list[str], delta: str
     spark.sql(f"CREATE TABLE {delta} ({columns}) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     first.write.format("delta").mode("append").save(delta.removeprefix("delta.").strip("`"))
     for batch in range(1, BATCHES + 1):
-        apart = ROWS // BATCH_ROWS
-        ids = spark.range(BATCH_ROWS).select(
-            (F.col("id") * apart + F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(apart))).alias("id")
-        )
-        rows = _rows(ids, batch).localCheckpoint()
+        rows = _rows(_ids(spark, batch), batch).localCheckpoint()
         for table in tables:
             pipeline.write(rows, table)
         rows.createOrReplaceTempView("upserted")
@@ -143,6 +160,13 @@ def _load(pipeline: Pipeline, spark: SparkSession, tables: list[str], delta: str
             f"MERGE INTO {delta} AS t USING upserted AS u ON t.id = u.id "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
+
+
+def _ids(spark: SparkSession, batch: int) -> DataFrame:
+    """The keys of a batch, all over the table, each once."""
+    apart = ROWS // BATCH_ROWS
+    number = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(apart))
+    return spark.range(BATCH_ROWS).select((F.col("id") * apart + number).alias("id"))
 
 
 def _rows(ids: DataFrame, version: int) -> DataFrame:
@@ -157,10 +181,6 @@ def _rows(ids: DataFrame, version: int) -> DataFrame:
         F.timestamp_seconds(F.pmod(number, F.lit(10**9))).alias("at"),
         (F.pmod(number, F.lit(10**8)) / 100).cast("decimal(12,2)").alias("amount"),
     )
-
-
-def _summed(df: DataFrame) -> object:
-    return df.agg(F.bit_xor(F.xxhash64(*df.columns))).collect()
 
 
 BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"after_upserts": after_upserts}

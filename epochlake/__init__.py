@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from epochlake.jobs.cluster import Cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
+    from epochlake.jobs.datasource.source import register
     from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.spark_session import session
@@ -90,6 +91,7 @@ __all__ = [
     "init_cluster",
     "open_cluster",
     "pause_balancing",
+    "register",
     "remove_node",
     "repair",
     "replace_node",
@@ -127,6 +129,7 @@ _HOMES = {
     "init_cluster": "metastore.metastore",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
+    "register": "jobs.datasource.source",
     "remove_node": "jobs.administration",
     "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",

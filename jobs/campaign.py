@@ -86,9 +86,10 @@ class Run(NamedTuple):
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
-    from epochlake.jobs.testing import drawing
+    from epochlake.jobs.testing.log_drawing import log_scenario
+    from epochlake.jobs.testing.row_drawing import row_scenario
 
-    return (drawing.log_scenario if task.kind == "log" else drawing.row_scenario)(task.seed, task.weights)
+    return (log_scenario if task.kind == "log" else row_scenario)(task.seed, task.weights)
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
@@ -246,13 +247,13 @@ class Campaign:
             seed += 1
 
     def _weights(self, kind: str) -> dict[str, float]:
-        from epochlake.jobs.testing import coverage, drawing, nemesis
+        from epochlake.jobs.testing import coverage, log_drawing, nemesis, row_drawing
 
         of_kind = sum(outcome.kind == kind for outcome in self.ended)
         if not self._steered or of_kind < STEER_EVERY:
             return {}
         # Moments are many, and each is met seldom: beside them all others would count as met often.
-        groups = (drawing.KINDS[kind], nemesis.MOMENTS)
+        groups = ((log_drawing if kind == "log" else row_drawing).KINDS, nemesis.MOMENTS)
         return {name: weight for group in groups for name, weight in coverage.weights(self._met[kind], group).items()}
 
     def _add(self, outcome: Outcome) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -95,12 +95,13 @@ class Cluster(Store):
     ) -> Written:
         """Write rows without Spark, as `Pipeline.write` does: the same promises, levels, batches and errors.
 
-        `rows` are a table, a batch or a reader of Arrow, whatever else gives itself as a stream of Arrow, a DataFrame
-        of pandas (its index does not count, and what it takes for missing is null), or a list of dicts. They are held
-        in memory. No value is changed: a type is widened where that changes nothing (an int for a bigint), and only a
-        number of Python for a column of the type float is rounded. LOCAL_QUORUM counts in `datacenter`. A batch may be
-        begun with Spark and tried again without, and the other way round. Raises InvalidRequest for rows that do not
-        fit and for a closed cluster, ConsistencyNotReached, Rejected, CoordinationUnavailable.
+        `rows` are a table, a batch or a reader of Arrow (which gives its rows once: a second write needs another one),
+        whatever else gives itself as a stream of Arrow, a DataFrame of pandas (its index does not count, and what it
+        takes for missing is null), or a list of dicts. They are held in memory. No value is changed: a type is widened
+        where that changes nothing (an int for a bigint), and only a number of Python for a column of the type float is
+        rounded. LOCAL_QUORUM counts in `datacenter`. A batch may be begun with Spark and tried again without, and the
+        other way round. Raises InvalidRequest for rows that do not fit and for a closed cluster, ConsistencyNotReached,
+        Rejected, CoordinationUnavailable.
         """
         from epochlake.jobs.gate.arrow_rows import rows_to_write  # only here: most commands write no rows
 
@@ -130,8 +131,9 @@ class Cluster(Store):
         """The row with a primary key, as a dict; None when there is none.
 
         `key`: a dict with the key's columns, or its value where it is one column. The same row that a read of the whole
-        table shows at this moment. Raises InvalidRequest for a key that does not fit, ConsistencyNotReached,
-        RowsUnreadable, ReadDisturbed, Rejected for an unknown table.
+        table shows at this moment; in a table that is append-only one of those that have the key. Raises InvalidRequest
+        for a key that does not fit, ConsistencyNotReached, RowsUnreadable, ReadDisturbed, Rejected for a table that
+        there is not.
         """
         from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
 
@@ -143,7 +145,7 @@ class Cluster(Store):
         self,
         table: str,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Iterable[str] | None = None,
         where: pc.Expression | None = None,
         keys: object = None,
         consistency: str | None = None,

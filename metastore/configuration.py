@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.hours import parse_hours
 from epochlake.metastore.storage.deadlines import DEADLINE_SECONDS
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, spelt_alike
 from epochlake.placement.decoding import decodable
@@ -99,6 +100,14 @@ class PipelineSettings(msgspec.Struct, frozen=True):
     target_file_bytes: Annotated[
         int, Meta(ge=1024 * 1024, description="Size in bytes that a tablet's data files are cut at.")
     ] = 128 * 1024 * 1024
+    shared_file_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Neighbouring tablets on the same volumes share a file of up to so many bytes, and a split "
+            "leaves such a file as it is. 0: each has its own.",
+        ),
+    ] = 1024 * 1024
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True):
@@ -127,6 +136,26 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
         Literal["threads", "spark"],
         Meta(description="Who copies files: threads of the coordinator, or executors in a Spark job."),
     ] = "threads"
+    compaction: Annotated[
+        Literal["on", "off"],
+        Meta(
+            description="Whether the coordinator, as a service, compacts tables where their readers pay for it; "
+            "`epochlake table alter` for one table."
+        ),
+    ] = "on"
+    compaction_bytes_per_second: Annotated[
+        int, Meta(ge=0, description="Bytes that it reads in a second to put files together, on average; 0: no limit.")
+    ] = 32 * 1024**2
+    compaction_hours: Annotated[
+        str,
+        Meta(
+            description="When it begins to compact, in local time: `22:00-06:00`. Empty: always. What it has begun it "
+            "ends."
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        parse_hours(self.compaction_hours)
 
 
 class TabletSettings(msgspec.Struct, frozen=True):

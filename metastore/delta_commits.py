@@ -383,7 +383,17 @@ def _damage(data: bytes) -> str | None:
             return f"is torn: it has {len(rest) + 1} lines of {lines}"
         if information.get(DIGEST, _digest(rest)) != _digest(rest):
             return "is damaged: its lines are not what was written"
+    elif not all(_is_action(line) for line in (first, *rest)):
+        # Of others, or ours with damage in what says so: then it is an error to whoever opens the table.
+        return "is damaged: not all of its lines can be read"
     return None
+
+
+def _is_action(line: bytes) -> bool:
+    try:
+        return not line.strip() or isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _commit_path(directory: str, version: int) -> str:

@@ -74,7 +74,8 @@ def required(
         case ConsistencyLevel.LOCAL_QUORUM:
             if local is None:
                 raise InvalidRequest(
-                    "LOCAL_QUORUM needs the datacenter that the pipeline runs in", hint="Open it with datacenter=…"
+                    "LOCAL_QUORUM counts in one datacenter, and it was not said in which",
+                    hint="Say so with datacenter=…",
                 )
             here = sum(datacenter_of(replica) == local for replica in replicas)
             if not here:

@@ -166,7 +166,21 @@ MUTANTS = (
         "    if require_sealed(storage, file, source_uri) is not None:\n"
         "        require_intact(storage, file, source_uri)\n",
         "",
-        ("tests/unit/jobs/test_cutting.py", "tests/unit/jobs/test_late_workers.py", "tests/unit/jobs/test_repair.py"),
+        ("tests/unit/jobs/test_sealing.py",),
+    ),
+    Mutant(
+        "a row group is copied without a look at its digest",
+        "jobs/replicas/sealing.py",
+        "    if found.hexdigest()[:DIGITS] != group.digest:\n",
+        "    if False:\n",
+        ("tests/unit/jobs/test_row_group_copies.py",),
+    ),
+    Mutant(
+        "a row group that crosses the end of a piece is copied whole",
+        "jobs/replicas/cutting.py",
+        "low <= span[0] and span[1] <= high for span",
+        "low <= span[0] and span[0] <= high for span",
+        ("tests/unit/jobs/test_row_group_copies.py",),
     ),
     Mutant(
         "storage that was declared lost is opened",
@@ -188,6 +202,20 @@ MUTANTS = (
         "    dead = deleted | has_newer(",
         "    dead = has_newer(",
         ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "a filter leaves out newer versions before it is known which rows count",
+        "jobs/replicas/scanning.py",
+        "    keys_only = _can_match(asked, [name for name in asked.needed if name in asked.primary_key])\n",
+        "    keys_only = any_column\n",
+        ("tests/unit/jobs/test_reads_without_spark.py",),
+    ),
+    Mutant(
+        "a part of a file that others meet is read by itself",
+        "jobs/replicas/sections.py",
+        "        if depth < 2:\n",
+        "        if depth < 3:\n",
+        ("tests/unit/jobs/test_sections.py", "tests/unit/jobs/test_reads_without_spark.py"),
     ),
     Mutant(
         "versions that are not all there yet are merged",
@@ -220,7 +248,7 @@ MUTANTS = (
     Mutant(
         "a delete does not win against a write of the same instant",
         "jobs/replicas/superseding.py",
-        " and not (one.has_tombstones or other.has_tombstones)\n",
+        " & ~(tombstones[:, None] | tombstones[None, :])\n",
         "\n",
         ("tests/unit/jobs/test_superseding.py",),
     ),

@@ -1,4 +1,5 @@
-"""What operators say of nodes and want of tables: maintenance, weights and tags; sizes of tablets, and their places.
+"""What operators say of nodes and want of tables: maintenance, weights and tags; sizes of tablets, their places, and
+how tables are compacted.
 
 Nothing moves when it is said. The coordinator keeps to it from the next plan on.
 """
@@ -14,7 +15,7 @@ from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterNode, AlterTable, SetMaintenance
-from epochlake.metastore.metadata.model import TabletOptions
+from epochlake.metastore.metadata.model import CompactionOptions, TabletOptions
 from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class OptionChanges(msgspec.Struct, frozen=True):
     """What is to change of a table's options; None: stays. `max_count` 0 and `target_bytes` 0: the default again.
 
-    `apart_from` names tables, as `keyspace.table`.
+    `apart_from` names tables, as `keyspace.table`. `compaction`: all that is said of it from now on.
     """
 
     target_bytes: int | None = None
@@ -32,6 +33,8 @@ class OptionChanges(msgspec.Struct, frozen=True):
     max_count: int | None = None
     tags: Sequence[str] | None = None
     apart_from: Sequence[str] | None = None
+    # Not among the words of a request that says nothing of it: they stay what they always were.
+    compaction: CompactionOptions | msgspec.UnsetType = msgspec.UNSET
 
 
 def set_maintenance(cluster: Cluster, name: str, on: bool, **options: Unpack[Options]) -> Committed:
@@ -55,7 +58,7 @@ def alter_node(
 
 
 def alter_table(cluster: Cluster, full_name: str, changes: OptionChanges, **options: Unpack[Options]) -> Committed:
-    """Change how the tablets of a table are sized, and on which nodes they may be."""
+    """Change how the tablets of a table are sized, on which nodes they may be, and how it is compacted."""
     return cluster.commit(TableAlteration(full_name, changes), **options)
 
 
@@ -108,4 +111,5 @@ class TableAlteration(Change[AlterTable], frozen=True):
             if apart is None
             else tuple(sorted({metadata.table(other).table_id for other in apart})),
         )
-        return AlterTable(table.table_id, table.full_name, options)
+        said = None if wanted.compaction is msgspec.UNSET else wanted.compaction
+        return AlterTable(table.table_id, table.full_name, options, said)

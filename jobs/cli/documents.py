@@ -8,7 +8,7 @@ import msgspec
 from epochlake.jobs.views.movements import RingPlan
 from epochlake.jobs.views.status import NodeStatus
 from epochlake.metastore.metadata.differences import Difference
-from epochlake.metastore.metadata.model import Column
+from epochlake.metastore.metadata.model import Column, CompactionOptions
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -47,6 +47,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
+    `warnings`: what does no harm to this write and should not stay so.
     """
 
     table: str
@@ -58,6 +59,7 @@ class Loaded(msgspec.Struct, frozen=True):
     deleted: bool
     already: bool
     missing: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 class RequestRow(msgspec.Struct, frozen=True):
@@ -115,13 +117,14 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class TableOptions(msgspec.Struct, frozen=True):
-    """How tablets are sized and where they may go; null: what the configuration says, or no limit."""
+    """How tablets are sized, where they may go, and how the table is compacted; null: as everywhere, or no limit."""
 
     target_bytes: int | None
     min_tablets: int
     max_tablets: int | None
     tags: tuple[str, ...]
     apart_from: tuple[str, ...]
+    compaction: CompactionOptions = CompactionOptions()
 
 
 class TableShown(msgspec.Struct, frozen=True):

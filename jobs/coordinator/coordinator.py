@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
@@ -33,6 +34,7 @@ from epochlake.metastore.errors import (
     CoordinationUnavailable,
     Rejected,
     StorageUnavailable,
+    WaitTimeout,
 )
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.planning.balancing import Loads
@@ -68,12 +70,23 @@ class CoordinatorReport(msgspec.Struct, frozen=True):
     requests_finished: int
     blocked: tuple[str, ...]
 
+    def require_idle(self) -> None:
+        """Raise WaitTimeout, which is worth a retry, where something is left to do."""
+        if self.idle:
+            return
+        waits = "; ".join(reason.rstrip(".") for reason in self.blocked[:3])
+        raise WaitTimeout(
+            f"not everything could be done; {len(self.blocked)} thing(s) are waited for: {waits}",
+            hint="See `epochlake status`, and run the coordinator again",
+        )
+
 
 class Coordinator:
     """One coordinator of a cluster; `run` until it is idle, or as a service.
 
     `copier` copies the files of a stream, `pre_splitter` cuts files for a split and `measure` measures what is decided
-    from: threads of this process by default, or executors of a Spark job.
+    from: threads of this process by default, or executors of a Spark job. `beside`: further tracks, after its own;
+    `woken` is set when one of them wants a round before it is time.
     """
 
     def __init__(
@@ -83,7 +96,10 @@ class Coordinator:
         on_progress: Callable[[Progress], None] | None = None,
         pre_splitter: PreSplitter | None = None,
         measure: Callable[[ClusterMetadata], Loads] | None = None,
+        beside: Sequence[Track] = (),
+        woken: threading.Event | None = None,
     ) -> None:
+        self._woken = woken or threading.Event()
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
         self._copier = copier or Copier(bytes_per_second=self._settings.bytes_per_second)
@@ -99,6 +115,7 @@ class Coordinator:
             OperationTrack(cluster, self._copier, fences, sweeper, self._tally),
             self.resizing,
             self.tablets,
+            *beside,
         ]
         self._blocked: list[str] = []
 
@@ -133,8 +150,8 @@ class Coordinator:
                     self._cluster.wait_for_news(
                         self._cluster.metadata.epoch, self._cluster.configuration.log.poll_seconds
                     )
-                else:
-                    time.sleep(self._settings.backoff_seconds)
+                elif self._woken.wait(self._settings.backoff_seconds):
+                    self._woken.clear()
         finally:
             candidacy.release()
         return CoordinatorReport(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.volumes import require_volume
@@ -19,11 +18,18 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, VolumeId
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.tokens import tablet_label, tablet_of, tokens_of_label
+from epochlake.placement.tokens import MIN_TOKEN, tablet_of
 
 THREADS = 16
 MEASURING_PARTITIONS = 64
 """Of a Spark job that measures: it only opens tables, and there are many."""
+
+
+PART_OF_THE_TIME = 0.05
+"""Of a coordinator that has nothing to do but to look whether there is something."""
+
+LONGEST_SECONDS = 60.0
+"""What hung for a while is looked at again after so long at the latest."""
 
 
 class TabletBytes(msgspec.Struct, frozen=True):
@@ -55,6 +61,29 @@ def measure_loads(storage: Storage, metadata: ClusterMetadata, workers: Workers 
     return Loads(sizes, frozenset(unmeasured))
 
 
+class Meter:
+    """Measures loads, and gives those of a moment ago as long as they are good enough.
+
+    Measuring takes no more than a part of the time, `PART_OF_THE_TIME`, however many replica tables there are: what
+    took long is used for long. `seconds`: how old loads may be in any case.
+    """
+
+    def __init__(self, measure: Callable[[ClusterMetadata], Loads], seconds: float = 0.0) -> None:
+        self._measure = measure
+        self._seconds = seconds
+        self._measured: tuple[object, float, Loads] | None = None
+
+    def loads(self, metadata: ClusterMetadata, known: object) -> Loads:
+        """The loads of now, or those before, of the same `known`: what nothing may have changed of meanwhile."""
+        now = time.monotonic()
+        if self._measured is None or self._measured[0] != known or now > self._measured[1]:
+            found = self._measure(metadata)
+            taken = time.monotonic() - now
+            rest = max(self._seconds, min(taken / PART_OF_THE_TIME, LONGEST_SECONDS))
+            self._measured = (known, now + taken + rest, found)
+        return self._measured[2]
+
+
 def measure_tablets(
     storage: Storage, metadata: ClusterMetadata, workers: Workers
 ) -> list[tuple[ReplicaAddress, TabletBytes]]:
@@ -78,17 +107,30 @@ def measure_tablets(
 
 def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
     """The bytes of each of `count` tablets; of a file that straddles tablets, each has its share of the tokens."""
-    held: dict[int, int] = defaultdict(int)
-    for file in files:
-        low, high = file.extent if file.rows else file.window
-        first, last = tablet_of(np.array([low, high], dtype=np.int64), count).tolist()
-        if first == last:
-            held[first] += file.size
-            continue
-        for tablet in range(first, last + 1):
-            begin, end = overlap(tokens_of_label(tablet_label(tablet, count)), (low, high))
-            held[tablet] += file.size * (end - begin + 1) // (high - low + 1)
-    return dict(held)
+    extents = [(*(file.extent if file.rows else file.window), file.size) for file in files]
+    if not extents:
+        return {}
+    low, high, size = np.array(extents, dtype=np.int64).T
+    first, last = tablet_of(low, count), tablet_of(high, count)
+    width = float(1 << 64) / count
+    # From here on in tokens from the lowest one, as numbers with a point: what is looked for are shares.
+    start, end = (tokens.astype(np.float64) - float(MIN_TOKEN) for tokens in (low, high))
+    dense = size / (end - start + 1)
+    within = first == last
+    of_first = np.where(within, size, dense * ((first + 1) * width - start))
+    of_last = np.where(within, 0.0, dense * (end + 1 - last * width))
+    # Each tablet between the first and the last one has as much as the next: only what changes is kept.
+    change = np.zeros(count + 1)
+    np.add.at(change, np.minimum(first + 1, last), np.where(within, 0.0, dense * width))
+    np.add.at(change, last, np.where(within, 0.0, -dense * width))
+    held = np.cumsum(change)[:count]
+    np.add.at(held, first, of_first)
+    np.add.at(held, last, of_last)
+    begun = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(begun, first, 1)
+    np.add.at(begun, last + 1, -1)
+    tablets = np.flatnonzero(np.cumsum(begun)[:count])
+    return dict(zip(tablets.tolist(), np.rint(held[tablets]).astype(np.int64).tolist(), strict=True))
 
 
 class _MarkedVolume(msgspec.Struct, frozen=True):

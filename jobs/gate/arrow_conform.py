@@ -125,6 +125,8 @@ def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa
 
 def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedArray:
     wanted = arrow_type(column.type)
+    # Arrow hands over empty pieces at places that their buffers do not have, and fails to put these together.
+    values = pa.chunked_array([piece for piece in values.chunks if len(piece)], values.type)
     if values.type == wanted:
         return values
     try:

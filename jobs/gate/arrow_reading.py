@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
+
+T = TypeVar("T")
 
 TRIES = 3
 """So often a lookup is planned: what it has met damaged it has noted, and it is read on another replica then."""
@@ -43,10 +45,15 @@ class Question(NamedTuple):
     asked: Asked
     keys: Keys | None
 
+    @property
+    def windows(self) -> Sequence[Interval] | None:
+        """The tokens of the keys; None for all tokens."""
+        return None if self.keys is None else self.keys.windows
+
 
 def question(
     table: Table,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     where: pc.Expression | None = None,
     keys: object = None,
 ) -> Question:
@@ -86,10 +93,18 @@ def read_one(gate: Gate, of: Question, consistency: str | None) -> Mapping[str, 
 
     Raises as `Gate.plan_read`, and ReadDisturbed when files go on being found damaged.
     """
+    return round_damage(lambda: _only(_scanned(gate, of, consistency)))
+
+
+def round_damage(read: Callable[[], T]) -> T:
+    """What `read` plans and reads; it is called again where it met damage, which is noted by then.
+
+    Raises ReadDisturbed when files go on being found damaged.
+    """
     for _ in range(TRIES - 1):
         with suppress(ReadDisturbed):
-            return _only(_scanned(gate, of, consistency))
-    return _only(_scanned(gate, of, consistency))
+            return read()
+    return read()
 
 
 def _only(batches: Iterator[pa.RecordBatch]) -> Mapping[str, object] | None:
@@ -126,7 +141,7 @@ class _Batches:
 
 def _scanned(gate: Gate, of: Question, consistency: str | None) -> Iterator[pa.RecordBatch]:
     """Batches of what is planned now. What is found damaged while they are read is noted, and raises ReadDisturbed."""
-    plan = gate.plan_read(of.table, consistency, None if of.keys is None else of.keys.windows)
+    plan = gate.plan_read(of.table, consistency, of.windows)
     return looked_after(gate, scan(plan, of.asked))
 
 
@@ -139,9 +154,12 @@ def looked_after(gate: Gate, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         raise
 
 
-def _known_columns(table: Table, columns: Sequence[str]) -> list[str]:
+def _known_columns(table: Table, columns: Iterable[str]) -> list[str]:
     if isinstance(columns, str):
         raise InvalidRequest(f"columns are {columns!r}, one text", hint=f"Give a list: [{columns!r}]")
+    if not isinstance(columns, Iterable):
+        raise InvalidRequest(f"columns are a {type(columns).__name__}", hint="Give a list of names")
+    columns = list(columns)
     names = [column.name for column in table.columns]
     unknown = [str(name) for name in columns if name not in names]
     if unknown or not columns or len(set(columns)) < len(columns):
@@ -159,15 +177,16 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
             f"a filter of table {table.full_name} is a {type(where).__name__}",
             hint="Give an expression of Arrow: pyarrow.compute.field('delay') > 30",
         )
-    empty = declared.empty_table()
+    # Of no rows at all Arrow compares what cannot be compared.
+    one = pa.table([pa.nulls(1, field.type) for field in declared], schema=declared)
     try:
-        empty.filter(where)
+        one.filter(where)
     except _NOT_APPLIED as error:
         raise InvalidRequest(
             f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}",
             hint=f"It has {', '.join(f'{field.name} ({field.type})' for field in declared)}",
         ) from error
-    return tuple(name for name in declared.names if not _applies(where, empty.drop_columns([name])))
+    return tuple(name for name in declared.names if not _applies(where, one.drop_columns([name])))
 
 
 def _applies(where: pc.Expression, rows: pa.Table) -> bool:

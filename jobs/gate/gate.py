@@ -99,7 +99,7 @@ class Gate:
         """Write rows, or with `deleted` tombstones for their keys. See `Writing.write` for what it promises."""
         self.require_open()
         level = self.planning.level(consistency)
-        if batch is not None and (not isinstance(batch, str) or not batch.strip()):
+        if batch is not None and not _is_text(batch):
             raise InvalidRequest(
                 f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none"
             )
@@ -176,3 +176,14 @@ class Gate:
     def _announce(self) -> None:
         if self._presence is not None:
             self._presence.update(self.epoch, tuple(sorted(self._tables)))
+
+
+def _is_text(batch: object) -> bool:
+    """Whether it is a name that files can carry: half a surrogate pair is in a `str` and in no UTF-8."""
+    if not isinstance(batch, str) or not batch.strip():
+        return False
+    try:
+        batch.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

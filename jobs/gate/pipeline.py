@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from epochlake.jobs.few_rows import few_rows
+from epochlake.jobs.gate.arrow_reading import question, round_damage
+from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.conform import conform, conform_keys, only_windows
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
-from epochlake.jobs.replicas.encoding import StagingPlan
+from epochlake.jobs.replicas.answering import read_asked
 from epochlake.jobs.replicas.reading import read_plan
 from epochlake.jobs.replicas.staging import StagedFile, digest_of_rows, stage
+from epochlake.jobs.replicas.staging_plan import StagingPlan
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.tokens import Interval
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from epochlake.jobs.replicas.store import Store
 
 
 class SparkRows:
-    """Rows in a DataFrame, which Spark stages (rows.py)."""
+    """Rows in a DataFrame, which Spark stages (rows.py). Where they are few they are taken once, and staged here."""
 
     def __init__(self, rows: DataFrame, table: Table) -> None:
         self._rows = rows
         self._table = table
 
     def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+        if self._few is not None:
+            return self._few.stage(plan, digested=digested)
         return stage(self._rows, plan, digested=digested)
 
     def counted(self) -> Count:
-        return Count(*digest_of_rows(self._rows, self._table))
+        return Count(*digest_of_rows(self._rows, self._table)) if self._few is None else self._few.counted()
 
-    def within(self, windows: Collection[Interval]) -> SparkRows:
+    def within(self, windows: Collection[Interval]) -> Rows:
+        if self._few is not None:
+            return self._few.within(windows)
         return SparkRows(self._rows.transform(only_windows(self._table, windows)), self._table)
+
+    @cached_property
+    def _few(self) -> ArrowRows | None:
+        few = few_rows(self._rows)
+        return None if few is None else rows_to_write(few, self._table)
 
 
 class Pipeline:
@@ -83,7 +100,8 @@ class Pipeline:
         Returns when every range's acknowledgements have reached `consistency` in the placement of the newest epoch.
         `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts.
         The rows given then have to be the same, in any order, else it is Rejected (batch-used). Without a name each
-        call is a batch of its own. Raises InvalidRequest for rows that do not fit, ConsistencyNotReached.
+        call is a batch of its own. Rows that are surely few are taken once, and staged by this process, which is sooner
+        done. Raises InvalidRequest for rows that do not fit, ConsistencyNotReached.
         """
         self.gate.require_open()
         target = self.gate.planning.table(table)
@@ -97,24 +115,54 @@ class Pipeline:
         target = self.gate.planning.table(table)
         return self.gate.write(SparkRows(conform_keys(keys, target), target), target, consistency, batch, deleted=True)
 
-    def read(self, table: str, *, consistency: str | None = None) -> DataFrame:
+    def read(
+        self,
+        table: str,
+        *,
+        columns: Iterable[str] | None = None,
+        where: pc.Expression | None = None,
+        keys: object = None,
+        consistency: str | None = None,
+    ) -> DataFrame:
         """The rows of a table at a consistency level, pinned now: later writes and clean-ups do not change the result.
+
+        `columns`: only these. `where`: only rows for which it is true, an expression of Arrow, as `Cluster.scan` takes
+        it (`pyarrow.compute.field("delay") > 30`). `keys`: only the rows with these primary keys, as a DataFrame, which
+        is collected at once, or in any form that `Cluster.write` takes. The result is that of reading everything, and
+        choosing then; but keys choose ranges, replicas, files and row groups by their tokens, and a filter on columns
+        of the key leaves out row groups before anything is merged.
 
         Spark reads the files when it needs the rows. Until the end of the `with` they stay where they are. After it
         vacuum may delete files that the table does not have any more, at the earliest an hour later unless it is told
         otherwise: then Spark fails to find them. It never gets other rows than those that were pinned. Collect or
         write before the end what is needed after it.
 
-        Columns that a query does not ask for are not read, and its filters may skip rows in the files, also where
-        several versions of a row are stored.
+        Columns that a query does not ask for are not read either, and its filters may skip rows in the files, also
+        where several versions of a row are stored. Where `where` or `keys` are given, filters of Spark come after them.
 
         A file that is missing or damaged on one replica is read on another; the log says so and `repair` is told. What
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
         and raises ReadDisturbed: the next read uses another replica.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
-        of all rows, Rejected for an unknown table.
+        of all rows, InvalidRequest for columns, a filter or keys that do not fit the table, Rejected for an unknown
+        table.
         """
         self.gate.require_open()
         target = self.gate.planning.table(table)
-        return read_plan(self._spark, target, self.gate.plan_read(target, consistency))
+        if isinstance(keys, DataFrame):
+            keys = conform_keys(keys, target).select(*[f"`{name}`" for name in target.primary_key]).toArrow()
+        everything = columns is None and where is None and keys is None
+        of = question(target, columns, where, keys)
+
+        def planned() -> DataFrame:
+            plan = self.gate.plan_read(target, consistency, of.windows)
+            try:
+                if everything:
+                    return read_plan(self._spark, target, plan)
+                return read_asked(self._spark, target, plan, of.asked)
+            except StorageUnavailable as error:
+                self.gate.look_for_damage(error)
+                raise
+
+        return round_damage(planned)

@@ -13,11 +13,11 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.kept import KeptByTable
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, routes
 from epochlake.jobs.gate.stretches import Stretches
-from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.intervals import overlap
 from epochlake.jobs.replicas.opening import open_all, open_to_read
 from epochlake.jobs.replicas.reading import Asked
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.staging_plan import Routing
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -61,7 +61,7 @@ class Planning:
         self.datacenter = datacenter
         self.metadata = cluster.catch_up()
         self._moved = moved
-        self.stretches = Stretches()
+        self.stretches = Stretches(cluster.configuration.pipeline.shared_file_bytes)
         self._grouped: KeptByTable[Grouped] = KeptByTable()
         self._routing: KeptByTable[Routing] = KeptByTable()
 

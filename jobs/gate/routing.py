@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 import numpy as np
 from epochlake.jobs.gate.errors import NamedRanges
-from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.staging_plan import Routing
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import Placement, TablePlacements, highs, index_of, ranges_within
@@ -76,7 +76,6 @@ def routes(storage: Storage, metadata: ClusterMetadata, table: Table, among: Gro
             for placement in among.distinct
         ),
         route=among.group,
-        apart=placements.apart,
     )
 
 
@@ -121,23 +120,19 @@ def choose_for_read(
     return chosen, short
 
 
-def borders_of(windows: Collection[Interval]) -> set[int]:
-    """The tokens that begin a window or come after one."""
-    return {token for low, high in windows for token in (low, high + 1) if MIN_TOKEN < token <= MAX_TOKEN}
-
-
 def refined(routing: Routing, windows: Collection[Interval]) -> Routing:
     """The routing with a border also wherever one of `windows` begins or ends, so that no range is partly in one."""
     if not windows:
         return routing
-    lows = np.union1d(routing.lows, np.array(sorted(borders_of(windows)), dtype=np.int64))
+    borders = {token for low, high in windows for token in (low, high + 1) if MIN_TOKEN < token <= MAX_TOKEN}
+    lows = np.union1d(routing.lows, np.array(sorted(borders), dtype=np.int64))
     within = index_of(routing.lows, lows)
     ends, known = highs(lows).tolist(), highs(routing.lows).tolist()
     labels = tuple(
         routing.labels[index] if (low, high) == (routing.lows[index], known[index]) else range_label(low, high)
         for index, low, high in zip(within.tolist(), lows.tolist(), ends, strict=True)
     )
-    return Routing(lows, labels, routing.routes, routing.route[within], routing.apart)
+    return Routing(lows, labels, routing.routes, routing.route[within], tuple(sorted(borders)))
 
 
 def named(metadata: ClusterMetadata, table: Table, indices: Collection[int]) -> NamedRanges:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.replicas.encoding import StagingPlan
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.placement.tokens import Interval
 
 

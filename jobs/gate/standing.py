@@ -22,6 +22,8 @@ NAME = "direct"
 """How operators see these gates."""
 
 STANDS_SECONDS = 60.0
+PATIENCE_SECONDS = 10.0
+"""So long a cluster that is closed waits for a gate whose storage hangs."""
 
 
 class StandingGates:
@@ -34,6 +36,7 @@ class StandingGates:
         self._idle: list[tuple[float, Gate]] = []
         """Each with the time at which it ends."""
         self._clock: threading.Timer | None = None
+        self._enders: set[threading.Thread] = set()
         self._closed = False
 
     @contextmanager
@@ -51,14 +54,17 @@ class StandingGates:
             self._put_back(ends_at, gate)
 
     def close(self) -> None:
-        """End the gates; those that are in use end with their writes."""
+        """End the gates; those that are in use end with their writes. Those that are just ending are waited for."""
         with self._lock:
             self._closed = True
             ending, self._idle = self._idle, []
             if self._clock is not None:
                 self._clock.cancel()
+            enders = self._enders - {threading.current_thread()}
         for _, gate in ending:
             gate.__exit__(None, None, None)
+        for ender in enders:
+            ender.join(PATIENCE_SECONDS)
 
     def _opened(self, datacenter: str | None) -> tuple[float, Gate]:
         gate = Gate(self._cluster, NAME, datacenter)
@@ -95,5 +101,10 @@ class StandingGates:
             self._clock = None
             if self._idle and not self._closed:
                 self._wind()
-        for _, gate in old:
-            gate.__exit__(None, None, None)
+            self._enders.add(threading.current_thread())
+        try:
+            for _, gate in old:
+                gate.__exit__(None, None, None)
+        finally:
+            with self._lock:
+                self._enders.discard(threading.current_thread())

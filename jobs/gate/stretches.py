@@ -2,7 +2,7 @@
 
 A table may have a million ranges, and a small write has rows in a thousand of them. What is decided by where ranges are
 is decided once for each stretch. While tablets are being split, each of their halves is a stretch: no new file may have
-rows of two.
+rows of two, but for one that is so small that splits leave it as it is.
 """
 
 from __future__ import annotations
@@ -48,20 +48,25 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 class Stretches:
-    """The stretches of tables, found anew at each epoch."""
+    """The stretches of tables, found anew at each epoch.
 
-    def __init__(self) -> None:
-        self._kept: KeptByTable[list[Stretch]] = KeptByTable()
+    `spared`: files of up to so many bytes are not cut by splits.
+    """
+
+    def __init__(self, spared: int = 0) -> None:
+        self._spared = spared
+        self._kept: KeptByTable[tuple[list[Stretch], list[Stretch]]] = KeptByTable()
 
     def shared(self, metadata: ClusterMetadata, table_id: TableId, files: Iterable[DataFile]) -> Iterator[Shared]:
         """Each file with every stretch that it may have rows in; files without rows have none."""
         placements = metadata.placements(table_id)
-        stretches = self._kept.of(metadata.epoch, table_id, lambda: list(stretches_of(placements)))
+        apart, together = self._kept.of(metadata.epoch, table_id, lambda: _both(placements))
         lows, ends = placements.lows, highs(placements.lows)
         for file in files:
             if not file.rows:
                 continue
             window = file.window
+            stretches = together if file.size <= self._spared else apart
             begin, end = index_of(lows, np.array(file.extent, dtype=np.int64)).tolist()
             number = bisect_right(stretches, begin, key=_first) - 1
             while number < len(stretches) and stretches[number].first <= end:
@@ -72,11 +77,16 @@ class Stretches:
                 number += 1
 
 
-def stretches_of(placements: TablePlacements) -> Iterator[Stretch]:
-    """The stretches of all ranges, in token order."""
+def _both(placements: TablePlacements) -> tuple[list[Stretch], list[Stretch]]:
+    apart = list(stretches_of(placements, apart=placements.apart))
+    return apart, list(stretches_of(placements)) if placements.apart else apart
+
+
+def stretches_of(placements: TablePlacements, *, apart: bool = False) -> Iterator[Stretch]:
+    """The stretches of all ranges, in token order. `apart`: each range is one."""
     bounds = list(zip(placements.lows.tolist(), highs(placements.lows).tolist(), strict=True))
     keys = [_where(placements.placement(index)) for index in range(len(bounds))]
-    begins = [index for index in range(len(bounds)) if index == 0 or placements.apart or keys[index] != keys[index - 1]]
+    begins = [index for index in range(len(bounds)) if index == 0 or apart or keys[index] != keys[index - 1]]
     for first, after in pairwise([*begins, len(bounds)]):
         stays = tuple(_stays(placements, bounds, first, after))
         yield Stretch(first, after - 1, placements.placement(first), stays)

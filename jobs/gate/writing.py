@@ -6,18 +6,20 @@ A named batch is decided before any of it is committed, so that it lands once ho
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.gate import batches
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
+from epochlake.jobs.gate.crowding import crowded
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
-from epochlake.jobs.replicas.encoding import StagingPlan
+from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import Interval
@@ -29,6 +31,7 @@ class Written(msgspec.Struct, frozen=True):
     `tablets`: how many tablets, or ranges of a table on the ring, the files have rows in; a file that many tablets
     share counts for all between its first and its last row. `already`: a named batch had reached the level before.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
+    `warnings`: what does no harm to this write and should not stay so.
     """
 
     table: str
@@ -40,6 +43,17 @@ class Written(msgspec.Struct, frozen=True):
     rounds: int
     already: bool
     missing: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+def is_acknowledged(
+    planning: Planning, table: Table, level: ConsistencyLevel, files: Iterable[DataFile], live: batches.Live
+) -> bool:
+    """Whether every row of `files` is live on so many replicas that the level is reached, at the planned epoch."""
+    return all(
+        planning.is_satisfied(table, level, one.stretch.first, live.volumes_with(one.file, one.window))
+        for one in planning.stretches.shared(planning.metadata, table.table_id, files)
+    )
 
 
 class Writing:
@@ -63,7 +77,7 @@ class Writing:
         opened, failed = self._planning.open_for_write(table)
         self._planning.refuse_senseless_levels(table, level)
         if batch is None:
-            return self.land(table, self._stage(rows, table, level, opened, deleted), level)
+            return self.land(table, self._stage(rows, table, level, opened, deleted), level, opened=opened)
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
         decision = batches.decided(self._cluster.storage, root, name)
@@ -71,7 +85,7 @@ class Writing:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
             if decision.files == tuple(staged):
-                return self.land(table, staged, level)
+                return self.land(table, staged, level, opened=opened)
             given = batches.BatchContents(1, tuple(staged)).rows
         else:
             given = rows.counted()
@@ -93,8 +107,12 @@ class Writing:
         located: batches.Located | None = None,
         *,
         already: bool = False,
+        opened: Mapping[VolumeId, ReplicaSnapshot] | None = None,
     ) -> Written:
-        """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached."""
+        """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached.
+
+        `opened`: replicas as they were before, for warnings.
+        """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
         batch = WriteBatch(table, self._app_id, self._versions, staged, level, planning.datacenter, time.time())
@@ -113,6 +131,7 @@ class Writing:
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         landed = phase.land()
         placements = planning.metadata.placements(table.table_id)
+        warning = crowded(table.full_name, placements, staged, opened.values()) if opened else None
         return Written(
             table=table.full_name,
             rows=sum(item.file.rows for item in staged),
@@ -123,6 +142,7 @@ class Writing:
             rounds=landed.rounds,
             already=already,
             missing={planning.metadata.describe(volume): reason for volume, reason in landed.missing.items()},
+            warnings=() if warning is None else (warning,),
         )
 
     def locate(
@@ -145,14 +165,8 @@ class Writing:
         opened: Mapping[VolumeId, ReplicaSnapshot],
     ) -> bool:
         """Whether the files are live on so many replicas already that the level is reached."""
-        planning = self._planning
-        live = batches.Live(opened, located.lineage)
-        return all(
-            planning.is_satisfied(table, level, one.stretch.first, live.volumes_with(one.file, one.window))
-            for one in planning.stretches.shared(
-                planning.metadata, table.table_id, [staged.file for staged in located.files]
-            )
-        )
+        files = [staged.file for staged in located.files]
+        return is_acknowledged(self._planning, table, level, files, batches.Live(opened, located.lineage))
 
     def require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
         """Staging lost parts of a batch again is only safe when nobody can have them. Raises ConsistencyNotReached."""
@@ -217,12 +231,14 @@ class Writing:
         digested: bool,
     ) -> tuple[int, list[StagedFile]]:
         planning = self._planning
+        settings = self._cluster.configuration.pipeline
         plan = StagingPlan(
             table=table,
             routing=refined(planning.routing(table), within),
             written_at=self._clock.next(opened.values()),
             deleted=deleted,
-            target_file_bytes=self._cluster.configuration.pipeline.target_file_bytes,
+            target_file_bytes=settings.target_file_bytes,
             storage=self._cluster.storage,
+            shared_file_bytes=settings.shared_file_bytes,
         )
         return plan.written_at, rows.stage(plan, digested=digested)

@@ -43,11 +43,16 @@ from epochlake.jobs.replicas.replica import (
 )
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS
 from epochlake.jobs.replicas.stored import require_stored
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
 from epochlake.placement.tokens import TABLET, Interval
+
+CUTTERS = 2
+"""Pieces that one change has cut side by side: one waits for its disk while another is hashed. More are faster,
+and may hold more row groups that are decoded."""
 
 
 def commit_files(
@@ -195,30 +200,35 @@ def drop_ranges(
     return _transact(address, decide, mark)
 
 
-def pre_split(address: ReplicaAddress, boundaries: Collection[int], epoch: int) -> int | FencedOff | Unreachable:
+def pre_split(
+    address: ReplicaAddress, boundaries: Collection[int], epoch: int, spared: int = 0
+) -> int | FencedOff | Unreachable:
     """Cut every file that has rows on both sides of a boundary, so that none straddles it; how many are left that do.
 
-    A boundary is the last token of its lower side. What is left came in meanwhile: call it again when it is not 0.
-    FencedOff when `epoch` is behind the replica's fence, which is not raised. Safe to repeat.
+    Files of up to `spared` bytes are left as they are. A boundary is the last token of its lower side. What is left
+    came in meanwhile: call it again when it is not 0. FencedOff when `epoch` is behind the replica's fence, which is
+    not raised. Safe to repeat.
     """
 
     def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
-        removes = straddling(snapshot, boundaries)
+        removes = straddling(snapshot, boundaries, spared)
         return _replaced(snapshot, removes, [part for file in removes for part in _sides(file, boundaries)])
 
     outcome = _transact(address, decide, None)
     if isinstance(outcome, FencedOff | Unreachable):
         return outcome
     try:
-        return len(straddling(open_snapshot(address), boundaries))
+        return len(straddling(open_snapshot(address), boundaries, spared))
     except (StorageUnavailable, WrongCluster) as error:
         return Unreachable(str(error))
 
 
-def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int]) -> list[DataFile]:
-    """The live files whose statistics say that they may have rows on both sides of a boundary."""
+def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int], spared: int = 0) -> list[DataFile]:
+    """The live files of more than `spared` bytes whose statistics say that they may have rows on both sides of a
+    boundary.
+    """
     sorted_boundaries = sorted(boundaries)
 
     def straddles(file: DataFile) -> bool:
@@ -226,7 +236,7 @@ def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int]) -> list[D
         index = bisect_left(sorted_boundaries, first)
         return index < len(sorted_boundaries) and sorted_boundaries[index] < last
 
-    return [file for file in snapshot.all_files.values() if straddles(file)]
+    return [file for file in snapshot.all_files.values() if file.size > spared and straddles(file)]
 
 
 def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch: int) -> CommitOutcome:
@@ -278,7 +288,8 @@ def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Seq
     """The change that puts parts of files in their place. They are cut now: none is cut twice, however often it is
     decided (cutting.py).
     """
-    pieces = {piece.file_id: piece for piece in (cut(snapshot.address, part, snapshot.address) for part in parts)}
+    made = ThreadWorkers(CUTTERS).run(lambda part: cut(snapshot.address, part, snapshot.address), parts)
+    pieces = {piece.file_id: piece for piece in made}
     adds = tuple(piece for piece in pieces.values() if piece.file_id not in snapshot.all_files)
     return FileActions(adds, tuple(removes))
 

@@ -3,23 +3,46 @@
 A piece is named after what it holds, so whoever cuts it, from the file that was staged or from a piece of
 that, makes the same rows under the same name, and one that is there already is as good as a new one. What a piece is
 like (rows, tokens, times) is read from its own footer, so there is nothing to remember between cutting and committing.
+
+Row groups that lie within the range are copied as they are; only those that cross its ends are decoded
+(docs/decisions/055-row-groups-are-copied.md). Files of earlier versions are decoded altogether.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from epochlake.jobs.replicas.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from epochlake.jobs.replicas.files import DataFile, cut_id, id_in
+from epochlake.jobs.replicas.footer_groups import (
+    MAGIC,
+    TAIL,
+    Footer,
+    Group,
+    UnknownLayout,
+    footer_of,
+    moved_to,
+    read_footer,
+)
 from epochlake.jobs.replicas.footers import column_number, range_in_group
 from epochlake.jobs.replicas.intervals import FilePart, meet, overlap
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
+from epochlake.jobs.replicas.row_groups import in_row_groups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed, sealed_writer
+from epochlake.jobs.replicas.sealed_groups import SealedGroups, encoded_group, schema_of
+from epochlake.jobs.replicas.sealing import (
+    DamagedBytes,
+    intact_chunks,
+    read_seal,
+    require_intact,
+    require_sealed,
+    sealed_writer,
+)
+from epochlake.jobs.replicas.seals import SealedGroup, hexdigest
+from epochlake.jobs.replicas.thrift_compact import MalformedThrift
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.deadlines import progress
@@ -58,6 +81,108 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
 
 
 def _write_piece(storage: Storage, source_uri: str, file: DataFile, window: Interval, uri: str) -> None:
+    groups = _groups_to_copy(storage, source_uri, file, window)
+    if groups is None:
+        _write_decoded(storage, source_uri, file, window, uri)
+    else:
+        _write_copied(storage, source_uri, groups, window, uri)
+
+
+class _Source(NamedTuple):
+    """A file whose row groups can be copied: its footer, and each row group that has rows of a window, in order, with
+    its seal, and whether all of its rows are in the window.
+    """
+
+    footer: Footer
+    groups: list[tuple[Group, SealedGroup, bool]]
+
+
+def _groups_to_copy(storage: Storage, uri: str, file: DataFile, window: Interval) -> _Source | None:
+    """The row groups that have rows of a window; None where none is copied: the file has no digests of row groups, none
+    lies within the window, or what the footer says of them is not known to hold elsewhere.
+    """
+    seal = read_seal(storage, file, uri)
+    if seal.groups is None:
+        return None
+    tokens = _tokens_of_groups(seal.footer, uri)
+    low, high = window
+    whole = [span is not None and low <= span[0] and span[1] <= high for span in tokens]
+    if not any(whole):
+        return None
+    try:
+        footer = read_footer(seal.footer[:-TAIL])
+        if [(one.start, one.size) for one in footer.groups] != [(one.start, one.size) for one in seal.groups]:
+            return None
+        if not all(whole) and not _is_stored_alike(footer):
+            return None
+    except (UnknownLayout, MalformedThrift):
+        return None
+    found = zip(footer.groups, seal.groups, whole, tokens, strict=True)
+    touched = [(group, one, copied) for group, one, copied, span in found if span is None or meet(span, window)]
+    return _Source(footer, touched)
+
+
+def _tokens_of_groups(footer: bytes, uri: str) -> list[Interval | None]:
+    with failures.naming("cut", uri):
+        said = pq.read_metadata(pa.BufferReader(MAGIC + footer))
+        column = column_number(said, TOKEN)
+        return [range_in_group(said, group, column) for group in range(said.num_row_groups)]
+
+
+def _is_stored_alike(footer: Footer) -> bool:
+    """Whether rows that are encoded now have the columns of the file, stored as they are there."""
+    with pq.ParquetFile(pa.BufferReader(MAGIC + footer_of(footer, [], {}))) as none:
+        return schema_of(none.schema_arrow) == footer.schema
+
+
+def _write_copied(storage: Storage, source_uri: str, source: _Source, window: Interval, uri: str) -> None:
+    """Copy the row groups that lie within the window, and encode what others have of it.
+
+    Of the source only these row groups are read, each once: what is verified is what is written, and a piece that has
+    other bytes in it never gets its name.
+    """
+    filesystem, path = storage.filesystem(source_uri)
+
+    def write() -> None:
+        with (
+            _reading(storage, source_uri, lambda: filesystem.open_input_file(path)) as stream,
+            storage.new_file(uri) as sink,
+        ):
+            target = SealedGroups(sink, source.footer, id_in(uri))
+            for group, seal, whole in source.groups:
+                chunks = _chunks(storage, stream, seal, source_uri)
+                if whole:
+                    target.add(chunks, group, seal.digest)
+                    continue
+                rows = _decoded(source.footer, group, chunks, window, source_uri)
+                if rows.num_rows:
+                    data, encoded = encoded_group(rows)
+                    target.add([data], encoded, hexdigest([data]))
+                progress()
+            target.close()
+
+    storage.within_deadline("write", uri, write)
+
+
+def _chunks(storage: Storage, stream: pa.NativeFile, seal: SealedGroup, uri: str) -> Iterator[bytes]:
+    """The bytes of a row group; what hangs or fails there is the source's. Raises DamagedBytes at their end."""
+    chunks = intact_chunks(stream, seal, uri)
+    while (chunk := _reading(storage, uri, lambda: next(chunks, None))) is not None:
+        yield chunk
+
+
+def _decoded(footer: Footer, group: Group, chunks: Iterable[bytes], window: Interval, uri: str) -> pa.Table:
+    """The rows of a row group with a token in the window."""
+    end = footer_of(footer, [moved_to(group, len(MAGIC))], {})
+    stored = pa.BufferReader(b"".join([MAGIC, *chunks, end]))
+    low, high = window
+    with failures.naming("cut", uri), pq.ParquetFile(stored, page_checksum_verification=True) as source:
+        rows = source.read(use_threads=False)
+    tokens = rows.column(TOKEN)
+    return rows.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
+
+
+def _write_decoded(storage: Storage, source_uri: str, file: DataFile, window: Interval, uri: str) -> None:
     # Checksums of pages are not enough: a flipped bit in the header of a page makes rows vanish without an error.
     if require_sealed(storage, file, source_uri) is not None:
         require_intact(storage, file, source_uri)
@@ -72,7 +197,7 @@ def _write_piece(storage: Storage, source_uri: str, file: DataFile, window: Inte
             storage.new_file(uri) as sink,
             sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer,
         ):
-            for rows in _in_row_groups(_rows_within(storage, source, source_uri, window)):
+            for rows in in_row_groups(_rows_within(storage, source, source_uri, window)):
                 writer.write(rows)
                 progress()
 
@@ -99,19 +224,6 @@ def _rows_within(storage: Storage, source: pq.ParquetFile, uri: str, window: Int
             kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
             if kept.num_rows:
                 yield kept
-
-
-def _in_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def described(storage: Storage, uri: str, path: str, label: str, window: Interval) -> DataFile | None:

@@ -1,8 +1,8 @@
 """What a staging task does: rows of some ranges, in token order, become Parquet files stored on several replicas.
 
-One pass with little memory. A file is open for the range at hand; rows collect until they make a row
-group; when the range ends or the file is large enough, its bytes are stored on each replica. Runs on executors: it
-imports no Spark.
+One pass with little memory. A file is open for the range at hand, or for several that have few rows (sharing.py); rows
+collect until they make a row group (row_groups.py); when the range ends or the file is large enough, its bytes are
+stored on each replica. Runs on executors: it imports no Spark.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
+from epochlake.jobs.replicas.row_groups import RowGroups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
+from epochlake.jobs.replicas.sharing import shared
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
@@ -30,10 +33,6 @@ from numpy.typing import NDArray
 
 ROW_DIGEST = "_row_digest"
 """A column that a named batch's rows come with: the digest of each row. It is added up for each file, not stored."""
-
-ROW_GROUP_ROWS = 1 << 17
-ROW_GROUP_BYTES = 64 << 20
-"""A row group is encoded when so many rows, or so many bytes of Arrow memory, have come together."""
 
 RESULT = pa.schema(
     [
@@ -59,32 +58,6 @@ what can be done about it.
 """
 
 
-class Routing(msgspec.Struct, frozen=True, eq=False):
-    """Where rows go: range i begins at token `lows[i]`, its files are labelled `labels[i]`, and `routes[route[i]]` are
-    its write replicas. Ranges with the same replicas share a route: there are far fewer of these.
-    """
-
-    lows: NDArray[np.int64]
-    labels: tuple[str, ...]
-    routes: tuple[tuple[ReplicaAddress, ...], ...]
-    route: NDArray[np.int32]
-    apart: bool = False
-
-    def replicas(self, index: int) -> tuple[ReplicaAddress, ...]:
-        return self.routes[self.route[index]]
-
-
-class StagingPlan(msgspec.Struct, frozen=True, eq=False):
-    """All that a task needs to know; travels to the executors."""
-
-    table: Table
-    routing: Routing
-    written_at: int
-    deleted: bool
-    target_file_bytes: int
-    storage: Storage
-
-
 class RowsRefused(Exception):
     """The rows themselves cannot be written. Crosses to the driver as a value: trying the task again would not help.
 
@@ -99,7 +72,8 @@ class RowsRefused(Exception):
 def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
     replicas = Replicas(plan.storage)
-    batches = iter(batches)
+    routing, batches = shared(plan, batches)
+    plan = msgspec.structs.replace(plan, routing=routing)
     stored: list[StoreOutcome] = []
     try:
         current = None
@@ -175,32 +149,25 @@ class RangeEncoder:
             named = f"range {self._label} of {plan.table.full_name}"
             raise RowsRefused(f"there are rows for {named}, and no replica for it")
         self._replicas = replicas
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
+        self._waiting = RowGroups()
         self._file: OpenFile | None = None
         self._last: pa.Table | None = None
         self._digest = np.int64(0)
 
     def take(self, rows: pa.RecordBatch) -> Iterator[StoreOutcome]:
-        self._waiting.append(rows)
-        self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._encode()
+        for group in self._waiting.take(rows):
+            self._encode(group)
             if self._file is not None and self._file.size >= self._plan.target_file_bytes:
                 yield self._store()
 
     def close(self) -> Iterator[StoreOutcome]:
-        self._encode()
+        for group in self._waiting.rest():
+            self._encode(group)
         if self._file is not None:
             yield self._store()
 
-    def _encode(self) -> None:
-        """Make what waits a row group of the open file."""
-        if not self._waiting:
-            return
-        rows = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+    def _encode(self, rows: pa.Table) -> None:
+        """Make these a row group of the open file."""
         _refuse_nulls(rows, self._plan)
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)

@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from epochlake.jobs.replicas.encoding import ROW_GROUP_BYTES, ROW_GROUP_ROWS, OpenFile, Replicas
+from epochlake.jobs.replicas.encoding import OpenFile, Replicas
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.ledger import merged_id
 from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.row_groups import RowGroups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
@@ -210,29 +211,23 @@ class _RangeEncoder:
         self.merge = merge
         self._target = target_file_bytes
         self._replicas = replicas
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
+        self._waiting = RowGroups()
         self._file: OpenFile | None = None
         self._statistics = _Statistics()
         self._low = merge.low
 
     def take(self, rows: pa.RecordBatch) -> Iterator[MergedFile]:
-        self._waiting.append(rows)
-        self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
-            yield from self._encode()
+        for group in self._waiting.take(rows):
+            yield from self._encode(group)
 
     def close(self) -> Iterator[MergedFile]:
-        yield from self._encode()
+        for group in self._waiting.rest():
+            yield from self._encode(group)
         if self._file is not None:
             yield self._finish(self.merge.high)
 
-    def _encode(self) -> Iterator[MergedFile]:
-        if not self._waiting:
-            return
-        rows = _in_utc(pa.Table.from_batches(self._waiting))
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+    def _encode(self, rows: pa.Table) -> Iterator[MergedFile]:
+        rows = _in_utc(rows)
         old = pc.and_(rows.column(DELETED), pc.less(rows.column(WRITTEN_AT), self.merge.purge_before))
         rows = rows.filter(pc.invert(old))
         if self._file is not None and self._file.size >= self._target and rows.num_rows:

@@ -24,6 +24,10 @@ THREADS = 4
 """So many merges go on side by side."""
 
 
+FEW_ROWS = 1 << 16
+"""A row group with fewer is read together with the next one, if there is one."""
+
+
 def merge_here(plan: MergePlan) -> list[MergedFile]:
     """The `Merger`. Raises StorageUnavailable, which names the file, for a source that cannot be read or is damaged."""
     # Neighbours go one after the other, as the files of one are synced while the next one is encoded.
@@ -34,6 +38,11 @@ def merge_here(plan: MergePlan) -> list[MergedFile]:
         return list(encode(plan, merged_rows(plan, merges)))
 
     return [made for group in ThreadWorkers(THREADS).run(merge, groups) for made in group]
+
+
+def merge_in_turn(plan: MergePlan) -> list[MergedFile]:
+    """The `Merger` that leaves the machine to others as far as it can: one merge after the other."""
+    return list(encode(plan, merged_rows(plan, plan.merges)))
 
 
 def merged_rows(plan: MergePlan, merges: Sequence[RangeMerge]) -> Iterator[pa.RecordBatch]:
@@ -72,6 +81,7 @@ class _Stream:
         self._columns = [*(column.name for column in table.columns), TOKEN, WRITTEN_AT, DELETED]
         spans = None if source.whole else [(source.low, source.high)]
         self._groups = rows_of_file(storage, source.uri, spans, self._columns, _in_utc)
+        self._ahead: pa.Table | None = None
         self._there: pa.Table | None = None
         self._tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.may_go_on = True
@@ -88,11 +98,19 @@ class _Stream:
         """Read on until there are more rows, or no more."""
         before = self.rows
         while self.rows == before and self.may_go_on:
-            group = next(self._groups, None)
+            group, self._ahead = self._next() if self._ahead is None else self._ahead, None
             if group is None:
                 self.may_go_on = False
             else:
-                self._keep(group[0] if self._there is None else pa.concat_tables([self._there, group[0]]))
+                self._keep(group if self._there is None else pa.concat_tables([self._there, group]))
+        if self.may_go_on and self.rows < FEW_ROWS:
+            # A small group is mostly the last one. Not to know it costs a round for each of thousands of small files.
+            self._ahead = self._next()
+            self.may_go_on = self._ahead is not None
+
+    def _next(self) -> pa.Table | None:
+        rows, _ = next(self._groups, (None, None))
+        return rows
 
     def below(self, token: int | None) -> pa.Table:
         """Take the rows below a token; all of them, for None."""

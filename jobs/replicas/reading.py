@@ -18,13 +18,23 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
-from epochlake.jobs.replicas.sections import Run, Task, sections, tasks
-from epochlake.jobs.replicas.superseding import FILE, FIRST, SUPERSEDED_DDL, WORDS, tell_superseded
+from epochlake.jobs.replicas.sections import Division, Run, Task, divided, tasks, work_of
+from epochlake.jobs.replicas.superseding import (
+    FILE,
+    FIRST,
+    SUPERSEDED,
+    SUPERSEDED_DDL,
+    WORDS,
+    superseded_positions,
+    tell_superseded,
+)
+from epochlake.metastore.metadata.model import Column as TableColumn
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
@@ -41,6 +51,12 @@ _POSITION = "position in the file"
 MOST_TOLD_ROWS = 1 << 28
 """Of how many merged rows it is told which ones count: a bit for each (32 MiB) goes to the driver and each executor."""
 
+TOLD_HERE = 1 << 18
+"""What is as much work as reading token and key of so many rows, this process tells while it plans."""
+
+NAMED_POSITIONS = 256
+"""So few rows that do not count are named in a filter of Spark's scan. More are joined with, which costs a stage."""
+
 Asked = tuple[int, int, Sequence[ReplicaSnapshot]]
 """A range, first and last token, and the snapshots of the replicas that were chosen for it."""
 
@@ -55,14 +71,16 @@ class Scan(msgspec.Struct, frozen=True):
 class ReadPlan(msgspec.Struct, frozen=True):
     """What is read `plain` as it is, `filtered` for tombstones, or `merged` by key.
 
-    `alone`: the files that need no merge. `tasks`: the merged files in sections, for telling which of their rows do not
-    count. `copies`: the files, where they are read. `lost`: damaged copies with rows that no other file has.
+    `alone` and `sections`: the same files, or parts of them, that need no merge, and those that do. `tasks`: the slices
+    of sections, for telling which of their rows do not count. `copies`: the files, where they are read. `lost`: damaged
+    copies with rows that no other file has.
     """
 
     plain: tuple[Scan, ...]
     filtered: tuple[Scan, ...]
     merged: tuple[Scan, ...]
     alone: tuple[Run, ...] = ()
+    sections: tuple[tuple[Run, ...], ...] = ()
     tasks: tuple[Task, ...] = ()
     copies: tuple[ExpectedFile, ...] = ()
     lost: tuple[ExpectedFile, ...] = ()
@@ -78,7 +96,7 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
 
     Per key the highest `_written_at` wins, then a tombstone, then the highest file id; a tombstone that wins hides the
     key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing, torn or has a page with
-    other bytes than were written.
+    other bytes than were written. Raises StorageUnavailable, which names the file, where that is found at once.
     """
     told = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, _not_superseded if told <= MOST_TOLD_ROWS else _ranked)
@@ -92,14 +110,38 @@ def read_ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
 def _rows_of(
     spark: SparkSession, table: Table, plan: ReadPlan, merge: Callable[[SparkSession, Table, ReadPlan], DataFrame]
 ) -> DataFrame:
-    names = [f"`{column.name}`" for column in table.columns]
-    frames = [scan_rows(spark, table, scan).select(*names) for scan in plan.plain]
-    frames += [_live(scan_rows(spark, table, scan)).select(*names) for scan in plan.filtered]
+    names = [column.name for column in table.columns]
+    frames = _unmerged(spark, table, plan.plain, plan.filtered, names)
     if plan.merged:
-        frames.append(merge(spark, table, plan).select(*names))
-    if not frames:
-        return spark.createDataFrame([], spark_ddl(table.columns))
-    return _union(frames)
+        frames.append(merge(spark, table, plan).select(*_quoted(names)))
+    return frame_of(spark, table.columns, frames)
+
+
+def frames_alone(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence[str]) -> list[DataFrame]:
+    """Some columns of what needs no merge, the parts of files too, as Spark reads it."""
+    return _unmerged(spark, table, *scans_of(plan.alone), names)
+
+
+def frame_of(spark: SparkSession, columns: Sequence[TableColumn], frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of frames that have these columns; without a frame there are none."""
+    return _union(frames) if frames else spark.createDataFrame([], spark_ddl(columns))
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers of tasks, 0 to `count` - 1, each in a partition of its own."""
+    return spark.range(0, count, numPartitions=count)
+
+
+def _unmerged(
+    spark: SparkSession, table: Table, plain: Iterable[Scan], filtered: Iterable[Scan], names: Sequence[str]
+) -> list[DataFrame]:
+    frames = [scan_rows(spark, table, scan) for scan in plain]
+    frames += [_live(scan_rows(spark, table, scan)) for scan in filtered]
+    return [frame.select(*_quoted(names)) for frame in frames]
+
+
+def _quoted(names: Iterable[str]) -> list[str]:
+    return [f"`{name}`" for name in names]
 
 
 def plan_read(
@@ -145,18 +187,16 @@ def plan_read(
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
         load[volume] += file.size
         runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id])))
-    groups = [(run,) for run in runs] if table.append_only else sections(runs)
-    plain, filtered, by_key = _Scans(), _Scans(), _Scans()
-    for group in groups:
-        for run in group:
-            kind = by_key if len(group) > 1 else filtered if run.copy.file.has_tombstones else plain
-            kind.add(run)
+    division = Division(tuple(runs), ()) if table.append_only else divided(runs)
+    shared = {run.name for section in division.merged for run in section}
+    plain, filtered = scans_of(run for run in runs if run.name not in shared)
     return ReadPlan(
-        plain.scans(),
-        filtered.scans(),
-        by_key.scans(),
-        tuple(group[0] for group in groups if len(group) == 1),
-        tasks(group for group in groups if len(group) > 1),
+        plain,
+        filtered,
+        _scans(run for run in runs if run.name in shared),
+        division.alone,
+        division.merged,
+        tasks(division.merged),
         tuple(run.copy for run in runs),
         tuple(lost.values()),
     )
@@ -174,17 +214,19 @@ def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) 
     return volumes[turn % len(volumes)] if volumes else 0
 
 
-class _Scans:
-    """Paths by what is wanted of them."""
+def scans_of(runs: Iterable[Run]) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
+    """Scans of runs that need no merge: of those that are read as they are, and of those with tombstones."""
+    runs = list(runs)
+    deletes = [run for run in runs if run.copy.file.has_tombstones]
+    return _scans(run for run in runs if not run.copy.file.has_tombstones), _scans(deletes)
 
-    def __init__(self) -> None:
-        self._paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
 
-    def add(self, run: Run) -> None:
-        self._paths[run.intervals].append(places.spark_uri(run.copy.uri))
-
-    def scans(self) -> tuple[Scan, ...]:
-        return tuple(Scan(tuple(paths), intervals) for intervals, paths in sorted(self._paths.items()))
+def _scans(runs: Iterable[Run]) -> tuple[Scan, ...]:
+    """Runs by what is wanted of them."""
+    paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
+    for run in runs:
+        paths[run.intervals].append(places.spark_uri(run.copy.uri))
+    return tuple(Scan(tuple(found), intervals) for intervals, found in sorted(paths.items()))
 
 
 def _joined(asked: Iterable[Asked]) -> list[Asked]:
@@ -235,18 +277,39 @@ def _merged_runs(plan: ReadPlan) -> Iterator[Run]:
     return (run for task in plan.tasks for piece in task for run in piece.runs)
 
 
+def is_told_here(plan: ReadPlan) -> bool:
+    """Whether so little has to be told of a plan's rows that no task is worth it."""
+    return work_of(plan.tasks) <= TOLD_HERE
+
+
 def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
-    """The rows of the merged files that count.
+    """The rows that count of the files that have some in sections.
 
     Tasks read their tokens and keys, and what they tell is broadcast. As an anti join it lets filters through, and
-    columns that nobody asks for.
+    columns that nobody asks for. What is told sooner than a task of Python begins this process tells itself.
     """
     from pyspark.sql import functions as F
 
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_POSITION)]
     rows = _union([scan_rows(spark, table, scan).select("*", *place) for scan in plan.merged])
-    numbers = spark.range(0, len(plan.tasks), numPartitions=len(plan.tasks))
-    told = numbers.mapInArrow(partial(tell_superseded, table.primary_key, plan.tasks), SUPERSEDED_DDL)
+    if is_told_here(plan):
+        numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.tasks)), pa.int64())})
+        words = pa.Table.from_batches(tell_superseded(table.primary_key, plan.tasks, [numbers]), SUPERSEDED)
+        positions = superseded_positions(words)
+        if sum(map(len, positions.values())) <= NAMED_POSITIONS:
+            named = [(F.col(_FILE) == name) & F.col(f"`{_POSITION}`").isin(at) for name, at in positions.items()]
+            rows = rows.where(~reduce(lambda one, other: one | other, named)) if named else rows
+            told = None
+        else:
+            told = spark.createDataFrame(words)
+    else:
+        tell = partial(tell_superseded, table.primary_key, plan.tasks)
+        told = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
+    if any(run.copy.file.has_tombstones for section in plan.sections for run in section):
+        # It is told of deletes only where another file has rows of their tokens.
+        rows = _live(rows)
+    if told is None:
+        return rows
     at = F.col(f"`{_POSITION}`") - F.col(f"`{FIRST}`")
     # Null where the words do not reach to a row.
     word = F.get(F.col(f"`{WORDS}`"), F.shiftright(at, 6).cast("int"))

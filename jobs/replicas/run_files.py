@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.footers import column_number, range_in_group
 from epochlake.jobs.replicas.intervals import meet, overlap
+from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.replicas.sections import Run
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN, Interval
@@ -21,13 +22,16 @@ from numpy.typing import NDArray
 Positions = NDArray[np.int64]
 """Of rows in their file, ascending: int64 array of shape (rows,)."""
 
+CanMatch = Callable[[pq.FileMetaData, int], bool]
+"""Whether any row of a row group, by its footer and number, may be one that is asked for."""
+
 
 def rows_of_run(
     run: Run,
     window: Interval,
     columns: Sequence[str],
     of_type: Callable[[pa.DataType], pa.DataType],
-    can_match: Callable[[pq.FileMetaData, int], bool] | None = None,
+    can_match: CanMatch | None = None,
 ) -> Iterator[tuple[pa.Table, Positions]]:
     """The rows of a run that have a token in `window`: `rows_of_file`."""
     low, high = window
@@ -44,54 +48,71 @@ def rows_of_file(
     spans: Sequence[Interval] | None,
     columns: Sequence[str],
     of_type: Callable[[pa.DataType], pa.DataType],
-    can_match: Callable[[pq.FileMetaData, int], bool] | None = None,
+    can_match: CanMatch | None = None,
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """For each row group of a file: its rows with a token in one of `spans` (None: all), and their positions.
+    """For each row group of a file: its rows with a token in one of `spans`, which are ascending and do not meet (None:
+    all), and their positions.
 
     `columns` are read, with `_token` where that is not among them, each of the type that `of_type` makes of the stored
     one. Row groups of which `can_match` says no are left out; there is a table without rows where none is left. Raises
     StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than were
-    written.
+    written, or a footer that has rotted since it was looked at.
     """
     filesystem, path = storage.filesystem(uri)
-
-    def opened() -> tuple[pq.ParquetFile, int]:
-        # The checksum of every page is verified: a flipped bit is an error and not another value.
-        source = pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)
-        return source, column_number(source.metadata, TOKEN)
-
-    # It is closed when nobody holds it any more: storage that hangs may still be in it when this has given up.
-    source, token = storage.within_deadline("read", uri, opened)
     names = list(columns) if TOKEN in columns else [TOKEN, *columns]
 
-    schema = pa.schema([pa.field(name, of_type(source.schema_arrow.field(name).type)) for name in names])
+    def opened() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]]]:
+        # The checksum of every page is verified: a flipped bit is an error and not another value.
+        source = pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)
+        stored = source.schema_arrow
+        if absent := [name for name in names if name not in stored.names]:
+            raise DamagedBytes(uri, f"it has no column {absent[0]}")
+        schema = pa.schema([pa.field(name, of_type(stored.field(name).type)) for name in names])
+        return source, schema, list(_groups(source.metadata, spans, can_match))
 
-    def read(group: int) -> pa.Table:
+    def read(source: pq.ParquetFile, schema: pa.Schema, group: int) -> pa.Table:
         return source.read_row_group(group, names, use_threads=False).select(names).cast(schema)
 
-    start, parts = 0, 0
-    for group in range(source.num_row_groups):
-        rows = source.metadata.row_group(group).num_rows
-        tokens = range_in_group(source.metadata, group, token)
+    def begun() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]], pa.Table]:
+        # Most files have one row group: who opens one reads it in the same access.
+        source, schema, groups = opened()
+        return source, schema, groups, read(source, schema, groups[0][0]) if groups else schema.empty_table()
+
+    # It is closed when nobody holds it any more: storage that hangs may still be in it when this has given up.
+    source, schema, groups, part = storage.within_deadline("read", uri, begun)
+    if not groups:
+        yield part, np.zeros(0, dtype=np.int64)
+    for number, (group, start) in enumerate(groups):
+        if number:
+            part = storage.within_deadline("read", uri, partial(read, source, schema, group))
+        wanted = _wanted(spans, part.column(TOKEN).to_numpy())
+        if wanted is None:
+            yield part, np.arange(start, start + part.num_rows)
+        else:
+            yield part.filter(pa.array(wanted)), start + np.flatnonzero(wanted)
+
+
+def _groups(
+    footer: pq.FileMetaData, spans: Sequence[Interval] | None, can_match: CanMatch | None
+) -> Iterator[tuple[int, int]]:
+    """The row groups that have to be read, each with the position of its first row."""
+    token = column_number(footer, TOKEN)
+    start = 0
+    for group in range(footer.num_row_groups):
+        tokens = range_in_group(footer, group, token)
         can = tokens is None or spans is None or any(meet(tokens, span) for span in spans)
-        if can and (can_match is None or can_match(source.metadata, group)):
-            part = storage.within_deadline("read", uri, partial(read, group))
-            wanted = _wanted(spans, part.column(TOKEN).to_numpy())
-            if wanted is None:
-                yield part, np.arange(start, start + rows)
-            else:
-                yield part.filter(pa.array(wanted)), start + np.flatnonzero(wanted)
-            parts += 1
-        start += rows
-    if not parts:
-        yield schema.empty_table(), np.zeros(0, dtype=np.int64)
+        if can and (can_match is None or can_match(footer, group)):
+            yield group, start
+        start += footer.row_group(group).num_rows
 
 
 def _wanted(spans: Sequence[Interval] | None, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
     """Which rows take part, None for all of them."""
     if spans is None:
         return None
-    wanted = np.zeros(len(tokens), dtype=bool)
-    for low, high in spans:
-        wanted |= (tokens >= low) & (tokens <= high)
+    if not spans:
+        return np.zeros(len(tokens), dtype=bool)
+    lows, highs = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    span = np.searchsorted(lows, tokens, side="right") - 1
+    wanted: NDArray[np.bool_] = (span >= 0) & (tokens <= highs[span])
     return wanted

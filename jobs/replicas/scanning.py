@@ -7,19 +7,24 @@ Runs that share no token with another one are read as they are. Of sections it i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from epochlake.jobs.replicas.reading import ReadPlan
-from epochlake.jobs.replicas.run_files import Positions, rows_of_run
+from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.sections import Run
+from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
 from epochlake.jobs.replicas.skipping import RowGroups
 from epochlake.jobs.replicas.superseding import comparable, judged
 from epochlake.placement.tokens import Interval
+
+ONCE_BYTES = 32 << 20
+"""Of slices with so many stored bytes all that is asked for is read at once, and held until it is known which rows
+count. Of larger ones keys are read first, and what else is asked for after that, a row group at a time.
+"""
 
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
@@ -45,25 +50,42 @@ def scan(plan: ReadPlan, asked: Asked) -> Iterator[pa.RecordBatch]:
 
     Raises StorageUnavailable, which names the file, for one that is missing, torn or has other bytes than were written.
     """
-    row_groups = None if asked.where is None else RowGroups(asked.where, asked.needed)
-    for run in plan.alone:
-        yield from _batches(_rows(run, run.extent, asked, row_groups), asked)
-    for piece in (piece for task in plan.tasks for piece in task):
+    alone = (Slice(*run.extent, (run,)) for run in plan.alone)
+    return scan_slices(chain(alone, chain.from_iterable(plan.tasks)), asked)
+
+
+def scan_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.RecordBatch]:
+    """The rows of slices, as `scan`. Of a slice with one run every row counts that is no delete."""
+    any_column = _can_match(asked, asked.needed)
+    keys_only = _can_match(asked, [name for name in asked.needed if name in asked.primary_key])
+    for piece in pieces:
         window = (piece.low, piece.high)
-        for run, dead, alive in list(judged(asked.primary_key, piece)):
-            if alive:
-                yield from _batches(_rows(run, window, asked, row_groups, dead), asked)
+        if len(piece.runs) == 1:
+            [run] = piece.runs
+            yield from _batches(_rows(run, window, asked, any_column), asked)
+            continue
+        if bytes_of(piece) <= ONCE_BYTES:
+            for one in judged(asked.primary_key, piece, keys_only, asked.columns):
+                yield from _batches([one.rows.filter(pa.array(~one.dead))], asked)
+            continue
+        found = [
+            (one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.primary_key, piece, keys_only)
+        ]
+        for run, dead, rows in found:
+            if len(dead) < rows:
+                yield from _batches(_rows(run, window, asked, any_column, dead), asked)
+
+
+def _can_match(asked: Asked, columns: Collection[str]) -> CanMatch | None:
+    """Which row groups can have rows that are asked for, by what their footers say of some columns."""
+    return None if asked.where is None or not columns else RowGroups(asked.where, columns).can_match
 
 
 def _rows(
-    run: Run, window: Interval, asked: Asked, row_groups: RowGroups | None, dead: Positions | None = None
+    run: Run, window: Interval, asked: Asked, can_match: CanMatch | None, dead: Positions | None = None
 ) -> Iterator[pa.Table]:
     """The rows of a run that count: all but those at the positions `dead`; None for what is no delete."""
     deletes = [DELETED] if dead is None and run.copy.file.has_tombstones else []
-
-    def can_match(footer: pq.FileMetaData, group: int) -> bool:
-        return row_groups is None or row_groups.can_match(footer, group)
-
     for rows, positions in rows_of_run(run, window, [*asked.columns, *deletes], _as_stored, can_match):
         if deletes:
             rows = rows.filter(pc.invert(rows.column(DELETED)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from deltalake import Schema
 from epochlake.metastore.metadata.model import Column, Table
@@ -95,7 +96,7 @@ def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> 
             raise InvalidRequest(f"the key column {name!r} has the type {types[name]}: a map cannot be hashed")
 
 
-def spark_ddl(columns: tuple[Column, ...]) -> str:
+def spark_ddl(columns: Sequence[Column]) -> str:
     """The columns as one DDL string for Spark, all of them nullable."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns)
 

@@ -1,7 +1,8 @@
 """Sections: the files of a read whose tokens overlap, cut and packed into tasks of about the same work.
 
-Only files of one section can hold the same key, since equal keys have equal tokens. A section with many rows is sliced
-where tokens change, so that a task's memory is bounded however large a table is. Small ones share a task.
+Only files of one section can hold the same key, since equal keys have equal tokens. Where a large part of a file is
+beside all others it is not merged: one new row among a million makes one token's rows a section. A section with many
+rows is sliced where tokens change, so that a task's memory is bounded, however large a table is. Small ones share one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
-from epochlake.jobs.replicas.intervals import meet, overlap
+from epochlake.jobs.replicas.intervals import meet, overlap, without
 from epochlake.placement.tokens import Interval
 
 TASK_ROWS = 1 << 20
@@ -20,6 +21,11 @@ TASK_ROWS = 1 << 20
 
 OPENING = 4_000
 """Opening a file takes as long as reading token and key of so many rows."""
+
+PART_ROWS = 1 << 16
+"""A part of a file that is beside all others is read by itself where it has about so many rows. With fewer, a row group
+would be read many times over for what lies between its parts.
+"""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -57,6 +63,36 @@ class Slice(msgspec.Struct, frozen=True):
 Task = tuple[Slice, ...]
 
 
+class Division(msgspec.Struct, frozen=True):
+    """The runs of a read, or parts of them: those `alone`, which share no token with another one, and the others in
+    sections, all in token order. Together they have every row of the runs once.
+    """
+
+    alone: tuple[Run, ...]
+    merged: tuple[tuple[Run, ...], ...]
+
+
+def divided(runs: Iterable[Run], part_rows: int = PART_ROWS) -> Division:
+    """The division of runs in which sections are as small as `part_rows` allows."""
+    alone: list[Run] = []
+    found: list[tuple[Run, ...]] = []
+    for section in sections(runs):
+        if len(section) == 1:
+            alone.append(section[0])
+            continue
+        shared = _shared(section, part_rows)
+        if not shared:
+            alone += section
+            continue
+        first, last = min(run.extent[0] for run in section), max(run.extent[1] for run in section)
+        if shared == [(first, last)]:
+            found.append(section)
+            continue
+        found += [_parts(section, [span]) for span in shared]
+        alone += _parts(section, without((first, last), shared))
+    return Division(tuple(alone), tuple(found))
+
+
 def sections(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     """The runs in groups that share no token with each other, in token order."""
     found: list[list[Run]] = []
@@ -76,13 +112,51 @@ def tasks(merged: Iterable[Sequence[Run]], task_rows: int = TASK_ROWS) -> tuple[
     found: list[list[Slice]] = []
     room = 0.0
     for one in (piece for section in merged for piece in _sliced(section, task_rows)):
-        work = _rows_of(one) + OPENING * len(one.runs)
+        work = _work(one)
         if not found or work > room:
             found.append([])
             room = float(task_rows)
         found[-1].append(one)
         room -= work
     return tuple(tuple(task) for task in found)
+
+
+def _shared(section: Sequence[Run], part_rows: int) -> list[Interval]:
+    """Where tokens of two runs or more lie, ascending; what lies between as well, where that has few rows."""
+    rises: dict[int, tuple[int, float]] = {}
+    for run in section:
+        density = _density(run)
+        for first, last in run.spans:
+            for token, runs, rows in ((first, 1, density), (last + 1, -1, -density)):
+                before = rises.get(token, (0, 0.0))
+                rises[token] = (before[0] + runs, before[1] + rows)
+    begin = min(rises)
+    spans: list[Interval] = []
+    depth, density, between = 0, 0.0, 0.0
+    for (token, (runs, rows)), (following, _) in pairwise(sorted(rises.items())):
+        depth, density = depth + runs, density + rows
+        if depth < 2:
+            between += max(density, 0.0) * (following - token)
+            continue
+        if between < part_rows:
+            low, spans = (spans[-1][0], spans[:-1]) if spans else (begin, [])
+        else:
+            low = token
+        spans.append((low, following - 1))
+        between = 0.0
+    if spans and between < part_rows:
+        spans[-1] = (spans[-1][0], max(rises) - 1)
+    return spans
+
+
+def _parts(section: Iterable[Run], spans: Sequence[Interval]) -> tuple[Run, ...]:
+    """What runs have within some spans."""
+    found = []
+    for run in section:
+        within = [overlap(one, span) for one in run.spans for span in spans if meet(one, span)]
+        if within:
+            found.append(run if within == run.spans else Run(run.copy, tuple(within)))
+    return tuple(found)
 
 
 def _sliced(section: Sequence[Run], task_rows: int) -> list[Slice]:
@@ -118,13 +192,30 @@ def _borders(rises: Sequence[tuple[int, float]], total: float, count: int) -> li
     return found
 
 
+def work_of(of: Iterable[Task]) -> float:
+    """The work of some tasks, in rows whose token and key are read."""
+    return sum(_work(piece) for task in of for piece in task)
+
+
+def _work(piece: Slice) -> float:
+    return _rows_of(piece) + OPENING * len(piece.runs)
+
+
+def bytes_of(piece: Slice) -> float:
+    """About how many bytes the rows of a slice are stored in."""
+    return sum(_rows_of_run(run, piece) * run.copy.file.size / run.copy.file.rows for run in piece.runs)
+
+
 def _rows_of(piece: Slice) -> float:
     """About how many rows a slice has."""
+    return sum(_rows_of_run(run, piece) for run in piece.runs)
+
+
+def _rows_of_run(run: Run, piece: Slice) -> float:
     rows = 0.0
-    for run in piece.runs:
-        for span in run.spans:
-            first, last = overlap(span, (piece.low, piece.high))
-            rows += _density(run) * max(0, last - first + 1)
+    for span in run.spans:
+        first, last = overlap(span, (piece.low, piece.high))
+        rows += _density(run) * max(0, last - first + 1)
     return rows
 
 

@@ -6,7 +6,8 @@ vacuumed. A replica whose storage fails is part of the answer, not an error: the
 
 Rows reach a task in token order (Spark sorts, and spills when they are many), so a file covers a narrow range of
 tokens, a task holds one row group at a time, and two rows with the same key are neighbours. A task has whole ranges: as
-many neighbouring ones as begin in its slice of the token space.
+many neighbouring ones as begin in its slice of the token space (slices.py). Ranges with few rows share a file
+(sharing.py).
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, StagingPlan, encode_rows
+from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
+from epochlake.jobs.replicas.slices import tasks_of_slices
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame
 
 TARGET_FILE_BYTES = 128 << 20
@@ -53,6 +56,7 @@ def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[S
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
+    plan = msgspec.structs.replace(plan, tasks=_tasks(df, plan))
     routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table)) if digested else df, plan)
     rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
     return staged_files(rows, plan, digested=digested)
@@ -95,27 +99,11 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
     names = [F.col(f"`{column.name}`") for column in table.columns]
     names += [F.col(ROW_DIGEST)] if ROW_DIGEST in df.columns else []
     tokens = df.select(*names).transform(with_token(table.primary_key))
-    tasks = min(len(plan.routing.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
-    return tokens.repartitionById(tasks, task_of_token(plan.routing.lows, tasks)).sortWithinPartitions(TOKEN)
+    return tokens.repartitionById(plan.tasks, task_of_token(plan.routing.lows, plan.tasks)).sortWithinPartitions(TOKEN)
 
 
-def slice_of(tokens: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Which of `count` equal slices of the token space each token is in; as `task_of_token` says it to Spark."""
-    unsigned = tokens.view(np.uint64) ^ np.uint64(1 << 63)
-    return ((unsigned >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
-
-
-def tasks_of_slices(lows: NDArray[np.int64], count: int) -> list[tuple[int | None, int]]:
-    """For each of `count` slices: the first token in it that begins a range, and the task of the tokens before that.
-
-    A range belongs to the task of the slice that it begins in, so tokens from that first one on are the slice's own.
-    """
-    own = slice_of(lows, count)
-    first = np.searchsorted(own, np.arange(count))
-    return [
-        (int(lows[at]) if at < len(lows) and own[at] == number else None, int(own[max(at - 1, 0)]))
-        for number, at in enumerate(first.tolist())
-    ]
+def _tasks(df: DataFrame, plan: StagingPlan) -> int:
+    return min(len(plan.routing.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
 
 
 def task_of_token(lows: NDArray[np.int64], count: int) -> Column:

@@ -165,6 +165,7 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept_since_counted = 0
         self._lock = threading.Lock()
 
     def of(self, uri: str) -> _Kept | None:
@@ -177,8 +178,17 @@ class KeptStates:
         with self._lock:
             self._kept[uri] = kept
             self._kept.move_to_end(uri)
-            while len(self._kept) > 1 and sum(one.state.files_kept for one in self._kept.values()) > KEPT_FILES:
-                self._kept.popitem(last=False)
+            self._kept_since_counted += 1
+            if self._kept_since_counted >= len(self._kept):
+                # Files are listed after a state is kept, so all are counted: once for as many as there are.
+                self._kept_since_counted = 0
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        files = sum(one.state.files_kept for one in self._kept.values())
+        while len(self._kept) > 1 and files > KEPT_FILES:
+            _, dropped = self._kept.popitem(last=False)
+            files -= dropped.state.files_kept
 
 
 def open_state(storage: Storage, uri: str) -> ReplicaState:

@@ -8,13 +8,15 @@ Spark.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.jobs.replicas.run_files import Positions, rows_of_run
+from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
 from epochlake.placement.tokens import TOKEN, Interval
@@ -30,6 +32,9 @@ SUPERSEDED_DDL = f"`{FILE}` string, `{FIRST}` bigint, `{WORDS}` array<bigint>"
 """Of a file in a slice: bit i (the lowest first) of word j says that row FIRST + 64 j + i does not count."""
 
 _WORD = 64
+
+MOST_COMPARED = 1024
+"""Of so many runs it is found out whether one is later than the other as a whole: that takes the square of it."""
 
 
 def tell_superseded(
@@ -48,40 +53,61 @@ def tell_superseded(
                     yield pa.RecordBatch.from_pylist(told, SUPERSEDED)
 
 
+def superseded_positions(told: pa.Table) -> dict[str, list[int]]:
+    """The positions, by the file's name, that rows of SUPERSEDED tell of."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for row in told.to_pylist():
+        bits = np.unpackbits(np.array(row[WORDS], dtype="<i8").view(np.uint8), bitorder="little")
+        found[row[FILE]] += (row[FIRST] + np.flatnonzero(bits)).tolist()
+    return dict(found)
+
+
+class Judged(NamedTuple):
+    """Rows of a run, as they are stored, their positions in its file, and which of them are `dead`: do not count."""
+
+    run: Run
+    rows: pa.Table
+    positions: Positions
+    dead: NDArray[np.bool_]
+
+
 def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions]]:
     """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count."""
-    for run, dead, _ in judged(primary_key, piece):
-        if len(dead):
-            yield run, dead
+    for one in judged(primary_key, piece):
+        if one.dead.any():
+            yield one.run, one.positions[one.dead]
 
 
-def judged(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions, int]]:
-    """For each run of a slice: the positions in its file of its rows there that do not count, and how many do count.
+def judged(
+    primary_key: Sequence[str], piece: Slice, can_match: CanMatch | None = None, columns: Sequence[str] = ()
+) -> Iterator[Judged]:
+    """The rows of each run of a slice, with these columns and those of the key, and which of them do not count.
 
     Per key the highest `_written_at` counts, then a tombstone, then the highest file id; a tombstone never counts as a
-    row. The versions of a key are all in the slice.
+    row. The versions of a key are all in the slice. Row groups of which `can_match` says no are left out: it may ask
+    for nothing but key columns, which all versions of a row have in common.
     """
     runs = sorted(piece.runs, key=_age)
     ranked = _are_ranked(runs)
-    times = [] if ranked else [WRITTEN_AT]
+    needed = [TOKEN, *primary_key, *([] if ranked else [WRITTEN_AT])]
     parts = []
     for run in runs:
         deletes = [DELETED] if run.copy.file.has_tombstones else []
-        parts.append(_read(run, (piece.low, piece.high), [TOKEN, *primary_key, *times, *deletes]))
-    rows = pa.concat_tables([part.select([TOKEN, *primary_key, *times]) for part, _ in parts]).combine_chunks()
+        names = list(dict.fromkeys([*needed, *deletes, *columns]))
+        parts.append(_read(run, (piece.low, piece.high), names, can_match))
+    rows = pa.concat_tables([_bare(part.select(needed)) for part, _ in parts]).combine_chunks()
     deleted = np.concatenate([_deleted(part) for part, _ in parts])
     tokens = rows.column(TOKEN).to_numpy()
     if ranked:
         order = np.argsort(tokens, kind="stable")
     else:
-        names = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
-        name = np.repeat([names[run.name] for run in runs], [part.num_rows for part, _ in parts])
-        order = np.lexsort((name, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
+        ranks = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
+        rank = np.repeat([ranks[run.name] for run in runs], [part.num_rows for part, _ in parts])
+        order = np.lexsort((rank, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
     dead = deleted | has_newer(rows.select(list(primary_key)), tokens, order)
     starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
-    for run, (_, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
-        found = positions[dead[start:end]]
-        yield run, found, len(positions) - len(found)
+    for run, (part, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
+        yield Judged(run, part, positions, dead[start:end])
 
 
 def _age(run: Run) -> tuple[int, int, str]:
@@ -91,13 +117,21 @@ def _age(run: Run) -> tuple[int, int, str]:
 def _are_ranked(runs: Sequence[Run]) -> bool:
     """Whether of two runs, by `_age`, every row of the later one counts more than an equal key's in the earlier one.
 
-    So it is with batches: each has one time of writing, and later ones are written later.
+    So it is with batches: each has one time of writing, and later ones are written later. What compaction has made of
+    each tablet has many times, but shares no token with that of another tablet.
     """
-    for one, other in pairwise(run.copy.file for run in runs):
-        at_once = one.min_written_at == other.max_written_at and not (one.has_tombstones or other.has_tombstones)
-        if not (one.max_written_at < other.min_written_at or at_once):
-            return False
-    return True
+    if len(runs) > MOST_COMPARED:
+        return False
+    files = [run.copy.file for run in runs]
+    lows, highs = np.array([run.extent for run in runs], dtype=np.int64).T
+    oldest = np.array([file.min_written_at for file in files], dtype=np.int64)
+    newest = np.array([file.max_written_at for file in files], dtype=np.int64)
+    tombstones = np.array([file.has_tombstones for file in files], dtype=bool)
+    later = newest[:, None] < oldest[None, :]
+    at_once = (oldest[:, None] == newest[None, :]) & ~(tombstones[:, None] | tombstones[None, :])
+    apart = (highs[:, None] < lows[None, :]) | (highs[None, :] < lows[:, None])
+    pairs = np.triu_indices(len(runs), 1)
+    return bool((later | at_once | apart)[pairs].all())
 
 
 def has_newer(keys: pa.Table, tokens: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -146,6 +180,10 @@ def comparable(value: object) -> object:
     return value
 
 
+def _bare(rows: pa.Table) -> pa.Table:
+    return rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
+
+
 def bare(type_: pa.DataType) -> pa.DataType:
     """The type of the same values as they are stored: Python has no day before the year 1, nor text that is none."""
     if pa.types.is_timestamp(type_):
@@ -168,9 +206,9 @@ def _deleted(part: pa.Table) -> NDArray[np.bool_]:
     return deleted
 
 
-def _read(run: Run, window: Interval, columns: list[str]) -> tuple[pa.Table, Positions]:
+def _read(run: Run, window: Interval, columns: list[str], can_match: CanMatch | None) -> tuple[pa.Table, Positions]:
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
-    parts = list(rows_of_run(run, window, columns, bare))
+    parts = list(rows_of_run(run, window, columns, lambda type_: type_, can_match))
     return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
 
 

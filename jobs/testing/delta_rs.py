@@ -24,6 +24,8 @@ ACCESS_SECONDS = 0.005
 """How long a call takes, on average."""
 
 _LOG = "_delta_log"
+_RETENTION = "delta.deletedFileRetentionDuration"
+_FOR_EVER = f"interval {36_500 * 86_400} seconds"
 
 
 def table_class(scheduler: Scheduler, disk: FolderDisk, cuttable: CuttableDisk, seen: WorldDisk) -> type:
@@ -60,6 +62,10 @@ def table_class(scheduler: Scheduler, disk: FolderDisk, cuttable: CuttableDisk, 
         def create(uri: str, schema: Any, **options: Any) -> None:
             path = _path(uri)
             options.pop("storage_options", None)
+            configuration = dict(options.get("configuration") or {})
+            if _RETENTION in configuration:
+                # By its own clock, which is years ahead, delta-rs would forget at once what was taken out.
+                options["configuration"] = {**configuration, _RETENTION: _FOR_EVER}
             step("create", path, lambda: DeltaTable.create(disk.real(path), schema, **options), writes=True)
 
         @property

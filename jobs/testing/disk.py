@@ -26,6 +26,10 @@ ACCESS_SECONDS = 0.003
 """How long a step of a disk takes, on average."""
 
 
+IN_USE_STEPS = 60
+"""So many steps later nobody relies on what was found of a file."""
+
+
 class Troubles:
     """What is wrong with places of a disk, for everybody: paths below a prefix fail, hang, or are full."""
 
@@ -117,6 +121,8 @@ class WorldDisk:
     """Keeps the contract of a disk, on one in memory that all processes share."""
 
     def __init__(self, scheduler: Scheduler, disk: Disk, troubles: Troubles, latency: float = 1.0) -> None:
+        self.used: dict[str, float] = {}
+        """When each path was last looked at or read by somebody."""
         self._latency = latency
         self._scheduler = scheduler
         self._disk = disk
@@ -196,6 +202,7 @@ class WorldDisk:
     ) -> T:
         """One access. `writes`: it needs room; `tear`: what a write may leave that fails."""
         self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
+        self.used[path] = self._scheduler.now
         process, moment = self._scheduler.current.process, f"{_area(path)} {asked}"
         self._scheduler.meet(process, moment)
         try:
@@ -211,8 +218,13 @@ class WorldDisk:
         self._scheduler.meet(process, f"{moment}, done")
         return result
 
+    def is_in_use(self, path: str) -> bool:
+        """Whether somebody may just have found that a file is whole, and be about to read it."""
+        return self._scheduler.now - self.used.get(path, 0.0) < IN_USE_STEPS * ACCESS_SECONDS * self._latency
+
     def _open_for_arrow(self, path: str) -> pa.NativeFile:
         self._troubles.refuse(path)
+        self.used[path] = self._scheduler.now
         return pa.BufferReader(self._disk.read(path))
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,7 +20,8 @@ from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.testing.rows import TABLE, token_of
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import VolumeId
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.placements import TablePlacements
 
 _LOG = "_delta_log"
 
@@ -83,17 +85,67 @@ class Holdings:
         if before is None or _who_is_read(before) != _who_is_read(metadata):
             self._look(metadata, list(self._acknowledged))
 
-    def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
-        table = metadata.table(TABLE)
+    def everywhere(self, rows: Iterable[Acknowledged], epoch: int) -> None:
+        """A repair says that it is complete, planned at this epoch: what was acknowledged before it, at any level, is
+        at each replica, unless these are others by now.
+        """
+        metadata = self._metadata
+        if metadata is None or metadata.epoch != epoch:
+            return
+        placements, lows, rows_of = self._lookup(metadata)
+        for row in rows:
+            placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
+            if row.key in self._deleted or {*placement.reads} != {*placement.writes}:
+                continue
+            held = {volume: rows_of(volume) for volume in placement.writes}  # who has the row says when it was written
+            for volume, rows_there in held.items():
+                if not self._is_held(row, rows_there):
+                    self.missing.append(
+                        f"a repair was complete at epoch {epoch}, and the row {row.key, row.note[:20]} of before is "
+                        f"missing at volume {volume}"
+                    )
+
+    @property
+    def acknowledged(self) -> list[Acknowledged]:
+        """What was acknowledged so far."""
+        return list(self._acknowledged)
+
+    def not_owned(self, metadata: ClusterMetadata) -> list[str]:
+        """Rows that live files of replicas have where they do not belong: at rest there are none."""
+        table, found = metadata.table(TABLE), []
         placements = metadata.placements(table.table_id)
         lows: list[int] = placements.lows.tolist()
-        held: dict[VolumeId, dict[int, list[_Row]] | None] = {}
+        for node in metadata.directory.members():
+            for volume in node.volumes:
+                rows = self._held(volume.uri, table) or {}
+                strange = [
+                    key
+                    for key in sorted(rows)
+                    if volume.volume_id not in placements.placement(bisect_right(lows, token_of(key)) - 1).writes
+                ]
+                if strange:
+                    found.append(f"{node.name} still has rows of the keys {strange}, which it does not own any more")
+        return found
 
-        def rows_of(volume: VolumeId) -> dict[int, list[_Row]] | None:
-            if volume not in held:
-                held[volume] = self._held(metadata.directory.volumes[volume].uri, f"{table.keyspace}/{table.table_id}")
-            return held[volume]
+    def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
+        """How many live files with rows each replica has that can be read, by the place of its volume."""
+        table, found = metadata.table(TABLE), {}
+        for node in metadata.directory.members():
+            for volume in node.volumes:
+                if volume.uri not in self._harmed:
+                    with suppress(Unreadable):
+                        replica = self._replica(volume.uri, table)
+                        found[volume.uri] = sum(
+                            bool(self._rows(f"{replica.path}/{file}")) for file in replica.live_files()
+                        )
+        return found
 
+    def _replica(self, volume: str, table: Table) -> _Replica:
+        path = f"{volume}/{table.keyspace}/{table.table_id}"
+        return self._replicas.setdefault(path, _Replica(self._world, path))
+
+    def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
+        placements, lows, rows_of = self._lookup(metadata)
         for row in list(rows):
             if row.key in self._deleted:
                 continue
@@ -106,9 +158,24 @@ class Holdings:
             if len(lacking) >= enough:
                 del self._acknowledged[row]
                 self.missing.append(
-                    f"the row {row.key, row.note}, acknowledged at {row.level}, is missing at {len(lacking)} of the "
-                    f"{len(reads)} replicas {list(reads)} that are read at epoch {metadata.epoch}"
+                    f"the row {row.key, row.note[:20]}, acknowledged at {row.level}, is missing at {len(lacking)} of "
+                    f"the {len(reads)} replicas {list(reads)} that are read at epoch {metadata.epoch}"
                 )
+
+    def _lookup(
+        self, metadata: ClusterMetadata
+    ) -> tuple[TablePlacements, list[int], Callable[[VolumeId], dict[int, list[_Row]] | None]]:
+        """Where rows are to be, and what is there."""
+        table = metadata.table(TABLE)
+        placements = metadata.placements(table.table_id)
+        held: dict[VolumeId, dict[int, list[_Row]] | None] = {}
+
+        def rows_of(volume: VolumeId) -> dict[int, list[_Row]] | None:
+            if volume not in held:
+                held[volume] = self._held(metadata.directory.volumes[volume].uri, table)
+            return held[volume]
+
+        return placements, placements.lows.tolist(), rows_of
 
     def _is_held(self, row: Acknowledged, rows: dict[int, list[_Row]] | None) -> bool:
         """Whether who reads that replica is shown the row, or a later one of its key, or nothing of the replica."""
@@ -120,16 +187,15 @@ class Holdings:
         since = self._times.get((row.key, row.note), 0)
         return any(one.written_at >= since for one in there)
 
-    def _held(self, volume: str, table: str) -> dict[int, list[_Row]] | None:
+    def _held(self, volume: str, table: Table) -> dict[int, list[_Row]] | None:
         """The rows of a replica's live files, by key; None when nobody can read it."""
         if volume in self._harmed:
             return None
-        path = f"{volume}/{table}"
-        replica = self._replicas.setdefault(path, _Replica(self._world, path))
+        replica = self._replica(volume, table)
         try:
             found: dict[int, list[_Row]] = {}
             for file in replica.live_files():
-                for row in self._rows(f"{path}/{file}"):
+                for row in self._rows(f"{replica.path}/{file}"):
                     found.setdefault(row.key, []).append(row)
         except Unreadable:
             return None
@@ -152,7 +218,7 @@ class _Replica:
 
     def __init__(self, world: World, path: str) -> None:
         self._world = world
-        self._path = path
+        self.path = path
         self._commits: dict[str, list[dict[str, dict[str, str]]]] = {}
 
     def live_files(self) -> set[str]:
@@ -160,7 +226,7 @@ class _Replica:
         try:
             names = sorted(
                 name
-                for name in self._world.disk.names(f"{self._path}/{_LOG}")
+                for name in self._world.disk.names(f"{self.path}/{_LOG}")
                 if name[:-5].isdigit() and name[-5:] == ".json"
             )
         except OSError as error:
@@ -178,7 +244,7 @@ class _Replica:
 
     def _commit(self, name: str) -> list[dict[str, dict[str, str]]]:
         if name not in self._commits:
-            data = _read(self._world, f"{self._path}/{_LOG}/{name}")
+            data = _read(self._world, f"{self.path}/{_LOG}/{name}")
             try:
                 self._commits[name] = [json.loads(line) for line in data.splitlines() if line]
             except ValueError as error:
@@ -190,7 +256,7 @@ class _Replica:
         if self._world.folder is None:
             raise Unreadable
         try:
-            return self._world.folder.live_files(self._path)
+            return self._world.folder.live_files(self.path)
         except Exception as error:
             raise Unreadable from error
 

@@ -16,6 +16,7 @@ from epochlake.metastore.errors import CommitTimeout, LogUnreadable, Rejected, S
 from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
 from epochlake.metastore.log.epoch_log import AppendFailed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     Event,
@@ -25,6 +26,7 @@ from epochlake.metastore.metadata.events import (
     ResumeChanges,
     SwitchBalancing,
 )
+from epochlake.metastore.metadata.fence import Fence
 
 CERTAIN = {"kill", "clock jumps"}
 """Faults under which nobody is late with what a dead process has left to others."""
@@ -88,11 +90,20 @@ class Seen(NamedTuple):
     digest: str
 
 
+class Read(NamedTuple):
+    """Somebody who asked the log where the cluster is: since when, in steps, and what he was shown."""
+
+    process: str
+    began: float
+    shown: Fence
+
+
 class History(NamedTuple):
     """What a world did: calls, states that were seen, the log at the end, steps, and what was done to it.
 
     `accepting`: when an operator began to accept the loss of epochs, and `accepted`: when all had their answers, in the
     measure of calls; 0 when none has. `announced`: the last epoch that ZooKeeper ever had, of those that are lost.
+    `incarnations`: when an operator was told that one begins, and which.
     """
 
     scenario: Scenario
@@ -106,6 +117,8 @@ class History(NamedTuple):
     accepting: float = 0.0
     accepted: float = 0.0
     announced: float = float("inf")
+    reads: Sequence[Read] = ()
+    incarnations: Sequence[tuple[float, int]] = ()
 
 
 def violations(history: History) -> list[str]:
@@ -131,20 +144,27 @@ def violations(history: History) -> list[str]:
                 elif call.expected is not None and not call.outcome.already and epoch != call.expected + 1:
                     found.append(f"{call.request_id} was to come after epoch {call.expected}, and is at {epoch}")
             case Rejected() | CommitTimeout() | AppendFailed() | LogUnreadable() | StorageUnavailable():
+                if asked.get(call.request_id, call.change) != call.change:
+                    continue  # what is in the log is another change, of another call
                 # Another call of the same request may have landed, before or after.
                 others = [o for o in [*calls, *gone] if o.request_id == call.request_id and o is not call]
-                others += [call] if asked.get(call.request_id, call.change) != call.change else []
                 if history.harm.keys() <= CERTAIN:
                     others = [other for other in others if not _has_died_before(other, call)]
                 if epoch is not None and not any(_may_have_landed(other) for other in others):
                     found.append(f"{call.request_id} was told {type(call.outcome).__name__}, and is at epoch {epoch}")
+    if not history.harm:
+        found += [
+            f"{call.request_id} was told {type(call.outcome).__name__}, and nothing had gone wrong"
+            for call in calls
+            if not isinstance(call.outcome, Committed | Rejected | CommitTimeout)
+        ]
     for call in calls:
         if call.request_id.endswith(LAST) and not isinstance(call.outcome, Committed | Rejected):
             found.append(f"{call.request_id} could not be committed when all was well: {call.outcome!r}")
         if call.late > QUIET_SECONDS and not isinstance(call.outcome, Rejected | None):
             found.append(f"{call.request_id} waited for {call.late:.0f} s after the last fault: {call.outcome!r}")
-    found += _of_who_was_told(calls) + _of_real_time(calls) + _of_states(history.seen)
-    return found if found else _of_rejections(history)
+    found += _of_who_was_told(calls) + _of_real_time(calls) + _of_states(history.seen) + _of_reads(history)
+    return found or _of_replay(history) or _of_rejections(history)
 
 
 def _is_lost(call: Call, history: History) -> bool:
@@ -153,7 +173,20 @@ def _is_lost(call: Call, history: History) -> bool:
         return False
     began = next((entry.epoch for entry in history.entries if entry.event == AcceptLoss.kind()), None)
     # What is in the log after that was committed while the operator was still waiting for the answer.
-    return began is not None and call.outcome.epoch >= began and not _is_there(call, history)
+    lost = not _is_there(call, history) or _has_come_again(call, history)
+    return began is not None and call.outcome.epoch >= began and lost
+
+
+def _has_come_again(call: Call, history: History) -> bool:
+    """Whether a later call has brought the same request into the log anew, by chance to the same epoch."""
+    return any(
+        other.request_id == call.request_id
+        and other.began > call.ended
+        and other.ended > history.accepting
+        and isinstance(other.outcome, Committed)
+        and not other.outcome.already
+        for other in history.calls
+    )
 
 
 def _is_lost_unnoticed(call: Call, history: History) -> bool:
@@ -240,6 +273,21 @@ def _told_before(call: Call, calls: Sequence[Call]) -> int:
     return max(told, default=0)
 
 
+def _of_replay(history: History) -> list[str]:
+    """Everybody has the state that the entries make."""
+    wanted, made = {one.epoch for one in history.seen}, dict[int, str]()
+    metadata = ClusterMetadata.empty()
+    for entry in history.entries:
+        metadata = metadata.apply(entry.decode(), entry.state_id)
+        if metadata.fence in wanted:
+            made[metadata.fence] = digest_of(metadata)
+    return [
+        f"at epoch {Fence.of(one.epoch)} {one.process} has another state than the log"
+        for one in history.seen
+        if made.get(one.epoch, one.digest) != one.digest
+    ]
+
+
 def _of_rejections(history: History) -> list[str]:
     """Who was rejected could not be committed in some state of the log that there was during the call."""
     if history.accepted:
@@ -303,6 +351,25 @@ def _of_real_time(calls: Sequence[Call]) -> list[str]:
             ):
                 found.append(f"{late.request_id} began after {early.request_id} was committed, and is before it")
     return found
+
+
+def _of_reads(history: History) -> list[str]:
+    """Who asks the log is shown no less than what was committed, or begun as an incarnation, before he has asked."""
+    goes_back = any(fault.kind == "old storage" for fault in history.scenario.faults)
+    begun = min((at for at, _ in history.incarnations), default=float("inf")) if goes_back else 0.0
+    at = {entry.epoch: entry for entry in history.entries}
+    told = [
+        (call.ended, Fence(call.outcome.epoch, at[call.outcome.epoch].incarnation), call.request_id)
+        for call in history.calls
+        if isinstance(call.outcome, Committed) and call.began >= begun and _is_there(call, history)
+    ]
+    told += [(ended, Fence(0, incarnation), "an operator") for ended, incarnation in history.incarnations]
+    return [
+        f"{read.process} was shown epoch {read.shown} after {who} was told {fence}"
+        for read in history.reads
+        for ended, fence, who in told
+        if ended < read.began and read.shown < fence
+    ]
 
 
 def _of_states(seen: Sequence[Seen]) -> list[str]:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.testing.drawing import FLIPPED, RESTORED, log_scenario
-from epochlake.jobs.testing.log_checkers import LAST, PLANNED, Call, History, Seen, change
+from epochlake.jobs.testing.log_checkers import LAST, PLANNED, QUIET_SECONDS, Call, History, Read, Seen, change
+from epochlake.jobs.testing.log_drawing import RESTORED, SNAPSHOT_FAULTS, log_scenario
+from epochlake.jobs.testing.nemesis import COMMITS as LOG_DAMAGE
+from epochlake.jobs.testing.nemesis import TORN_END, torn
 from epochlake.jobs.testing.playing import Player, Playing
-from epochlake.jobs.testing.power import copied, restore
+from epochlake.jobs.testing.power import copied, files_below, restore
 from epochlake.jobs.testing.scenario import Operation, Scenario
 from epochlake.jobs.testing.world import ROOT, World, world_of
-from epochlake.jobs.upkeep.log_upkeep import compact_log
+from epochlake.jobs.upkeep.log_upkeep import compact_log, heal_files
 from epochlake.jobs.upkeep.lost_epochs import accept_loss
 from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.coordination.head import HEAD, Head
+from epochlake.metastore.coordination.root import ROOT as REGISTERED
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.digest import digest_of
+from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.root import Root
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
@@ -41,10 +46,13 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         calls: list[Call] = []
         seen: list[Seen] = []
         again: dict[tuple[str, int], list[Operation]] = {}
+        reads: list[Read] = []
         accepted: list[tuple[int, int]] = []
+        incarnations: list[tuple[int, int]] = []
         heads = world.ensemble.kept.setdefault(HEAD, [])
         operators: list[str] = []
-        is_restored = any(fault.kind == RESTORED for fault in scenario.faults)
+        kinds = {fault.kind for fault in scenario.faults}
+        is_restored, is_damaged = RESTORED in kinds, bool(kinds & {*LOG_DAMAGE, TORN_END})
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             # Who is started again tries again what its predecessor may have done, under the same request ids.
@@ -60,7 +68,11 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                     _commit(playing, cluster, operation, calls)
                     seen.append(_state(world, cluster.metadata))
                 elif operation.kind == "accept loss":
-                    _accept_loss(world, accepted)
+                    _accept_loss(world, accepted, incarnations)
+                elif operation.kind == "catch up":
+                    _catch_up(world, cluster, seen, reads)
+                elif operation.kind == "heal log":
+                    _heal(world)
                 else:
                     findings = _keep_up(world, cluster, operation, seen)
                     playing.unexpected += [] if is_restored else _undue(findings, scenario)
@@ -68,8 +80,8 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             while not playing.is_ending:
                 world.scheduler.sleep(1.0)
             last = Operation("commit", name=f"{player.part.name}-{thread}{LAST}", number=PLANNED, seconds=LAST_SECONDS)
-            if is_restored:
-                while len(operators) < OPERATORS:
+            if playing.at_peace:
+                while len(operators) < len(playing.at_peace):
                     world.scheduler.sleep(1.0)
                 # Who knows what is lost goes on when it has opened the log anew.
                 with world.cluster(world.scheduler.current.process) as cluster:
@@ -78,14 +90,25 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                 _commit(playing, cluster, last, calls)
 
         def accept() -> None:
-            _accept_loss(world, accepted)
+            _accept_loss(world, accepted, incarnations)
             # What was announced may get there late, by somebody who was cut off: who is told of it looks again.
             world.scheduler.sleep(30.0)
-            _accept_loss(world, accepted)
+            _accept_loss(world, accepted, incarnations)
+            operators.append(world.scheduler.current.process.name)
+
+        def heal() -> None:
+            if TORN_END in kinds:
+                world.scheduler.sleep(QUIET_SECONDS + LAST_SECONDS)
+                _tear_the_end(world)
+            try:
+                _heal(world)
+            except EpochlakeError as error:
+                world.scheduler.note(f"heal log: {error}")
+                playing.unexpected.append(f"the log is not healed: {error}")
             operators.append(world.scheduler.current.process.name)
 
         playing = Playing(world, scenario, play)
-        playing.at_peace += [accept] * OPERATORS * is_restored
+        playing.at_peace += [accept] * OPERATORS * is_restored + [heal] * is_damaged
         playing.run()
         entries = _at_rest(world, scenario, seen, playing.unexpected)
         return History(
@@ -101,6 +124,8 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             # One who was told of a failure may have accepted it.
             accepted=max((ended for _, ended in accepted), default=0),
             announced=_lost_head(heads, entries),
+            reads=reads,
+            incarnations=incarnations,
         )
 
 
@@ -111,7 +136,27 @@ def _lost_head(heads: Iterable[bytes], entries: Sequence[Entry]) -> int:
     return max((head.epoch for head in found if head.hash not in there), default=0)
 
 
-def _accept_loss(world: World, accepted: list[tuple[int, int]]) -> None:
+def _heal(world: World) -> None:
+    """Put back what commits of the log have lost."""
+    for mending in heal_files(world.storage(world.scheduler.current.process), Root(ROOT).log):
+        world.scheduler.note(f"heal log: {mending}")
+
+
+def _tear_the_end(world: World) -> None:
+    """The power is cut while the last commit of the log is written, by a machine whose disk says more than it does."""
+    last = max(path for path, _ in files_below(world.disk, f"{ROOT}/log/_delta_log") if path.endswith(".json"))
+    world.disk.write(last, torn(world.disk.read(last), random.Random(repr(("torn end", world.seed)))), new=False)
+
+
+def _catch_up(world: World, cluster: Cluster, seen: list[Seen], reads: list[Read]) -> None:
+    """Ask the log where the cluster is."""
+    began = world.scheduler.steps
+    metadata = cluster.catch_up()
+    seen.append(_state(world, metadata))
+    reads.append(Read(seen[-1].process, began, Fence.of(metadata.fence)))
+
+
+def _accept_loss(world: World, accepted: list[tuple[int, int]], incarnations: list[tuple[int, int]]) -> None:
     """Let the cluster go on where a log ends that went back, if it did."""
     storage, began = world.storage(world.scheduler.current.process), world.scheduler.steps
     try:
@@ -123,6 +168,7 @@ def _accept_loss(world: World, accepted: list[tuple[int, int]]) -> None:
         accepted.append((began, world.scheduler.steps))
         raise
     accepted.append((began, world.scheduler.steps))
+    incarnations.append((world.scheduler.steps, told.incarnation))
     world.scheduler.note(f"accept loss: incarnation {told.incarnation} begins at epoch {told.epoch}")
 
 
@@ -165,6 +211,8 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
     match operation.kind:
         case "compact log":
             compact_log(cluster)
+            twice = cluster.log().stored_twice()
+            return [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
         case "verify":
             # While storage fails, what cannot be read now says nothing.
             return [one for one in _findings(world, cluster) if "code='unreadable'" not in one]
@@ -183,13 +231,8 @@ def _commit_elsewhere(world: World) -> list[str]:
     """Take a copy of the root for the cluster: while the root is where it was, nothing may be committed there."""
     if not world.ensemble.kept[HEAD]:
         return []  # nobody has come from the root yet
-    storage = world.storage(world.scheduler.current.process)
-    copy = f"/copy{world.scheduler.steps}"
-    world.disk.make_directory(copy)
-    restore(world.disk, copy, {copy + path.removeprefix(ROOT): data for path, data in copied(world.disk, ROOT).items()})
-    configuration = msgspec.structs.replace(world.configuration, root=copy)
     try:
-        with Cluster(configuration, storage=storage, log=DeltaLog(storage, Root(copy).log)) as cluster:
+        with _at_a_copy(world) as cluster:
             done = cluster.commit(change(PLANNED), timeout=5.0)
     except EpochlakeError as error:
         world.scheduler.note(f"commit elsewhere: {error}")
@@ -197,10 +240,36 @@ def _commit_elsewhere(world: World) -> list[str]:
     return [f"a copy of the root took epoch {done.epoch}"]
 
 
+def _move_the_root(world: World) -> list[str]:
+    """Let the cluster go on at a copy of its root, as operators do it, and commit where it was: what must not be."""
+    with world.cluster(world.scheduler.current.process) as who_stays:
+        who_stays.commit(change(PLANNED))
+        coordination = who_stays.coordination()
+        coordination.call("forget the root", lambda client: client.delete_async(coordination.path(REGISTERED)))
+        with _at_a_copy(world) as cluster:
+            cluster.coordination()  # it has come there, and nothing is committed yet that ZooKeeper would know
+        try:
+            done = who_stays.commit(change(PLANNED), timeout=5.0)
+        except EpochlakeError as error:
+            world.scheduler.note(f"commit where the root was: {error}")
+            return []
+    return [f"the root that was left took epoch {done.epoch}"]
+
+
+def _at_a_copy(world: World) -> Cluster:
+    """The cluster, at a copy of its root."""
+    storage = world.storage(world.scheduler.current.process)
+    copy = f"/copy{world.scheduler.steps}"
+    world.disk.make_directory(copy)
+    restore(world.disk, copy, {copy + path.removeprefix(ROOT): data for path, data in copied(world.disk, ROOT).items()})
+    configuration = msgspec.structs.replace(world.configuration, root=copy)
+    return Cluster(configuration, storage=storage, log=DeltaLog(storage, Root(copy).log))
+
+
 def _undue(findings: list[str], scenario: Scenario) -> list[str]:
     """What was found wrong, and nobody has damaged."""
-    flipped = any(fault.kind == FLIPPED for fault in scenario.faults)
-    return [one for one in findings if not (flipped and "code='snapshot-damaged'" in one)]
+    harmed = any(fault.kind in SNAPSHOT_FAULTS for fault in scenario.faults)
+    return [one for one in findings if not (harmed and "code='snapshot-" in one)]
 
 
 def _findings(world: World, cluster: Cluster) -> list[str]:
@@ -224,6 +293,10 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
         return []
+    if scenario.settings.delta:
+        mover = world.run(world.process("who moves the root"), lambda: _move_the_root(world))
+        world.until_done(mover)
+        unexpected += mover.result if mover.error is None else [f"moving the root: {mover.error!r}"]
     unexpected += _stored(world, actor.result)
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
     entries: list[Entry] = actor.result

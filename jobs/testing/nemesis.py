@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from epochlake.jobs.testing.power import copied, files_below, restore
 from epochlake.jobs.testing.scenario import Fault
 from epochlake.jobs.testing.scheduler import Process
 from epochlake.jobs.testing.world import World
+from epochlake.metastore.errors import UnknownFormat
+from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
 
 PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails", "server lags")
 """Faults of one process."""
@@ -30,6 +36,15 @@ PLACES = ("disk away", "disk hangs", "disk full", "disk errors")
 
 DATA = ("flipped bit", "lost storage", "old storage")
 """Faults of a place that destroy something: a cluster withstands them at one place."""
+
+SNAPSHOTS = ("other snapshot",)
+"""Faults of the snapshots of a log, which proves them."""
+
+COMMITS = ("torn commit", "flipped commit", "lost commit")
+"""Faults of the commits of a log, which operators heal: of such that others were built on."""
+
+TORN_END = "torn end"
+"""The last commit of a log is torn, when nobody works there any more (see log_histories.py)."""
 
 _ZOOKEEPER = tuple(
     f"zookeeper {asked}" for asked in ("create", "delete", "setdata", "getdata", "getchildren", "exists")
@@ -61,12 +76,17 @@ _OUTAGE_SECONDS = 3.0
 
 _SEALED = (".parquet", ".snapshot")
 
+_COMMIT = re.compile(r"/\d{20}\.json\Z")
+
+_QUIET_TRIES = 80
+"""So many bits are tried until one is found that changes rows without an error: one of fifty does."""
+
 
 class Nemesis:
     """Does the faults of a scenario. `done` counts those that struck somebody at work, by name.
 
     `victim` gives the process that plays a part now, None when it has ended; `replace` begins another one in its place;
-    `struck` is told of each fault that struck.
+    `struck` is told of each fault that struck; `stages` says how far operations are known to be.
     """
 
     def __init__(
@@ -77,6 +97,7 @@ class Nemesis:
         victim: Callable[[str], Process | None],
         replace: Callable[[Process], None],
         struck: Callable[[Fault], None] = lambda _: None,
+        stages: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
         self.done: Counter[str] = Counter()
         self.destroyed: set[str] = set()
@@ -87,6 +108,7 @@ class Nemesis:
         self._victim = victim
         self._replace = replace
         self._struck = struck
+        self._stages = stages
         self._random = random.Random(repr(("nemesis", world.seed)))
         self._waiting: dict[str, list[_Waiting]] = {}
         """By moments: the faults that wait for them."""
@@ -118,6 +140,8 @@ class Nemesis:
         """A process has come to a moment that faults may wait for."""
         for waiting in list(self._waiting.get(moment, ())):
             if waiting.fault.victim and self._victim(waiting.fault.victim) is not process:
+                continue
+            if waiting.fault.during and waiting.fault.during not in self._stages():
                 continue
             waiting.left -= 1
             if waiting.left == 0 and not self.is_stopped:  # it may just have come back from a pause
@@ -156,6 +180,12 @@ class Nemesis:
                 self._world.ensemble.forget()
             case "power cut":
                 self._cut_power()
+            case "other snapshot":
+                return self._exchange_snapshot(fault.place)
+            case "torn commit" | "flipped commit" | "lost commit":
+                return self._damage_commit(fault)
+            case "torn end":
+                return False
             case unknown:
                 raise ValueError(f"nobody knows the fault {unknown!r}")
         return True
@@ -251,9 +281,42 @@ class Nemesis:
         if not data:
             return False
         path = self._random.choice(data)
-        content = bytearray(disk.read(path))
-        content[self._random.randrange(len(content))] ^= 1 << self._random.randrange(8)
-        disk.write(path, bytes(content), new=False)
+        content = disk.read(path)
+        quietly = self._random.random() < 0.5 and path.endswith(_SEALED[0]) and not self._world.seen.is_in_use(path)
+        flipped = (_flipped_quietly(content, self._random) if quietly else None) or _flipped(content, self._random)
+        disk.write(path, flipped, new=False)
+        self._world.rotted[path] = self._world.scheduler.steps
+        return True
+
+    def _exchange_snapshot(self, place: str) -> bool:
+        """Put one with sound checksums in place of the newest snapshot, as software with a defect would write it."""
+        disk = self._world.disk
+        found = [path for path, _ in files_below(disk, place) if path.endswith(".snapshot")]
+        if not found:
+            return False
+        try:
+            metadata, position = decode_snapshot(disk.read(found[-1]))
+        except UnknownFormat:
+            return False  # it is damaged already
+        switches = msgspec.structs.replace(metadata.switches, balancing=not metadata.switches.balancing)
+        metadata = msgspec.structs.replace(metadata, switches=switches)
+        disk.write(found[-1], encode_snapshot(metadata, position), new=False)
+        return True
+
+    def _damage_commit(self, fault: Fault) -> bool:
+        """Damage one of the last commits of a table with rows in one after it, which proves what it held."""
+        disk, chance = self._world.disk, self._random
+        commits = [path for path, _ in files_below(disk, f"{fault.place}/_delta_log") if _COMMIT.search(path)]
+        last = max((path for path in commits if b'{"add":' in disk.read(path)), default="")
+        built_on = [path for path in commits[1:] if path < last and disk.read(path)][-4:]
+        if not built_on:
+            return False
+        path = chance.choice(built_on)
+        if fault.kind == "lost commit":
+            disk.delete(path)
+        else:
+            damage = _flipped if fault.kind == "flipped commit" else torn
+            disk.write(path, damage(disk.read(path), chance), new=False)
         return True
 
     def _later(self, seconds: float, do: Callable[[], object]) -> None:
@@ -262,6 +325,42 @@ class Nemesis:
                 do()
 
         self._world.scheduler.after(seconds, unless_stopped, self._world.keeper)
+
+
+def torn(content: bytes, chance: random.Random) -> bytes:
+    """What a power cut may leave of a file: its beginning, whole lines of it, or zeros after it."""
+    lines = content.splitlines(keepends=True)
+    some = b"".join(lines[: chance.randrange(len(lines))])
+    cut = content[: chance.randrange(len(content))]
+    return chance.choice([b"", some, cut, cut + bytes(len(content) - len(cut))])
+
+
+def _flipped(content: bytes, chance: random.Random, start: int = 0) -> bytes:
+    changed = bytearray(content)
+    changed[chance.randrange(start, len(content))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def _flipped_quietly(content: bytes, chance: random.Random) -> bytes | None:
+    """With a bit of the footer flipped so that the rows read otherwise, and no checksum of a page says so."""
+    before = _rows(content)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    if before is None or footer <= 0:
+        return None
+    for _ in range(_QUIET_TRIES):
+        flipped = _flipped(content, chance, footer)
+        after = _rows(flipped)
+        if after is not None and after != before:
+            return flipped
+    return None
+
+
+def _rows(content: bytes) -> list[dict[str, object]] | None:
+    """What a reader makes of a data file that believes its footer; None when it is an error."""
+    try:
+        return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read().to_pylist()
+    except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError):
+        return None
 
 
 class _Waiting:

@@ -8,27 +8,38 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.testing.drawing import OPERATIONS, RACKS, UPKEEP
 from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
 from epochlake.jobs.testing.scenario import Operation
-from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.testing.themes import OPERATIONS, RACKS, UPKEEP
+from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
-from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.upkeep.repair import RepairReport, repair
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
-from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.metastore.metadata.model import PlacementKind, VolumeId
 from epochlake.placement.tablets.transitions import Kind
 
 KINDS = (*OPERATIONS, *UPKEEP)
 """What is understood here."""
 
+SHUTTLES = 8
+"""So often a replica goes to and fro in one operation, at most."""
+
+PATIENCE = 40
+"""So many news are waited for until a tablet is at rest."""
+
+SOMETHING = CompactionPolicy(small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=1.0)
+"""Puts the small files of a range together, and leaves alone what is far larger."""
+
 NewVolume = Callable[[int], tuple[str, list[tuple[str, str, int]]]]
 """Makes the place of a node with this number; the node's name, and its volumes as `add_node` takes them."""
 
 
-def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> None:
-    """Do what an operation of an operator, or of upkeep, says. Raises EpochlakeError, NotAsPromised."""
+def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> RepairReport | None:
+    """Do what an operation of an operator, or of upkeep, says; what a repair has told. Raises EpochlakeError,
+    NotAsPromised.
+    """
     node = operation.name
     match operation.kind:
         case "leave":
@@ -56,6 +67,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":
             _shift(cluster, operation.number)
+        case "shuttle":
+            _shuttle(cluster, operation.number)
         case "come and go":
             _come_and_go(cluster, operation.number)
         case "cancel" | "pause request" as kind:
@@ -63,12 +76,16 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
                 act = administration.cancel_request if kind == "cancel" else administration.pause_request
                 act(cluster, request.request_id)
         case "repair":
-            repair(cluster, TABLE)
+            return repair(cluster, TABLE)
         case "repair bytes":
-            repair(cluster, TABLE, check_bytes=True)
+            return repair(cluster, TABLE, check_bytes=True)
         case "compact":
-            policy = None if operation.number == 0 else EVERYTHING
-            compact(cluster, TABLE, policy=policy, tombstone_grace_seconds=0.0 if operation.on else 3600.0)
+            policies = {0: None, 1: SOMETHING}
+            policy = policies.get(operation.number, EVERYTHING)
+            grace = 0.0 if operation.on else 3600.0
+            # As a coordinator does it: nothing is repaired before.
+            repairing = operation.number != 3
+            compact(cluster, TABLE, policy=policy, tombstone_grace_seconds=grace, repairing=repairing)
         case "vacuum":
             administration.sweep(cluster, older_than_seconds=0.0)
         case "compact log":
@@ -82,6 +99,7 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> No
                 raise NotAsPromised("; ".join(map(str, wrong)))
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
+    return None
 
 
 def _come_and_go(cluster: Cluster, number: int) -> None:
@@ -98,14 +116,40 @@ def _come_and_go(cluster: Cluster, number: int) -> None:
 
 def _shift(cluster: Cluster, number: int) -> None:
     """Let a replica of a tablet go to another node, whatever balancing thinks of it, in a rack that has none of it."""
+    moves = _moves(cluster, number)
+    if moves:
+        _start(cluster, number, *moves[number % len(moves)])
+
+
+def _shuttle(cluster: Cluster, number: int) -> None:
+    """Let a replica go to another node and back again, a few times: each begins as soon as the one before has ended."""
+    moves = _moves(cluster, number)
+    if not moves:
+        return
+    leaving, pending = moves[number % len(moves)]
+    for _ in range(SHUTTLES):
+        for _ in range(PATIENCE):
+            metadata = cluster.catch_up()
+            if not metadata.tablets.transitions:
+                break
+            cluster.wait_for_news(metadata.epoch, 1.0)
+        if (leaving, pending) not in _moves(cluster, number):
+            return
+        _start(cluster, number, leaving, pending)
+        leaving, pending = pending, leaving
+
+
+def _moves(cluster: Cluster, number: int) -> list[tuple[VolumeId, VolumeId]]:
+    """From which volume to which one replica of a tablet may go."""
     metadata = cluster.catch_up()
     table = metadata.table(TABLE)
     if metadata.is_on_ring(table.table_id):
-        return
+        return []
     tablet_map = metadata.tablets.maps[table.table_id]
-    tablet = number % tablet_map.count
-    on = {volume: metadata.directory.node_of_volume[volume] for volume in tablet_map.replicas(tablet)}
-    moves = [
+    on = {
+        volume: metadata.directory.node_of_volume[volume] for volume in tablet_map.replicas(number % tablet_map.count)
+    }
+    return [
         (leaving, volume.volume_id)
         for leaving in on
         for node in metadata.directory.members()
@@ -113,10 +157,13 @@ def _shift(cluster: Cluster, number: int) -> None:
         if node.rack not in {other.rack for held, other in on.items() if held != leaving}
         and node.node_id != on[leaving].node_id
     ]
-    if moves:
-        leaving, pending = moves[number % len(moves)]
-        one = NewTransition(table.table_id, tablet, Kind.MIGRATION, leaving, pending, "shifted")
-        cluster.commit(StartTransitions((one,)))
+
+
+def _start(cluster: Cluster, number: int, leaving: VolumeId, pending: VolumeId) -> None:
+    table = cluster.metadata.table(TABLE)
+    tablet = number % cluster.metadata.tablets.maps[table.table_id].count
+    one = NewTransition(table.table_id, tablet, Kind.MIGRATION, leaving, pending, "shifted")
+    cluster.commit(StartTransitions((one,)))
 
 
 class NotAsPromised(Exception):

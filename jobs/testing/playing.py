@@ -61,7 +61,9 @@ class Playing:
         self._by_process: dict[Process, Player] = {}
         self._doing: dict[tuple[str, int], str] = {}
         self._seen: ClusterMetadata | None = None
-        self.nemesis = Nemesis(world, scenario.faults, victim=self._victim, replace=self._replace, struck=self._struck)
+        self.nemesis = Nemesis(
+            world, scenario.faults, victim=self._victim, replace=self._replace, struck=self._struck, stages=self._stages
+        )
 
     def run(self) -> None:
         """From the beginning to the end, at which nobody does anything any more."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import shake_256
 from typing import NamedTuple
 from urllib.parse import unquote
 from zlib import crc32
@@ -21,12 +22,12 @@ from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing.drawing import DESTRUCTIVE, KEYS, NODES, place, row_scenario
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
-from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, PROCESSES
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
+from epochlake.jobs.testing.row_drawing import place, row_scenario
 from epochlake.jobs.testing.rows import (
     ALL_OF_IT,
     COLUMNS,
@@ -40,7 +41,10 @@ from epochlake.jobs.testing.rows import (
     token_of,
 )
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
@@ -51,6 +55,9 @@ from epochlake.placement.ring.state import NodeState
 
 LONGEST_SECONDS = 900.0
 """How long a read or write may take that nobody has paused, whatever hangs."""
+
+WIDE_BYTES = 20_000
+"""What a wide row has more than others."""
 
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
@@ -71,7 +78,8 @@ class Access(NamedTuple):
     Of a read `rows` has all notes of each key, `notes` the first of them.
 
     `began` and `ended` are steps of the scheduler: its clock stands still while somebody can go on. A batch that is
-    tried again is one access, from its first try to its first success.
+    tried again is one access, from its first try to its first success. `times`: what each staging of it calls the time
+    of the write.
     """
 
     kind: str
@@ -83,10 +91,18 @@ class Access(NamedTuple):
     rows: dict[int, list[str | None]] = {}  # noqa: RUF012
     level: str = "QUORUM"
     seconds: float = 0.0
+    times: Sequence[int] = ()
+
+    def is_over(self, other: Access) -> bool:
+        """Whether it counts instead of the other, which had begun when it ended: the times of both say so."""
+        known = bool(self.times and other.times) and other.began < self.ended
+        return known and min(self.times) > max(other.times)
 
 
 class RowHistory(NamedTuple):
-    """What a world did with rows, and what was done to it. `whole`: a failed write has to be there whole or not."""
+    """What a world did with rows, and what was done to it. `whole`: a failed write has to be there whole or not.
+    `in_time`: of two writes the later one counts, by their times, whichever has landed first.
+    """
 
     scenario: Scenario
     accesses: list[Access]
@@ -97,6 +113,7 @@ class RowHistory(NamedTuple):
     unexpected: list[str]
     whole: bool = False
     append_only: bool = False
+    in_time: bool = True
 
 
 class _Accesses:
@@ -110,23 +127,28 @@ class _Accesses:
         self._world = world
         self._holdings = holdings
         self._batches: dict[str, int] = {}
+        self._times: dict[int, list[int]] = {}
 
     def change(self, gate: Gate, operation: Operation) -> None:
         """Write or delete what an operation says, once or as a batch."""
         deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None
-        notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else operation.name)
+        note = operation.name + _padding(operation) if operation.kind == WIDE else operation.name
+        notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else note)
         steps, now = self._world.scheduler.steps, self._world.scheduler.now
         number = self._batches.get(batch, len(self.all)) if batch else len(self.all)
         if number == len(self.all):
             kind = "delete" if deleted else "write"
-            self.all.append(Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level))
+            times = self._times[number] = []
+            self.all.append(
+                Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level, times=times)
+            )
         if batch:
             self._batches[batch] = number
         if deleted:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
-            rows = WorldRows(notes, shares=_shares_files(operation))
+            rows = WorldRows(notes, shares=_shares_files(operation), times=self._times[number])
             gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
@@ -135,11 +157,10 @@ class _Accesses:
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
         if not deleted:
-            self._holdings.acknowledge(Acknowledged(key, operation.name, operation.level) for key in notes)
+            self._holdings.acknowledge(Acknowledged(key, note, operation.level) for key in notes)
 
     def _is_gone(self, uri: str) -> bool:
-        path = unquote(uri.removeprefix("file://"))
-        return self._world.disk.status(path) is None
+        return self._world.disk.status(_path(uri)) is None
 
     def _took(self, number: int, since: float) -> None:
         taken = max(self.all[number].seconds, self._world.scheduler.now - since)
@@ -164,9 +185,20 @@ class _Accesses:
             if gone and self._must_stay(gate.name):
                 self.taken_away.append(f"{gate.name} lives, and {gone[0]} of its read is gone")
             raise
+        if any(self._world.rotted.get(_path(uri), -1) >= began for uri in paths_of(plan)):
+            return  # what rots between the plan of a read and its end nobody looks at again
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
+
+
+def _path(uri: str) -> str:
+    return unquote(uri.removeprefix("file://"))
+
+
+def _padding(operation: Operation) -> str:
+    """What makes a row wide, however it is compressed."""
+    return f" {shake_256(operation.name.encode()).hexdigest(WIDE_BYTES)}"
 
 
 def _shares_files(operation: Operation) -> bool:
@@ -190,20 +222,27 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "coordinator":
                     Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
                 case "pipeline":
-                    with Gate(cluster, world.scheduler.current.process.name) as gate:
-                        for operation in _waited(playing, player, thread):
-                            if operation.kind.startswith("read"):
-                                accesses.read(gate, cluster, operation.level, operation.seconds)
-                            else:
-                                accesses.change(gate, operation)
+                    operations = _waited(playing, player, thread)
+                    for first in operations:
+                        with Gate(cluster, world.scheduler.current.process.name) as gate:
+                            for operation in itertools.chain([first], operations):
+                                if operation.kind in PIPELINES:
+                                    break
+                                if operation.kind.startswith("read"):
+                                    accesses.read(gate, cluster, operation.level, operation.seconds)
+                                else:
+                                    accesses.change(gate, operation)
                 case _:
                     for operation in _waited(playing, player, thread):
-                        operate(cluster, partial(_new_volume, world), operation)
+                        before = holdings.acknowledged
+                        report = operate(cluster, partial(_new_volume, world), operation)
+                        if report is not None and report.complete:
+                            holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
         playing.learned.append(holdings.learn)
         playing.run()
-        _come_to_rest(world, accesses, playing)
+        _come_to_rest(world, accesses, playing, holdings)
         return RowHistory(
             scenario,
             accesses.all,
@@ -214,6 +253,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             [*playing.unexpected, *holdings.missing, *accesses.taken_away],
             whole=_is_one_range(scenario),
             append_only=scenario.settings.append_only,
+            in_time=not forgets or _all_are_announced(scenario),
         )
 
 
@@ -255,7 +295,7 @@ def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation
         playing.world.scheduler.note(f"{operation.kind} {operation.name}: done")
 
 
-def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
+def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings: Holdings) -> None:
     """Nothing goes wrong any more: everything ends, is repaired, and is read at each level."""
     unexpected, scenario = playing.unexpected, playing.scenario
 
@@ -271,7 +311,10 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing) -> None:
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
-            unexpected.extend(left_undone(cluster, may_be_damaged=_may_be_damaged(scenario)))
+            unexpected.extend(left_undone(cluster, may_be_damaged=_damaged(scenario)))
+            unexpected.extend(holdings.not_owned(cluster.catch_up()))
+            if world.folder is not None and _is_compacted(scenario):
+                unexpected.extend(_left_uncompacted(cluster, holdings))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
@@ -333,11 +376,24 @@ def _harmed(scenario: Scenario) -> set[str]:
     return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
 
 
+def _all_are_announced(scenario: Scenario) -> bool:
+    """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
+    then, and a batch that comes again has rows that are as old as it.
+    """
+    if any(one.kind.startswith("batch") for one in _operations(scenario)):
+        return False
+    short = scenario.settings.session / 2
+    return all(
+        fault.kind in (*PLACES, *DATA, *MOUNTS, "access fails") or (fault.kind == "pause" and fault.seconds < short)
+        for fault in scenario.faults
+    )
+
+
 def _must_stay(scenario: Scenario, who: str) -> bool:
     """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
     reads for dead, and no clock is wrong by more than is allowed for.
     """
-    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails")]
+    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails", "cut")]
     if _harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
         return False
     reader = who.partition("'")[0]
@@ -359,20 +415,43 @@ def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
     return not fault.victim or fault.victim.startswith(names)
 
 
-def _may_be_damaged(scenario: Scenario) -> bool:
-    """Whether something has happened that damages files: nothing but what destroys data does."""
-    return any(fault.kind in DATA for fault in scenario.faults)
+def _damaged(scenario: Scenario) -> set[str]:
+    """Places where something has happened that damages files: nothing but what destroys data does."""
+    return {fault.place for fault in scenario.faults if fault.kind in DATA}
 
 
-def left_undone(cluster: Cluster, *, may_be_damaged: bool = True) -> list[str]:
-    """Let a coordinator and repair do all that there is to do; what they leave, and damage where there may be none."""
+def _is_compacted(scenario: Scenario) -> bool:
+    return _is_one_range(scenario) and any(one.kind == "compact" for one in _operations(scenario))
+
+
+def _left_uncompacted(cluster: Cluster, holdings: Holdings) -> list[str]:
+    """Compact a table of one range; where that leaves more than one file."""
+    report = compact(cluster, TABLE, policy=EVERYTHING)
+    if not report.complete:
+        return [f"a compaction of what is at rest is not complete: {report}"]
+    files = holdings.live_files(cluster.catch_up())
+    return [f"{place} has {count} files after its compaction" for place, count in files.items() if count > 1]
+
+
+def left_undone(cluster: Cluster, *, may_be_damaged: Collection[str] | None = None) -> list[str]:
+    """Let a coordinator and repair do all that there is to do; what they leave, and damage where there may be none:
+    elsewhere than at these places, None if it may be anywhere.
+    """
     found = []
-    if not may_be_damaged:
-        found += [f"nothing has damaged {one}" for one in repair(cluster, TABLE, check_bytes=True).damaged]
+    if may_be_damaged is not None:
+        damaged = repair(cluster, TABLE, check_bytes=True).damaged
+        volumes = cluster.metadata.directory.volumes
+        found += [f"nothing has damaged {one}" for one in damaged if volumes[one.volume_id].uri not in may_be_damaged]
     report = Coordinator(cluster).run(until_idle=True)
     if not report.idle:
         # What is damaged is copied nowhere: it says that repair comes first.
         repair(cluster, TABLE, check_bytes=True)
+        report = Coordinator(cluster).run(until_idle=True)
+    if not report.idle and may_be_damaged:
+        # A damaged file that nobody else has, in a range that moves: repair says that the operation can be cancelled.
+        for request in list(cluster.catch_up().open_requests()):
+            with suppress(Rejected):
+                administration.cancel_request(cluster, request.request_id)
         report = Coordinator(cluster).run(until_idle=True)
     if not report.idle:
         found.append(f"the coordinator is not idle: {report}")
@@ -475,7 +554,7 @@ def violations(history: RowHistory) -> list[str]:
             continue
         found += [f"{read.who} is shown key {key} twice" for key, notes in read.rows.items() if len(notes) > 1]
         for key in sorted({*range(KEYS), *read.notes}):
-            found += _wrong(key, read, writes)
+            found += _wrong(key, read, writes, in_time=history.in_time)
     found += _needless_errors(history)
     if history.whole and not history.append_only:
         found += _torn(history.accesses, writes)
@@ -484,6 +563,10 @@ def violations(history: RowHistory) -> list[str]:
         late = [access for access in history.accesses if access.seconds > LONGEST_SECONDS]
         found += [f"a {one.kind} by {one.who} took {one.seconds:.0f} seconds" for one in late]
     return found
+
+
+REFUSED = ("operator: Rejected", "operator: PlacementImpossible", "upkeep: Rejected")
+"""What is told of what cannot be: a node that leaves twice, a table while too few nodes are there for its replicas."""
 
 
 def _needless_errors(history: RowHistory) -> list[str]:
@@ -496,7 +579,7 @@ def _needless_errors(history: RowHistory) -> list[str]:
     return [
         f"nothing has gone wrong, and {count} times there was: {told}"
         for told, count in sorted(history.outcomes.items())
-        if told not in ("operator: Rejected", "upkeep: Rejected")
+        if told not in REFUSED
     ]
 
 
@@ -506,15 +589,19 @@ def _wrong_appended(read: Access, writes: Sequence[Access]) -> list[str]:
     shown_rows = Counter((key, note) for key, notes in read.rows.items() for note in notes)
     for write in writes:
         must = write.acknowledged and write.ended < read.began and write.level in strong
-        for row in write.notes.items():
-            times = shown_rows.pop(row, 0)
+        for key, note in write.notes.items():
+            times = shown_rows.pop((key, note), 0)
             if times > 1 or (must and not times) or (times and write.began > read.ended):
-                found.append(f"{read.who} shows the row {row} {times} times at {read.level} at step {read.began}")
-    return found + [f"{read.who} shows {row}, which nobody has written" for row in shown_rows]
+                found.append(
+                    f"{read.who} shows the row {key, str(note)[:20]} {times} times at {read.level} at step {read.began}"
+                )
+    return found + [f"{read.who} shows {key, str(note)[:20]}, which nobody has written" for key, note in shown_rows]
 
 
-def _wrong(key: int, read: Access, writes: Sequence[Access]) -> list[str]:
-    """Whether a read shows of a key what it may: a write that nothing acknowledged has come after, before the read."""
+def _wrong(key: int, read: Access, writes: Sequence[Access], *, in_time: bool) -> list[str]:
+    """Whether a read shows of a key what it may: a write that nothing acknowledged has come after, before the read.
+    Of two at the same time the later one counts, by their own times, when it was acknowledged (`in_time`).
+    """
     of_key = [write for write in writes if key in write.notes and write.began < read.ended]
     note = read.notes.get(key)
     if key in read.notes:
@@ -524,10 +611,13 @@ def _wrong(key: int, read: Access, writes: Sequence[Access]) -> list[str]:
         sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}))
     strong = STRONG[read.level]
     known = [w for w in of_key if w.acknowledged and w.ended < read.began and w.level in strong]
-    if any(not any(source.ended < other.began for other in known) for source in sources):
+    if any(
+        not any(source.ended < other.began or (in_time and other.is_over(source)) for other in known)
+        for source in sources
+    ):
         return []
-    what = f"shows {note!r}" if key in read.notes else "does not show"
-    over = [write.notes[key] or write.kind for write in known][-3:]
+    what = f"shows {str(note)[:20]!r}" if key in read.notes else "does not show"
+    over = [(write.notes[key] or write.kind)[:20] for write in known][-3:]
     return [f"{read.who} {what} of key {key} at {read.level} at step {read.began}, over {over}"]
 
 

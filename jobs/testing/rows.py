@@ -11,14 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.gate.arrow_rows import shared_routing
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.gate.routing import borders_of
-from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, StagingPlan, encode_rows
+from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.scanning import Asked
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.staging import StagedFile, staged_files, wrapped
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
@@ -27,6 +26,9 @@ TABLE = f"{KEYSPACE}.flights"
 COLUMNS = [("id", "bigint", False), ("note", "string", True)]
 
 Row = Mapping[str, object]
+
+
+SHARED_FILE_BYTES = 1 << 20
 
 
 class RowsDamaged(Exception):
@@ -41,18 +43,24 @@ def token_of(key: int) -> int:
 class WorldRows:
     """Rows by key; `None` as a note is a null. Keeps the contract of the gate's rows.
 
-    `shares`: ranges share files, as those of rows that are written without Spark do; else each has its own, as with
-    Spark. `borders`: as of `shared_routing`.
+    `shares`: ranges share files, as few rows do; else each has its own. `times`: when the rows were written, as each
+    staging of them says.
     """
 
-    def __init__(self, notes: Mapping[int, str | None], *, shares: bool = False, borders: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        notes: Mapping[int, str | None],
+        *,
+        shares: bool = False,
+        times: list[int] | None = None,
+    ) -> None:
+        self.times = [] if times is None else times
         self._notes = dict(notes)
         self._shares = shares
-        self._borders = borders
 
     def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
-        if self._shares:
-            plan = msgspec.structs.replace(plan, routing=shared_routing(plan.routing, 0, self._borders))
+        self.times.append(plan.written_at)
+        plan = msgspec.structs.replace(plan, shared_file_bytes=SHARED_FILE_BYTES if self._shares else 0)
         told = list(encode_rows(plan, [self._batch(digested)]))
         return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
 
@@ -63,7 +71,7 @@ class WorldRows:
         inside = {
             key: note for key, note in self._notes.items() if any(low <= token_of(key) <= high for low, high in windows)
         }
-        return WorldRows(inside, shares=self._shares, borders=borders_of(windows))
+        return WorldRows(inside, shares=self._shares, times=self.times)
 
     def _batch(self, digested: bool) -> pa.RecordBatch:
         rows = sorted((token_of(key), key, note) for key, note in self._notes.items())
@@ -123,6 +131,9 @@ def _scanned(storage: Storage, scans: Iterable[Scan]) -> list[Row]:
     return [row for scan in scans for path in scan.paths for row in _rows(storage, path, scan.intervals)]
 
 
+_COLUMNS = {"id", "note", TOKEN, WRITTEN_AT, DELETED}
+
+
 def _rows(storage: Storage, uri: str, intervals: Collection[Interval]) -> list[Row]:
     """The rows of a data file, every page verified. Raises RowsDamaged, which names the file as Spark does."""
     data = storage.read_bytes(uri)
@@ -130,6 +141,8 @@ def _rows(storage: Storage, uri: str, intervals: Collection[Interval]) -> list[R
         rows = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().to_pylist()
     except (OSError, pa.ArrowException, ValueError) as error:
         raise RowsDamaged(f"{uri}: {error}") from error
+    if lacking := _COLUMNS - {*rows[0]} if rows else set():
+        raise RowsDamaged(f"{uri}: it has no column {min(lacking)}")
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     name = uri.rpartition("/")[2]
     return [row | {"_file": name} for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]

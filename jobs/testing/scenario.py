@@ -1,7 +1,7 @@
 """What happens in a history, as a value: who does what, and what is done to them. With its seed it is one course.
 
-A scenario is drawn from a seed (drawing.py), made shorter where its history fails (shrinking.py), and kept as JSON
-where it has become a test.
+A scenario is drawn from a seed (log_drawing.py, row_drawing.py), made shorter where its history fails (shrinking.py),
+and kept as JSON where it has become a test.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `seconds` is how long it lasts, `number` how much it is. With `when` it waits from then on for the `nth` time that
     somebody comes to that moment ("zookeeper delete", "log append, done"), and strikes right there: the victim, or who
-    has come to it if there is none.
+    has come to it if there is none. With `during` only moments count while something is known to be so far ("tablet
+    cleanup", "leave before mid").
     """
 
     kind: str
@@ -61,9 +62,11 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     number: float = 0.0
     when: str = ""
     nth: int = 1
+    during: str = ""
 
     def __str__(self) -> str:
-        return " ".join(word for word in (self.kind, self.victim, self.place, self.when and f"at {self.when}") if word)
+        words = (self.kind, self.victim, self.place, self.when and f"at {self.when}", self.during)
+        return " ".join(word for word in words if word)
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,7 +74,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `tablets` is 0 for a table on the ring. `snapshot_every` and `compact_every` are epochs and files of the log.
     `latency`: how slow disks are, beside the network. `racks`: one for each node. `clock_margin`: by how much vacuum
-    takes clocks to be apart, in seconds.
+    takes clocks to be apart, in seconds. `session`: how long a session of ZooKeeper outlives its process, in seconds.
+    `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
     """
 
     delta: bool = False
@@ -83,6 +87,9 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     append_only: bool = False
     racks: tuple[str, ...] = ("r1", "r2", "r3", "r1")
     clock_margin: float = 300.0
+    session: float = 10.0
+    log_checkpoints: int = 50
+    deadline: float = 30.0
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -38,6 +38,7 @@ from epochlake.metastore.configuration import (
     ZooKeeperSettings,
 )
 from epochlake.metastore.following.follower import Follower
+from epochlake.metastore.log import delta
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
@@ -55,7 +56,7 @@ CONFIGURATION = Configuration(
     log=LogSettings(commit_timeout_seconds=60.0, snapshot_every=0),
     storage=StorageSettings(deadline_seconds=30.0),
     coordinator=CoordinatorSettings(backoff_seconds=1.0),
-    pipeline=PipelineSettings(attempts=3),
+    pipeline=PipelineSettings(attempts=3, shared_file_bytes=0),
 )
 
 
@@ -64,7 +65,9 @@ def configured(settings: Settings) -> Configuration:
     log = msgspec.structs.replace(
         CONFIGURATION.log, snapshot_every=settings.snapshot_every, compact_every=settings.compact_every
     )
-    return msgspec.structs.replace(CONFIGURATION, log=log)
+    zookeeper = msgspec.structs.replace(CONFIGURATION.zookeeper, session_timeout_seconds=settings.session)
+    storage = msgspec.structs.replace(CONFIGURATION.storage, deadline_seconds=settings.deadline)
+    return msgspec.structs.replace(CONFIGURATION, log=log, zookeeper=zookeeper, storage=storage)
 
 
 def world_of(scenario: Scenario) -> World:
@@ -76,6 +79,7 @@ def world_of(scenario: Scenario) -> World:
         delta=settings.delta,
         latency=settings.latency,
         clock_margin=settings.clock_margin,
+        log_checkpoints=settings.log_checkpoints,
     )
 
 
@@ -84,7 +88,8 @@ class World:
 
     `delta`: the log, the replicas and the ledger are real Delta tables, in a folder in memory; else all of it is in
     this process, and the log is the one for tests. `latency`: how slow disks are, beside the network.
-    `clock_margin`: by how much vacuum takes clocks to be apart, in seconds.
+    `clock_margin`: by how much vacuum takes clocks to be apart, in seconds. `log_checkpoints`: after how many commits
+    the log has a checkpoint.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class World:
         delta: bool = False,
         latency: float = 1.0,
         clock_margin: float = 300.0,
+        log_checkpoints: int = 50,
         most_steps: int = 2_000_000,
     ) -> None:
         self.seed = seed
@@ -106,12 +112,15 @@ class World:
         self.disk: Disk = self.folder or MemoryDisk(now_ns=self._now_ns)
         self.cuttable = CuttableDisk(self.disk)
         self.seen = WorldDisk(self.scheduler, self.cuttable, self.troubles, latency)
+        self.rotted: dict[str, int] = {}
+        """In which files bits were flipped, and at which step the last time."""
         self.keeper = Process("world")
         """The process of what nobody in the world does, which never ends."""
         self.processes: list[Process] = []
         self.actors: list[Actor] = []
         self._storages: dict[Process, Storage] = {}
         self._clock_margin = clock_margin
+        self._log_checkpoints = log_checkpoints
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -121,6 +130,8 @@ class World:
             self._open.callback(self.folder.close)
         self._open.enter_context(substituted(self.scheduler, self.ensemble, self.seed, table))
         self._open.enter_context(patch.object(vacuum, "CLOCK_MARGIN_MS", int(self._clock_margin * 1000)))
+        every = {"delta.checkpointInterval": str(self._log_checkpoints)}
+        self._open.enter_context(patch.dict(delta.PROPERTIES, every))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         return self

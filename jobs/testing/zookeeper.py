@@ -310,7 +310,7 @@ class Ensemble:
             return  # it has just ended, or this was sent behind its end
         moment = f"zookeeper {type(request).__name__.lower()}"
         self.scheduler.saw(f"{link.process.name}/sent", f"{moment} {getattr(request, 'path', '')}")
-        self.scheduler.meet(link.process, moment)
+        self._meet(link, moment, request)
         if not self.is_reached_by(link.process):
             self.hang_up(link)
         if not link.open:
@@ -331,10 +331,16 @@ class Ensemble:
         told, self._told = self._told, []
         if self.observer is not None:
             self.observer.carried_out(link.session, request, answer, told)
-        self.scheduler.meet(link.process, f"{moment}, done")
+        self._meet(link, moment, request, ", done")
         if not self.is_reached_by(link.process):
             self.hang_up(link)
         self._reply(link, answer)
+
+    def _meet(self, link: Link, moment: str, request: Any, done: str = "") -> None:
+        """A process comes to a moment, named also by what it is about: "zookeeper delete of proposals"."""
+        self.scheduler.meet(link.process, f"{moment}{done}")
+        *_, above, _ = f"//{getattr(request, 'path', '')}".split("/")
+        self.scheduler.meet(link.process, f"{moment} of {above}{done}")
 
     def _carry_out(self, link: Link, request: Any) -> Any:
         match request:

@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import FilePart, Lineage, meet, missing, overlap
+from epochlake.jobs.replicas.intervals import FilePart, Lineage, all_of, meet, missing, overlap
 from epochlake.jobs.replicas.ledger import Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, Source
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.comparing import Range
+from epochlake.jobs.upkeep.read_costs import ReadCost, Stretch, apart, cost, depth, overlapping, stretch_of, together
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MIN_TOKEN, Interval
@@ -33,10 +34,16 @@ SLICE_BYTES = 1 << 30
 class CompactionPolicy(msgspec.Struct, frozen=True):
     """When a range is compacted.
 
-    `small_files`: so many files smaller than `small_bytes` are put together. `overlap`: so many files may have to be
+    `small_files`: so many files smaller than `small_bytes` are put together; half as many already where reads get
+    `quicker` by that, so many times. `overlap`: so many files may have to be
     merged by a read for one token (not of append-only tables, which are never merged by a read). `tombstone_share`: so
     large may the share of rows be that are in files of nothing but old deletes. A file that is more than `tier` times
     as large as all smaller ones together is left as it is, so that what is rewritten does not grow with the table.
+
+    What a read pays, by its estimate: where it takes more than `slower` times as long as it would after compaction,
+    large files take part as well when what overlaps them has come to `share` of their bytes (in `small_files` / 2 files
+    at least, or in `small_bytes`), so that each byte written has at most about 1 / `share` bytes rewritten; or when
+    nothing was written to them for `rest_seconds`, and as long again for each further `rest_bytes` of them.
     """
 
     small_files: int = 8
@@ -44,9 +51,16 @@ class CompactionPolicy(msgspec.Struct, frozen=True):
     overlap: int = 6
     tombstone_share: float = 0.1
     tier: float = 2.0
+    quicker: float = 1.1
+    slower: float = 1.5
+    share: float = 0.25
+    rest_seconds: float = 600.0
+    rest_bytes: int = TARGET_FILE_BYTES
 
 
-EVERYTHING = CompactionPolicy(small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=0.0, tier=float("inf"))
+EVERYTHING = CompactionPolicy(
+    small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=0.0, tier=float("inf"), slower=float("inf")
+)
 """Compact every range in which a read would find less to do afterwards."""
 
 
@@ -68,6 +82,39 @@ class Chosen(msgspec.Struct, frozen=True):
         return sum(part.file.size for part in self.parts)
 
 
+class Weighed(msgspec.Struct, frozen=True):
+    """A range: what it costs its readers `now`, what at `best`, and `after` what was `chosen`.
+
+    What is not read yet is estimated as if no row were superseded, so `best` and `after` are no less than they will be.
+    `due_at`: from then on (microseconds since 1970) it is chosen if nothing more is written to it; None: it is not.
+    `beside`: what stays as it is beside what was chosen.
+    """
+
+    range: Range
+    now: ReadCost
+    best: ReadCost
+    after: ReadCost
+    chosen: Chosen | None = None
+    due_at: int | None = None
+    beside: tuple[Stretch, ...] = ()
+    append_only: bool = False
+
+    @property
+    def saves(self) -> int:
+        """What each read has less to do after what is chosen, in rows."""
+        return max(0, self.now.work - self.after.work)
+
+    @property
+    def value(self) -> float:
+        """What readers save for each byte that is read to put it together."""
+        return self.saves / max(1, self.chosen.size) if self.chosen is not None else 0.0
+
+    def cost_with(self, files: Iterable[DataFile]) -> ReadCost:
+        """What it costs when these have taken the place of what was chosen."""
+        made = [stretch_of(all_of(file)) for file in files if file.rows]
+        return cost([*self.beside, *made], self.append_only)
+
+
 def choose(
     table: Table,
     range_: Range,
@@ -75,30 +122,119 @@ def choose(
     lineage: Lineage,
     policy: CompactionPolicy,
     purge_before: int,
+    now: int,
 ) -> Chosen | None:
-    """What to compact of a range whose replicas have `files`; None when it is well as it is."""
+    """What to compact of a range whose replicas have `files`; None when it is well as it is, or not yet worth it."""
+    return weigh(table, range_, files, lineage, policy, purge_before, now).chosen
+
+
+def weigh(
+    table: Table,
+    range_: Range,
+    files: Iterable[DataFile],
+    lineage: Lineage,
+    policy: CompactionPolicy,
+    purge_before: int,
+    now: int,
+    target_file_bytes: int = TARGET_FILE_BYTES,
+) -> Weighed:
+    """What a range costs its readers, and what to compact of it at the time `now` (microseconds since 1970)."""
     everything = missing(files, (), range_.low, range_.high, lineage)
     parts = [part for part in everything if part.file.rows]
     empty = tuple(part for part in everything if not part.file.rows)
     if not parts:
-        return None
+        return Weighed(range_, ReadCost(), ReadCost(), ReadCost())
+    costs = cost(map(stretch_of, parts), table.append_only)
+    best = cost([together(parts, target_file_bytes)], table.append_only)
+    taken, reason = _taken(table, parts, policy, purge_before, now)
+    if len(taken) < 2 and reason != OLD_DELETES:
+        due_at = None if table.append_only else _due_at(parts, policy)
+        return Weighed(range_, costs, best, costs, due_at=due_at)
+    beside = tuple(_left(parts, taken))
+    after = cost([*beside, together(taken, target_file_bytes)], table.append_only)
+    chosen = Chosen(range_, tuple(taken), empty, len(taken) == len(parts), reason)
+    return Weighed(range_, costs, best, after, chosen, None, beside, table.append_only)
+
+
+OLD_DELETES = "old deletes"
+
+
+def _taken(
+    table: Table, parts: list[FilePart], policy: CompactionPolicy, purge_before: int, now: int
+) -> tuple[list[FilePart], str]:
+    """The parts to put together, none where there is nothing to do, and why."""
     if not table.append_only and _old_tombstones(parts, purge_before) > policy.tombstone_share * _rows(parts):
-        return Chosen(range_, tuple(parts), empty, True, "old deletes")
-    depth = 1 if table.append_only else _depth(parts)
+        return parts, OLD_DELETES
+    deep = 1 if table.append_only else depth(map(stretch_of, parts))
     small = [part for part in parts if part.file.size < policy.small_bytes]
-    if depth > policy.overlap:
-        reason = f"a read merges up to {depth} files for one key"
-        taken = _tier(parts, policy.tier)
-    elif len(small) >= policy.small_files:
-        reason = f"{len(small)} small files"
-        taken = _tier(small, policy.tier)
-    else:
-        return None
-    if len(taken) < 2:
+    taken: list[FilePart] = []
+    reason = ""
+    if deep > policy.overlap:
+        taken, reason = _tier(parts, policy.tier), f"a read merges up to {deep} files for one key"
+    elif len(small) >= policy.small_files or _get_quicker(table, parts, small, policy):
+        taken, reason = _tier(small, policy.tier), f"{len(small)} small files"
+    if reason and len(taken) < 2:
         taken = parts
-    if len(taken) < 2:
-        return None
-    return Chosen(range_, tuple(taken), empty, len(taken) == len(parts), reason)
+    slow = [] if table.append_only else _slow(parts, policy)
+    due = [one for one in slow if _is_due(one, policy)] or [
+        one for one in slow if not taken and _rests_at(one, policy) <= now
+    ]
+    if {id(part) for part in _joined(due)} <= {id(part) for part in taken}:
+        return taken, reason
+    return _joined(due), f"a read takes {_times(parts, due):.1f} times as long"
+
+
+def _get_quicker(table: Table, parts: Sequence[FilePart], small: Sequence[FilePart], policy: CompactionPolicy) -> bool:
+    """Whether reads gain by fewer small files already, as in a range with little else."""
+    taken = _tier(small, policy.tier)
+    if len(taken) < 2 or 2 * len(taken) < policy.small_files:
+        return False
+    return _times(parts, [taken], append_only=table.append_only) > policy.quicker
+
+
+def _slow(parts: Sequence[FilePart], policy: CompactionPolicy) -> list[list[FilePart]]:
+    """The sections of a range that make its reads more than `slower` times as long; those apart cost little."""
+    found = [section for section in overlapping(parts, stretch_of) if len(section) > 1]
+    if not found:
+        return []
+    return found if _times(parts, found) > policy.slower else []
+
+
+def _is_due(section: Sequence[FilePart], policy: CompactionPolicy) -> bool:
+    """Whether what overlaps the large files of a section has come to a share of them."""
+    stretches = [stretch_of(part) for part in section]
+    large = apart(stretches)
+    below = sum(one.bytes for one in large)
+    above = sum(one.bytes for one in stretches) - below
+    enough = 2 * (len(stretches) - len(large)) >= policy.small_files or above >= policy.small_bytes
+    return enough and above >= policy.share * below
+
+
+def _rests_at(section: Sequence[FilePart], policy: CompactionPolicy) -> int:
+    """From when on a section counts as one that is not written to, microseconds since 1970."""
+    size = sum(stretch_of(part).bytes for part in section)
+    rest = policy.rest_seconds * max(1.0, size / policy.rest_bytes)
+    return max(part.file.max_written_at for part in section) + int(rest * 1_000_000)
+
+
+def _due_at(parts: Sequence[FilePart], policy: CompactionPolicy) -> int | None:
+    return min((_rests_at(section, policy) for section in _slow(parts, policy)), default=None)
+
+
+def _times(parts: Sequence[FilePart], sections: Sequence[Sequence[FilePart]], *, append_only: bool = False) -> float:
+    """How many times as long a read of the parts takes as when each of the sections has been put together."""
+    after = [*_left(parts, _joined(sections)), *(together(section, TARGET_FILE_BYTES) for section in sections)]
+    return cost(map(stretch_of, parts), append_only).times(cost(after, append_only))
+
+
+def _left(parts: Iterable[FilePart], taken: Iterable[FilePart]) -> list[Stretch]:
+    """What stays as it is beside what is taken."""
+    known = {id(part) for part in taken}
+    return [stretch_of(part) for part in parts if id(part) not in known]
+
+
+def _joined(sections: Iterable[Iterable[FilePart]]) -> list[FilePart]:
+    return [part for section in sections for part in section]
 
 
 def _old_tombstones(parts: Sequence[FilePart], purge_before: int) -> int:
@@ -108,19 +244,6 @@ def _old_tombstones(parts: Sequence[FilePart], purge_before: int) -> int:
 
 def _rows(parts: Iterable[FilePart]) -> int:
     return sum(part.file.rows for part in parts)
-
-
-def _depth(parts: Sequence[FilePart]) -> int:
-    """How many parts at most may have rows with one and the same token."""
-    ends = []
-    for part in parts:
-        first, last = overlap((part.low, part.high), part.file.extent)
-        ends += [(first, 1), (last + 1, -1)]
-    depth = deepest = 0
-    for _, change in sorted(ends):
-        depth += change
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _tier(parts: Sequence[FilePart], tier: float) -> list[FilePart]:

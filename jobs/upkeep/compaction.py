@@ -5,7 +5,8 @@ reach one replica and not the others, for as long as it likes: reads pass over w
 stands for, and repair brings it to the rest. In order:
 
 1. What earlier compactions have left half done is settled: brought to the rest by repair, finished, or voided.
-2. Ranges are chosen that are at rest, whose replicas all answer and agree.
+2. Ranges are chosen that are at rest, whose replicas all answer and agree. A service does not repair: of replicas that
+   differ it takes what all of them have, and what compactions have left on some of them it brings to the rest.
 3. Every byte of the files that are going to be read is verified; a damaged copy is read on another replica, and a range
    without a whole copy of a file is left alone: what is merged takes the place of all copies, so damage would spread.
    Then the files are merged and stored on all replicas. Nothing is visible by that.
@@ -44,20 +45,22 @@ from epochlake.jobs.upkeep.compacting import (
     TARGET_FILE_BYTES,
     Chosen,
     CompactionPolicy,
-    choose,
+    Weighed,
     plan_merges,
     replaced_by,
     sources_of,
+    weigh,
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
-from epochlake.jobs.upkeep.repair import ReplicaView, look, repair
+from epochlake.jobs.upkeep.read_costs import ReadCost
+from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
 from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced, live_leases
-from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
-from epochlake.metastore.metadata.model import VolumeId
+from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WaitTimeout
+from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN
 
@@ -73,7 +76,9 @@ TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
 
 WAVE_BYTES = 8 << 30
 WAVE_RANGES = 256
-"""What is merged and committed together: a compaction that is stopped has kept what it did before."""
+BUDGET_WAVE_BYTES = 256 << 20
+"""What is merged and committed together: a compaction that is stopped has kept what it did before.
+The last one with a budget, so that its time is kept to."""
 
 DIFFERS = "its replicas differ: repair it first"
 UNREACHABLE = "a replica does not answer"
@@ -86,6 +91,7 @@ DAMAGED = "no replica has a whole copy of one of its files: repair it with --che
 class CompactedRange(msgspec.Struct, frozen=True):
     """One range, and what it was (with `dry_run`: would be) compacted from; what came of it is 0 then.
 
+    `cost_before` and `cost_after`: what its readers pay for the whole range; with `dry_run` the second is an estimate.
     `missing`: what replicas said that have not taken the merged files; they have what was before, which is as good.
     """
 
@@ -100,6 +106,27 @@ class CompactedRange(msgspec.Struct, frozen=True):
     rows_after: int
     purges_tombstones: bool
     missing: dict[str, str]
+    cost_before: ReadCost = ReadCost()
+    cost_after: ReadCost = ReadCost()
+
+    @property
+    def times(self) -> float:
+        """How many times as long a read took (with `dry_run`: takes) as it does afterwards, by estimate."""
+        return self.cost_before.times(self.cost_after)
+
+
+class CostlyRange(msgspec.Struct, frozen=True):
+    """A range that is left as it is, though reads of it take `times` as long as they would at `best`.
+
+    `due_at`: from then on, in microseconds since 1970, it is worth compacting, unless it is written to before.
+    """
+
+    unit: int
+    label: str
+    cost: ReadCost
+    best: ReadCost
+    times: float
+    due_at: int | None
 
 
 class CompactionReport(msgspec.Struct, frozen=True):
@@ -107,7 +134,10 @@ class CompactionReport(msgspec.Struct, frozen=True):
 
     `purge_before`: deletes older than this (microseconds since 1970) were forgotten, None: none were, and
     `tombstones_kept` says why. `voided` and `finished`: merged files that earlier compactions had left behind.
-    `unreachable`: what replicas said that do not answer; their ranges were left alone.
+    `spread`: bytes of merged files that were brought to replicas which earlier compactions had not reached.
+    `unreachable`: what replicas said that do not answer; their ranges were left alone. `costly`: ranges that are not
+    worth compacting yet and cost their readers more than they would. `left`: so many ranges, of `left_bytes`, are worth
+    it and were not begun, as the budget was used.
     """
 
     table: str
@@ -121,15 +151,45 @@ class CompactionReport(msgspec.Struct, frozen=True):
     finished: int
     voided: int
     unreachable: dict[str, str] = {}
+    costly: tuple[CostlyRange, ...] = ()
+    left: int = 0
+    left_bytes: int = 0
+    spread: int = 0
 
     @property
     def complete(self) -> bool:
         """Whether no range was left alone, and every replica has what was compacted for it.
 
-        What another compaction did meanwhile is done.
+        What another compaction did meanwhile is done. What a budget left is not something that stood in the way.
         """
         left_alone = any(skipped.reason != OVERTAKEN for skipped in self.skipped)
         return not left_alone and not any(one.missing for one in self.compacted)
+
+    def require_complete(self) -> None:
+        """Raise WaitTimeout, which is worth a retry, where something stood in the way."""
+        if self.complete:
+            return
+        away = f", {len(self.unreachable)} replica(s) do not answer" if self.unreachable else ""
+        raise WaitTimeout(
+            f"not all of {self.table} could be compacted: {len(self.skipped)} group(s) of ranges were left "
+            f"alone{away}, and {sum(bool(one.missing) for one in self.compacted)} range(s) have replicas "
+            "without their merged files",
+            hint="Run it again when what stands in the way is gone",
+        )
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What one run may use: so many bytes that are read (at least one range), for so many seconds; None: no limit.
+
+    No range is begun after the time, and what is begun is ended. With a budget those ranges come first of which a byte
+    saves readers the most.
+    """
+
+    most_bytes: int | None = None
+    seconds: float | None = None
+
+
+NO_LIMIT = Budget()
 
 
 def compact(
@@ -139,40 +199,62 @@ def compact(
     *,
     dry_run: bool = False,
     policy: CompactionPolicy | None = None,
-    tombstone_grace_seconds: float = TOMBSTONE_GRACE_SECONDS,
+    tombstone_grace_seconds: float | None = None,
     target_file_bytes: int = TARGET_FILE_BYTES,
     merger: Merger | None = None,
+    budget: Budget = NO_LIMIT,
+    repairing: bool = True,
 ) -> CompactionReport:
     """Compact the ranges of a table that `policy` finds worth it, repairing the table first where replicas differ.
 
     With `spark` its executors merge, and verify what they merge; without, this process does, in bounded memory, and
-    `merger` does it in a way of its own. `dry_run` changes nothing. Safe beside pipelines, operations, repair and other
-    compactions; can be stopped and run again at any time. Raises Rejected for an unknown table, InvalidRequest,
+    `merger` does it in a way of its own. `dry_run` changes nothing. Without `repairing`, what only some replicas of a
+    range have is left to writers and `repair`, but for what compactions have left half done. Deletes are remembered as
+    long as the table says, or ten days, unless another grace is given. Safe beside pipelines, operations, repair and
+    other compactions; can be stopped and run again at any time. Raises Rejected for an unknown table, InvalidRequest,
     StorageUnavailable when the ledger cannot be read or written.
     """
+    if tombstone_grace_seconds is None:
+        tombstone_grace_seconds = grace_of(cluster.catch_up().table(table))
     if not isinstance(tombstone_grace_seconds, int | float) or not tombstone_grace_seconds >= 0:
         raise InvalidRequest(
             f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
         )
+    started = time.monotonic()
     merger = merger or (merge_here if spark is None else merge_with_spark(spark))
-    policy = policy or CompactionPolicy()
-    policy = msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))
+    policy = fitted(policy or CompactionPolicy(), target_file_bytes)
     # Before the own lease, which would keep every tombstone from now on.
-    purge_before, kept = _purge_before(cluster, tombstone_grace_seconds)
+    purge_before, kept = forgettable_before(cluster, tombstone_grace_seconds)
     with announced(cluster, "compaction", table):
         view = look(cluster, table)
         settled = settle(cluster, view, dry_run=dry_run)
-        if not dry_run:
+        spread = 0
+        if not dry_run and repairing:
             if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
                 repair(cluster, table, spark=spark)
             view = look(cluster, table)
+        elif not dry_run:
+            spread = bring_merged(cluster, view, budget.most_bytes)
+            if spread or settled.finished:
+                view = look(cluster, table)
         checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers)
-        chosen = run.choose()
+        weighed = run.weigh(must_agree=repairing)
+        chosen = _affordable(weighed, budget)
+        compacted: list[CompactedRange] = []
+        begun = len(chosen)
         if dry_run:
-            compacted = [_described(one, (), {}, purge_before) for one in chosen]
+            asked = {one.range.index for one in chosen}
+            compacted = [_described(one, None, {}, purge_before) for one in weighed if one.range.index in asked]
         else:
-            compacted = [done for wave in _waves(chosen) for done in run.compact(wave, merger)]
+            begun = 0
+            for wave in _waves(chosen, WAVE_BYTES if budget == NO_LIMIT else BUDGET_WAVE_BYTES):
+                if budget.seconds is not None and time.monotonic() - started >= budget.seconds:
+                    break
+                compacted += run.compact(wave, merger)
+                begun += len(wave)
+        worth_it = [one.chosen for one in weighed if one.chosen is not None]
+        left = {one.range.index for one in worth_it} - {one.range.index for one in chosen[:begun]}
         return CompactionReport(
             table=view.table.full_name,
             epoch=view.metadata.epoch,
@@ -185,10 +267,74 @@ def compact(
             finished=settled.finished,
             voided=settled.voided,
             unreachable=view.unreachable,
+            costly=tuple(_costly(one) for one in weighed if one.chosen is None and one.now.work > one.best.work),
+            left=len(left),
+            left_bytes=sum(one.size for one in worth_it if one.range.index in left),
+            spread=spread,
         )
 
 
-def _purge_before(cluster: Store, grace_seconds: float) -> tuple[int, str | None]:
+def grace_of(table: Table) -> float:
+    """How long deletes of a table are remembered at least, seconds."""
+    said = table.compacting.tombstone_grace_seconds
+    return TOMBSTONE_GRACE_SECONDS if said is None else said
+
+
+def fitted(policy: CompactionPolicy, target_file_bytes: int) -> CompactionPolicy:
+    """A policy for files that are merged up to a size: what is half as large is not small any more."""
+    return msgspec.structs.replace(policy, small_bytes=min(policy.small_bytes, max(1, target_file_bytes // 2)))
+
+
+def weighed_ranges(
+    view: ReplicaView, policy: CompactionPolicy, purge_before: int, target_file_bytes: int = TARGET_FILE_BYTES
+) -> list[Weighed]:
+    """What each range at rest costs its readers, of those whose replicas all answer, and what of it to compact.
+
+    Of a range whose replicas differ only what all of them have is put together, and none of its deletes is forgotten:
+    what some lack may be on its way there, and what it is must not matter.
+    """
+    now = time.time_ns() // 1000
+    found = []
+    for range_ in view.ranges:
+        if any(volume not in view.snapshots for volume in range_.replicas):
+            continue
+        union: dict[str, DataFile] = {}
+        for volume in range_.replicas:
+            union |= {file.file_id: file for file in view.snapshots[volume].within(range_.low, range_.high)}
+        lacking = compare(range_, view.snapshots, view.lineage).missing.values()
+        lacked = {part.file.origin for parts in lacking for part in parts}
+        files = [file for file in union.values() if file.origin not in lacked]
+        purge = MIN_TOKEN if lacked else purge_before
+        weighed = weigh(view.table, range_, files, view.lineage, policy, purge, now, target_file_bytes)
+        if lacked and weighed.chosen is not None:
+            weighed = msgspec.structs.replace(weighed, chosen=msgspec.structs.replace(weighed.chosen, whole=False))
+        found.append(weighed)
+    return found
+
+
+def _affordable(weighed: Sequence[Weighed], budget: Budget) -> list[Chosen]:
+    """What is chosen, in token order; with a budget what it pays for, the best first."""
+    chosen = [one for one in weighed if one.chosen is not None]
+    if budget == NO_LIMIT:
+        return [one.chosen for one in chosen if one.chosen is not None]
+    found: list[Chosen] = []
+    size = 0
+    for one in sorted(chosen, key=lambda one: one.value, reverse=True):
+        assert one.chosen is not None
+        if not found or budget.most_bytes is None or size + one.chosen.size <= budget.most_bytes:
+            found.append(one.chosen)
+            size += one.chosen.size
+    return found
+
+
+def _costly(weighed: Weighed) -> CostlyRange:
+    range_ = weighed.range
+    return CostlyRange(
+        range_.unit, range_.label, weighed.now, weighed.best, weighed.now.times(weighed.best), weighed.due_at
+    )
+
+
+def forgettable_before(cluster: Store, grace_seconds: float = TOMBSTONE_GRACE_SECONDS) -> tuple[int, str | None]:
     """Before when a delete may be forgotten, microseconds since 1970; or why none may."""
     now = time.time_ns() // 1000
     try:
@@ -220,13 +366,14 @@ class _Run:
         self._purge_before = purge_before
         self._target_file_bytes = target_file_bytes
         self._checkers = checkers
+        self._weighed: dict[int, Weighed] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
 
-    def choose(self) -> list[Chosen]:
-        """The ranges to compact, with what of them; what stands in the way of the others is kept in `skipped`."""
-        view, chosen = self._view, []
+    def weigh(self, *, must_agree: bool) -> list[Weighed]:
+        """The ranges that may be compacted now; what stands in the way of the others is kept in `skipped`."""
+        view, sound = self._view, []
         if view.moving:
             self.skipped[IN_TRANSITION] += view.moving
         for range_ in view.ranges:
@@ -234,16 +381,14 @@ class _Run:
                 self.skipped[UNREACHABLE].append(range_.unit)
             elif self._settled.stands_in_the_way(range_.low, range_.high):
                 self.skipped[PENDING].append(range_.unit)
-            elif not compare(range_, view.snapshots, view.lineage).agrees:
+            elif must_agree and not compare(range_, view.snapshots, view.lineage).agrees:
                 self.skipped[DIFFERS].append(range_.unit)
             else:
-                union: dict[str, DataFile] = {}
-                for volume in range_.replicas:
-                    union |= {f.file_id: f for f in view.snapshots[volume].within(range_.low, range_.high)}
-                found = choose(view.table, range_, union.values(), view.lineage, self._policy, self._purge_before)
-                if found is not None:
-                    chosen.append(found)
-        return chosen
+                sound.append(range_)
+        among = msgspec.structs.replace(view, ranges=tuple(sound))
+        weighed = weighed_ranges(among, self._policy, self._purge_before, self._target_file_bytes)
+        self._weighed = {one.range.index: one for one in weighed}
+        return weighed
 
     def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
         """Merge, write into the ledger, commit: a wave of ranges."""
@@ -280,7 +425,12 @@ class _Run:
                 ready[number] = (one, [merged.file for merged in stored[number]])
         recorded = self._record(ready)
         missing = self._commit({number: ready[number] for number in recorded})
-        return [_described(*ready[number], missing[number], self._purge_before) for number in sorted(recorded)]
+        return [
+            _described(
+                self._weighed[ready[number][0].range.index], ready[number][1], missing[number], self._purge_before
+            )
+            for number in sorted(recorded)
+        ]
 
     def _sound(self, wave: Sequence[Chosen]) -> list[Chosen]:
         """The ranges of a wave whose files all have a whole copy; which copies are damaged is kept and noted."""
@@ -379,19 +529,26 @@ def _refusal(outcome: CommitOutcome) -> str | None:
             return f"it answered {other}"
 
 
-def _waves(chosen: Iterable[Chosen]) -> list[list[Chosen]]:
+def _waves(chosen: Iterable[Chosen], most_bytes: int) -> list[list[Chosen]]:
+    """What is compacted together, in token order within a wave."""
     waves: list[list[Chosen]] = []
     size = 0
     for one in chosen:
-        if not waves or size + one.size > WAVE_BYTES or len(waves[-1]) >= WAVE_RANGES:
+        if not waves or size + one.size > most_bytes or len(waves[-1]) >= WAVE_RANGES:
             waves.append([])
             size = 0
         waves[-1].append(one)
         size += one.size
-    return waves
+    return [sorted(wave, key=lambda one: one.range.low) for wave in waves]
 
 
-def _described(one: Chosen, files: Sequence[DataFile], missing: dict[str, str], purge_before: int) -> CompactedRange:
+def _described(
+    weighed: Weighed, files: Sequence[DataFile] | None, missing: dict[str, str], purge_before: int
+) -> CompactedRange:
+    """What came of a range; `files` None: nothing yet."""
+    one = weighed.chosen
+    assert one is not None
+    made = files or ()
     return CompactedRange(
         unit=one.range.unit,
         label=one.range.label,
@@ -399,9 +556,11 @@ def _described(one: Chosen, files: Sequence[DataFile], missing: dict[str, str], 
         files_before=len(one.parts),
         bytes_before=one.size,
         rows_before=sum(part.file.rows for part in one.parts),
-        files_after=len(files),
-        bytes_after=sum(file.size for file in files),
-        rows_after=sum(file.rows for file in files),
+        files_after=len(made),
+        bytes_after=sum(file.size for file in made),
+        rows_after=sum(file.rows for file in made),
         purges_tombstones=one.whole and purge_before > MIN_TOKEN and any(p.file.has_tombstones for p in one.parts),
         missing=missing,
+        cost_before=weighed.now,
+        cost_after=weighed.after if files is None else weighed.cost_with(files),
     )

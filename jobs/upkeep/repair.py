@@ -47,6 +47,7 @@ from epochlake.jobs.replicas.damage import (
 from epochlake.jobs.replicas.damage_notes import DamageNote
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
+from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.opening import address_of, open_all
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
 from epochlake.jobs.replicas.receipts import went_back
@@ -54,6 +55,7 @@ from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.streaming import COPYING_PARTITIONS, Copier
 from epochlake.jobs.upkeep.comparing import (
     IN_TRANSITION,
+    Compared,
     Range,
     Skipped,
     by_rest,
@@ -68,7 +70,7 @@ from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced
-from epochlake.metastore.errors import StorageUnavailable, WrongCluster
+from epochlake.metastore.errors import StorageUnavailable, WaitTimeout, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import DatacenterOf, blocking
@@ -147,6 +149,17 @@ class RepairReport(msgspec.Struct, frozen=True):
         whole = all(replica.obstacle is None for replica in self.replicas)
         settled = all(file.is_settled for file in self.damaged)
         return done and whole and settled and not self.skipped and not self.unreachable
+
+    def require_complete(self) -> None:
+        """Raise WaitTimeout, which is worth a retry, where something is left to repair."""
+        if self.complete:
+            return
+        damaged = sum(not file.is_settled for file in self.damaged)
+        raise WaitTimeout(
+            f"not all of {self.table} could be repaired: {len(self.skipped)} group(s) of ranges were left alone, "
+            f"{len(self.unreachable)} replica(s) do not answer, {damaged} file(s) stay damaged",
+            hint="Run it again when what stands in the way is gone",
+        )
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
@@ -277,6 +290,23 @@ def look(cluster: Store, table: str, least_epoch: int = 0) -> ReplicaView:
         return ReplicaView(metadata, found, tuple(ranges), tuple(transition), snapshots, passing, failed, lineage)
 
 
+def bring_merged(cluster: Store, view: ReplicaView, most_bytes: int | None = None) -> int:
+    """Bring merged files that only some replicas have to the rest, and nothing else; the bytes that were copied.
+
+    At most so many bytes, or one copy, on each replica. What does not answer, or has moved on, is left for later.
+    """
+    compared = []
+    for range_ in view.ranges:
+        one = compare(range_, view.snapshots, view.lineage)
+        merged = {v: tuple(part for part in parts if is_merged(part.file)) for v, parts in one.missing.items()}
+        compared.append(Compared(range_, {volume: parts for volume, parts in merged.items() if parts}))
+    damaged = {note.key for note in cluster.damage.of(view.table.table_id)}
+    copies = plan_copies(compared, view.snapshots, damaged)
+    if most_bytes is not None:
+        copies = {volume: next(iter(in_chunks(found, most_bytes, CHUNK_FILES))) for volume, found in copies.items()}
+    return _Run(cluster, Copier(None), dry_run=False, damaged=damaged).bring(view, copies)
+
+
 class _Run:
     """One repair: what it did so far, over the rounds in which it is planned."""
 
@@ -315,6 +345,11 @@ class _Run:
             skipped=skipped({IN_TRANSITION: view.moving} if view.moving else {}),
             unreachable=view.unreachable,
         )
+
+    def bring(self, view: ReplicaView, copies: Mapping[VolumeId, Sequence[PartCopy]]) -> int:
+        """Bring these copies only, once; the bytes that have arrived."""
+        self._round(view, copies, {})
+        return sum(done.size for done in self._done.values())
 
     def _round(
         self,

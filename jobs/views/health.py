@@ -6,14 +6,16 @@ can be had at its level now may still lose a replica in the next second.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped
+from epochlake.jobs.replicas.intervals import Lineage
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.upkeep.comparing import by_rest, compare
+from epochlake.jobs.upkeep.comparing import Range, by_rest, compare
+from epochlake.jobs.views.backlog import Backlog, backlog
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -45,7 +47,8 @@ class TableHealth(msgspec.Struct, frozen=True):
     LOCAL_QUORUM is among them when it can be had in each datacenter with replicas; `local_reads` and `local_writes` are
     the datacenters where it can be had. `obstacles`: replicas that cannot be used. `lacks`: replicas that need repair;
     null when the ledger of compactions cannot be read, so that they were not compared. `damaged`: copies of files that
-    reads have found damaged, for `repair`.
+    reads have found damaged, for `repair`. `backlog`: what compaction would save its readers, null for nothing; and
+    null where replicas were not compared.
     """
 
     table: str
@@ -56,6 +59,7 @@ class TableHealth(msgspec.Struct, frozen=True):
     obstacles: tuple[ReplicaObstacle, ...]
     lacks: tuple[ReplicaLack, ...] | None
     damaged: int = 0
+    backlog: Backlog | None = None
 
     def has(self, level: ConsistencyLevel) -> bool:
         """Whether reads and writes can be had at `level`, in every datacenter."""
@@ -124,21 +128,26 @@ def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> Tabl
     among = grouped(metadata.placements(table.table_id))
     used = {volume for placement in among.distinct for volume in {*placement.reads, *placement.writes}}
     opened, failed = open_all(cluster.storage, metadata, table, used, cluster.receipts)
-    found = table_health(metadata, table, failed, _lacks(cluster, metadata, table, opened))
-    return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
-
-
-def _lacks(
-    cluster: Cluster, metadata: ClusterMetadata, table: Table, opened: Mapping[VolumeId, ReplicaSnapshot]
-) -> tuple[ReplicaLack, ...] | None:
     try:
         files = (file for snapshot in opened.values() for file in snapshot.all_files.values())
         lineage = cluster.ledger.lineage(table.table_id, files)
     except StorageUnavailable:
-        return None
+        found = table_health(metadata, table, failed, None)
+    else:
+        ranges = by_rest(metadata.placements(table.table_id))[0]
+        found = msgspec.structs.replace(
+            table_health(metadata, table, failed, _lacks(metadata, ranges, opened, lineage)),
+            backlog=backlog(table, ranges, opened, lineage),
+        )
+    return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
+
+
+def _lacks(
+    metadata: ClusterMetadata, at_rest: Iterable[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
+) -> tuple[ReplicaLack, ...]:
     ranges: dict[VolumeId, int] = {}
     files_lacked: dict[VolumeId, set[str]] = {}
-    for one in by_rest(metadata.placements(table.table_id))[0]:
+    for one in at_rest:
         for volume, parts in compare(one, opened, lineage).missing.items():
             ranges[volume] = ranges.get(volume, 0) + 1
             files_lacked.setdefault(volume, set()).update(part.file.file_id for part in parts)

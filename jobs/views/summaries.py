@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from epochlake.jobs.printing import seconds
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceOperation,
@@ -27,7 +28,14 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
     StartTransitions,
 )
-from epochlake.metastore.metadata.model import RequestKind, RequestState, TableId, TabletOptions, TopologyRequest
+from epochlake.metastore.metadata.model import (
+    CompactionOptions,
+    RequestKind,
+    RequestState,
+    TableId,
+    TabletOptions,
+    TopologyRequest,
+)
 
 _ENDINGS = {
     StartRequest: "begins",
@@ -59,7 +67,10 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
             name = metadata.directory.nodes[event.node_id].name
             return f"node {name}{event.summary().removeprefix(f'node {event.node_id}')}"
         case AlterTable():
-            return f"table {event.name}: {_options(event.options, metadata)}"
+            said = _options(event.options, metadata)
+            if event.compaction is not None:
+                said += f"; {', '.join(compaction_said(event.compaction)) or 'compacted as usual'}"
+            return f"table {event.name}: {said}"
         case DecideResize() | FinishResize() if event.table_id in metadata.schema.tables:
             return event.summary().replace(event.table_id, metadata.schema.tables[event.table_id].full_name)
         case PrepareOperation() | AdvanceOperation() | RetreatOperation():
@@ -94,6 +105,18 @@ def _options(options: TabletOptions, metadata: ClusterMetadata) -> str:
         "apart from": ", ".join(apart) or None,
     }
     return "; ".join(f"{name} {value}" for name, value in said.items() if value) or "sized and placed as usual"
+
+
+def compaction_said(options: CompactionOptions) -> list[str]:
+    """What an operator has said of a table's compaction, a few words each."""
+    said = []
+    if options.by_itself is not None:
+        said.append("compacted by itself" if options.by_itself else "not compacted by itself")
+    if options.hours is not None:
+        said.append(f"compacted {options.hours}" if options.hours else "compacted all day")
+    if options.tombstone_grace_seconds is not None:
+        said.append(f"deletes remembered for {seconds(options.tombstone_grace_seconds)}")
+    return said
 
 
 def _asked(event: RequestTopology) -> str:

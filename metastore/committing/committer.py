@@ -83,7 +83,7 @@ class Committer:
         self._waiting: deque[Submission] = deque()
         self._turn = threading.Condition()
         self._offers = Offers(queue, self._turn)
-        self._outcomes = Outcomes(follower, queue.publish)
+        self._outcomes = Outcomes(follower, queue.publish, self._offers.drop_earlier_tries)
         self._leading = False
         # Used by the thread that leads only.
         self._led_last = False
@@ -360,6 +360,9 @@ class Committer:
             self._follower.appended(prepared.entries, prepared.metadata)
         elif prepared.fails_what_others_may_append():
             self._follower.log.fence()
+            # It may have landed right before: of this call, as long as it counts as taken.
+            self._follower.catch_up()
+            self._outcomes.settle_committed(batch)
         else:
             prepared.settle()
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from epochlake.metastore.committing.queue import Meanwhile
 from epochlake.metastore.log.entry import Position
@@ -36,6 +36,9 @@ class LocalQueue:
 
     def withdraw(self, ticket: object) -> bool:
         return True
+
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        pass
 
     def claim(self) -> list[bytes]:
         return []

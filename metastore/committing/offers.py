@@ -138,6 +138,15 @@ class Offers:
         self.look_for_others(bool(claims))
         return claims
 
+    def drop_earlier_tries(self, submissions: Iterable[Submission]) -> bool:
+        """Take away what earlier tries of these requests, by processes that may be gone, have left in line; whether
+        there may be any.
+        """
+        requests = {s.request_id for s in submissions if s.named and s.planned is not None and s.expect_epoch is None}
+        if requests:
+            self._queue.drop(lambda data: any(s.request_id in requests for s in decode_proposals(data)))
+        return bool(requests)
+
     def answer(self, claims: Sequence[Sequence[Submission]]) -> None:
         """Tell the owners of the last claims what was committed of them."""
         if claims:

@@ -25,11 +25,18 @@ class Outcomes:
     """Gives submissions their outcomes, by what the log of `follower` says.
 
     `publish` is told where the log ends before anybody hears that it was found there: who has appended it may be gone.
+    `drop_earlier_tries` takes away what earlier tries of submissions may have left in line; whether there may be any.
     """
 
-    def __init__(self, follower: Follower, publish: Callable[[Position], None]) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        publish: Callable[[Position], None],
+        drop_earlier_tries: Callable[[Iterable[Submission]], bool],
+    ) -> None:
         self._follower = follower
         self._publish = publish
+        self._drop_earlier_tries = drop_earlier_tries
 
     def settle_if_known(self, submission: Submission) -> None:
         """A request that is known here to be in the log needs neither ZooKeeper nor storage.
@@ -58,24 +65,28 @@ class Outcomes:
 
         A claim is made after the log was read, and the claimer's append is against what it has read then. So moving
         the log's version makes it fail if it has not happened yet, and after that the log tells. That does not help
-        with an offer that may still be claimed: of such a one only a success can be known.
+        with an offer that may still be claimed: of such a one only a success can be known. What earlier tries of the
+        same requests have left in line is dropped first.
         """
         submissions = list(submissions)
         if not submissions:
             return
-        unreadable = self._look_up(submissions)
+        unreadable = self._look_up(submissions, fence=self._drop_earlier_tries(submissions))
         for submission in submissions:
             if submission.outcome is None:
                 submission.outcome = _without_entry(submission, failure(submission), unreadable)
 
-    def _look_up(self, submissions: Sequence[Submission]) -> EpochlakeError | None:
-        """Give those that are in the log their outcome; the error when the log could not tell it of the others."""
+    def _look_up(self, submissions: Sequence[Submission], *, fence: bool) -> EpochlakeError | None:
+        """Give those that are in the log their outcome; the error when the log could not tell it of the others.
+
+        With `fence` nobody appends what he may have claimed before, not even what is not known to be claimed.
+        """
         unreadable: EpochlakeError | None = None
         try:
             with self._follower.exclusively():
                 self._follower.catch_up()
-                self._settle_committed(submissions)
-                if any(submission.taken and submission.outcome is None for submission in submissions):
+                self.settle_committed(submissions)
+                if any((submission.taken or fence) and submission.outcome is None for submission in submissions):
                     self._follower.log.fence()
                     self._follower.catch_up()
         except LOG_CONTRADICTS as error:
@@ -85,12 +96,13 @@ class Outcomes:
             unreadable = error
         try:
             # Also what is known without the log: it may be away, or its disk full.
-            self._settle_committed(submissions)
+            self.settle_committed(submissions)
         except EpochlakeError as error:
             unreadable = unreadable or error
         return unreadable
 
-    def _settle_committed(self, submissions: Sequence[Submission]) -> None:
+    def settle_committed(self, submissions: Sequence[Submission]) -> None:
+        """Give those that are known to be in the log their outcome. Raises as `Follower.request_entry` does."""
         for submission in submissions:
             if submission.outcome is not None:
                 continue

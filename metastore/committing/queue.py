@@ -54,6 +54,12 @@ class CommitQueue(Protocol):
         """Take the offers of others; each offer is claimed once, or withdrawn, never both. Never raises."""
         ...
 
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        """Take those offers of others away for which `holds`, for nobody to append: their owners look for them in the
+        log. Never raises: one that could not be reached stays.
+        """
+        ...
+
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         """Tell the owners of what `claim` has returned last, in that order, which of their requests are in the log, and
         at which epochs. Never raises and does not wait: who gets no answer asks the log.

@@ -124,6 +124,16 @@ class ZooKeeperQueue:
             logger.debug("no proposals of others: %s", error)
             return []
 
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        coordination = self._coordination
+        if self._proposals is None or coordination is None or not coordination.connected:
+            return
+        try:
+            found = [batch for batch in self._proposals.pending(ANSWER_SECONDS) if holds(batch.data)]
+            self._proposals.claim(found, ANSWER_SECONDS)
+        except (CoordinationUnavailable, KazooException) as error:
+            logger.debug("offers of others are not looked for: %s", error)
+
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         if self._proposals is not None:
             for batch, told in zip(self._claimed, epochs, strict=True):

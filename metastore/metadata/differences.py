@@ -53,7 +53,9 @@ def later(before: ClusterMetadata, after: ClusterMetadata) -> ClusterMetadata:
 
 
 def _plain(thing: Any) -> Any:
-    """A thing as JSON has it: lists, not tuples."""
+    """A thing as JSON has it: lists, not tuples; null for what was not said."""
+    if thing is msgspec.UNSET:
+        return None
     return msgspec.json.decode(msgspec.json.encode(thing))
 
 

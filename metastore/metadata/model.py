@@ -123,6 +123,18 @@ class TabletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     apart_from: tuple[str, ...] = ()
 
 
+class CompactionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a table is compacted; None: as everywhere.
+
+    `by_itself`: whether the coordinator does it. `hours`: when it does, as in `22:00-06:00`; empty for all day.
+    `tombstone_grace_seconds`: how long deletes are remembered at least.
+    """
+
+    by_itself: bool | None = None
+    hours: str | None = None
+    tombstone_grace_seconds: float | None = None
+
+
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table. `version` is the state id of the last change of its schema, assigned by the committer (seed 001)."""
 
@@ -135,6 +147,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str = ""
     epoch: int = 0
     options: TabletOptions = TabletOptions()
+    # Not stored where nothing was said: states without it keep the bytes that they had.
+    compaction: CompactionOptions | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def compacting(self) -> CompactionOptions:
+        """What was said of its compaction."""
+        return CompactionOptions() if self.compaction is msgspec.UNSET else self.compaction
 
     @property
     def full_name(self) -> str:

@@ -7,8 +7,9 @@ when there is room, on the metadata of then.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from epochlake.metastore.metadata.model import (
     Table,
     TableId,
     TopologyRequest,
+    Transition,
     VolumeId,
 )
 from epochlake.metastore.metadata.rules import has_tags, kept_apart
@@ -32,6 +34,7 @@ from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Ho
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
 from epochlake.placement.balancing.rules import parted
+from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import Kind
 from numpy.typing import NDArray
 
@@ -84,25 +87,23 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
     row_of_volume = {volume.volume_id: row for row, volume in enumerate(volumes)}
     tables = sorted(metadata.tablets.maps)
     keys: list[tuple[TableId, int]] = []
-    hold: list[int] = []
-    table_rows: list[int] = []
-    replica_tablet: list[int] = []
-    replica_volume: list[int] = []
-    replica_size: list[int] = []
+    hold: list[NDArray[np.int64]] = []
+    replicas: list[_Replicas] = []
     in_flight = busy(metadata)
-    for table_row, table_id in enumerate(tables):
-        for tablet, current in enumerate(metadata.tablets.maps[table_id]):
-            transition = metadata.tablets.transitions.get((table_id, tablet))
-            replicas = current if transition is None else transition.new_replicas
-            largest = max((loads.sizes.get((table_id, tablet, volume), 0) for volume in current), default=0)
-            for volume in replicas:
-                replica_tablet.append(len(keys))
-                replica_volume.append(row_of_volume[volume])
-                replica_size.append(max(loads.sizes.get((table_id, tablet, volume), largest), 1))
-            keys.append((table_id, tablet))
-            held = Hold.PENDING_REQUEST if table_id in loads.held and not draining else Hold.FREE
-            hold.append(held if transition is None else Hold.IN_TRANSITION)
-            table_rows.append(table_row)
+    measured = _measured_replicas(loads)
+    moving: dict[TableId, list[Transition]] = defaultdict(list)
+    for transition in metadata.tablets.transitions.values():
+        moving[transition.table_id].append(transition)
+    for table_id in tables:
+        tablet_map = metadata.tablets.maps[table_id]
+        held = Hold.PENDING_REQUEST if table_id in loads.held and not draining else Hold.FREE
+        holds = np.full(tablet_map.count, held, dtype=np.int64)
+        holds[[transition.tablet for transition in moving[table_id]]] = Hold.IN_TRANSITION
+        hold.append(holds)
+        replicas.append(
+            _replicas(tablet_map, moving[table_id], row_of_volume, measured.get(table_id, []), first_tablet=len(keys))
+        )
+        keys += [(table_id, tablet) for tablet in range(tablet_map.count)]
     node_row = {node.node_id: row for row, node in enumerate(nodes)}
     owner = [node_row[metadata.directory.node_of_volume[volume.volume_id].node_id] for volume in volumes]
     roles = []
@@ -124,17 +125,83 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
         node_weight=[node.weight for node in nodes],
         volume_node=owner,
         volume_capacity=[volume.capacity for volume in volumes],
-        tablet_table=table_rows,
-        tablet_hold=hold,
-        replica_tablet=np.array(replica_tablet, np.int64),
-        replica_volume=np.array(replica_volume, np.int64),
-        replica_size=replica_size,
+        tablet_table=np.repeat(np.arange(len(tables)), [len(holds) for holds in hold]),
+        tablet_hold=np.concatenate([*hold, np.empty(0, np.int64)]),
+        replica_tablet=np.concatenate([*(one.tablet for one in replicas), np.empty(0, np.int64)]),
+        replica_volume=np.concatenate([*(one.volume for one in replicas), np.empty(0, np.int64)]),
+        replica_size=np.concatenate([*(one.size for one in replicas), np.empty(0, np.int64)]),
         busy_out=[in_flight.leaving[volume.volume_id] for volume in volumes],
         busy_in=[in_flight.pending[volume.volume_id] for volume in volumes],
     )
     rules = _rules(metadata, load, [metadata.schema.tables[table_id] for table_id in tables], nodes)
     load = msgspec.structs.replace(load, table_nodes=rules)
     return load, _Rows(keys, [volume.volume_id for volume in volumes], [node.node_id for node in nodes])
+
+
+class _Replicas(NamedTuple):
+    """Replicas by tablet: of which tablet, on which volume (rows of the cluster's load), and of how many bytes."""
+
+    tablet: NDArray[np.int64]
+    volume: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+def _measured_replicas(loads: Loads) -> dict[TableId, list[tuple[int, VolumeId, int]]]:
+    """By table: tablet, volume, bytes."""
+    found: dict[TableId, list[tuple[int, VolumeId, int]]] = defaultdict(list)
+    for (table_id, tablet, volume), size in loads.sizes.items():
+        found[table_id].append((tablet, volume, size))
+    return found
+
+
+def _replicas(
+    tablet_map: TabletMap,
+    moving: Sequence[Transition],
+    row_of_volume: Mapping[VolumeId, int],
+    measured: Sequence[tuple[int, VolumeId, int]],
+    first_tablet: int,
+) -> _Replicas:
+    """A table's replicas as they will be when its transitions have ended. What was not measured is as large as the
+    largest replica of its tablet that was.
+    """
+    sizes = _Sizes(measured)
+    current = tablet_map.to_array()
+    largest = sizes.of(current).max(axis=1, initial=0)
+    changed = {transition.tablet: transition.new_replicas for transition in moving}
+    after = tablet_map.with_replicas(changed, tablet_map.epoch).to_array() if moving else current
+    known = sizes.of(after)
+    size = np.maximum(np.where(known == _UNKNOWN, largest[:, None], known), 1)
+    tablet, place = np.nonzero(after != NO_REPLICA)
+    volumes = np.array(sorted(row_of_volume), dtype=np.int64)
+    rows = np.array([row_of_volume[volume] for volume in volumes.tolist()], dtype=np.int64)
+    volume = rows[np.searchsorted(volumes, after[tablet, place])]
+    return _Replicas(tablet + first_tablet, volume, size[tablet, place])
+
+
+_UNKNOWN = -1
+
+
+class _Sizes:
+    """Bytes of the replicas of a table that were measured."""
+
+    def __init__(self, measured: Sequence[tuple[int, VolumeId, int]]) -> None:
+        tablets, volumes, sizes = np.array(measured, dtype=np.int64).reshape(-1, 3).T
+        order = np.lexsort((volumes, tablets))
+        self._keys = _keys(tablets[order], volumes[order])
+        self._sizes = sizes[order]
+
+    def of(self, replicas: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Of each replica, (tablets, width): its bytes; `_UNKNOWN` where it was not measured, or there is none."""
+        if not len(self._keys):
+            return np.full(replicas.shape, _UNKNOWN, dtype=np.int64)
+        keys = _keys(np.arange(len(replicas), dtype=np.int64)[:, None], replicas.astype(np.int64))
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[at] == keys, self._sizes[at], _UNKNOWN)
+
+
+def _keys(tablets: NDArray[np.int64], volumes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each pair of a tablet and a volume, both of at most 32 bits, in their order."""
+    return tablets << 32 | volumes + 1
 
 
 def _rules(

@@ -250,8 +250,8 @@ READS = (
         "a tombstone that lies alone is a row",
         "reading: files with tombstones are filtered, also where nothing is merged",
         READING,
-        "            kind = by_key if len(group) > 1 else filtered if run.copy.file.has_tombstones else plain\n",
-        "            kind = by_key if len(group) > 1 else plain\n",
+        "    return _scans(run for run in runs if not run.copy.file.has_tombstones), _scans(deletes)\n",
+        "    return _scans(runs), _scans(deletes[:0])\n",
         ROWS,
     ),
 )

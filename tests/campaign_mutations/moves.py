@@ -14,7 +14,9 @@ MUTATIONS = (
     ),
     also("a replica is prepared again and again", "015: a replica is prepared once for each transition", ROWS),
     also("what was prepared in epochs that were lost counts", "015, 017: a mark of lost epochs does not count", ROWS),
-    also("a file is cut without a look at its digest", "022: whoever cuts a file reads every byte first", ROWS),
+    also(
+        "a file is cut without a look at its digest", "022, 055: whoever cuts a file verifies what it takes of it", ROWS
+    ),
     Mutation(
         "a tablet goes on without a barrier",
         "003: a step is followed when no quorum of before is free of a fence",

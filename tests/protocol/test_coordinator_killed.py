@@ -31,7 +31,7 @@ from tests.support.zookeeper import Ensemble
 
 KILLS = some(6, 3)
 QUICK = Configuration(
-    pipeline=PipelineSettings(attempts=5),
+    pipeline=PipelineSettings(attempts=5, shared_file_bytes=0),
     coordinator=CoordinatorSettings(backoff_seconds=0.05, streams_per_volume=4),
 )
 

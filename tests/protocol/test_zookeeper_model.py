@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 from epochlake.jobs.testing import zookeeper as model
-from epochlake.jobs.testing.drawing import log_scenario, row_scenario
+from epochlake.jobs.testing.log_drawing import log_scenario
 from epochlake.jobs.testing.log_histories import log_history
+from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.row_histories import row_history
 from epochlake.jobs.testing.scenario import Scenario
 from epochlake.jobs.testing.scheduler import Process, Scheduler, ended_afterwards

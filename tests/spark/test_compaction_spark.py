@@ -17,7 +17,7 @@ from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 
 from tests.support import slices
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
 from tests.support.compactions import Released, reaching
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def test_any_history_of_writes_deletes_compactions_and_repairs_reads_like_a_dict
 
 
 @pytest.mark.usefixtures("no_leases")
-def test_columns_of_every_kind_come_through_a_merge_as_they_were(tmp_path: Path, spark: SparkSession) -> None:
+def test_columns_of_every_kind_come_through_a_merge_as_they_were(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_stages_all(monkeypatch)  # a file that tablets share has rows of both
     table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=QUICK, columns=ODD, append_only=True)
     frame = spark.range(0, 300, 1, 1).selectExpr(
         "id",
@@ -137,7 +140,10 @@ def test_a_named_batch_that_is_written_again_after_its_files_were_compacted_land
 
 
 @pytest.mark.usefixtures("no_leases")
-def test_spark_copies_what_is_missing_and_finds_what_is_damaged(tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_copies_what_is_missing_and_finds_what_is_damaged(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_stages_all(monkeypatch)  # a file for each tablet
     table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=QUICK)
     with table.cluster.pipeline("writer", spark) as pipeline:
         with table.without("C"):

@@ -189,14 +189,22 @@ def a_file_on_a_minority(stage: RunningDemo) -> Iterator[None]:
 
 
 def some_file(stage: RunningDemo) -> tuple[DataFile, list[ReplicaAddress]]:
-    """A data file, and the replicas that have it."""
+    """A data file of one tablet, and its replicas: all of them have it whole.
+
+    Few rows share a file for some tablets, and a replica that came later has a piece of that.
+    """
     metadata = stage.cluster.catch_up()
     table = metadata.table(flights.TABLE)
     tablet_map = metadata.tablets.maps[table.table_id]
-    replicas = [address_of(STORAGE, metadata, table, volume) for volume in tablet_map.replicas(0)]
-    low, high = tokens_of_label(tablet_label(0, tablet_map.count))
-    files = open_snapshot(replicas[0]).within(low, high)
-    return files[0], replicas
+    for tablet in range(tablet_map.count):
+        replicas = [address_of(STORAGE, metadata, table, volume) for volume in tablet_map.replicas(tablet)]
+        low, high = tokens_of_label(tablet_label(tablet, tablet_map.count))
+        held = [{file.path: file for file in open_snapshot(replica).within(low, high)} for replica in replicas]
+        for path, file in held[0].items():
+            first, last = file.extent
+            if low <= first and last <= high and all(path in files for files in held):
+                return file, replicas
+    raise AssertionError("each file is of several tablets, or some replica has a piece of it only")
 
 
 def change(

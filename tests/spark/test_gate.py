@@ -18,7 +18,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.tablets.transitions import Stage
 
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +31,14 @@ QUICK = Configuration(
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, configuration=QUICK)
 
 
 @pytest.fixture
 def append_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, append_only=True, configuration=QUICK)
 
 
@@ -147,7 +149,7 @@ BAD: dict[str, tuple[Callable[[Pipeline, SparkSession], object], type[EpochlakeE
     "a local quorum from nowhere": (
         lambda p, s: p.write(rows(s, range(1), ""), "air.flights", consistency="LOCAL_QUORUM"),
         InvalidRequest,
-        "Open it with datacenter",
+        "Say so with datacenter",
     ),
     "null in a key to delete": (
         lambda p, s: p.delete(s.sql("select cast(null as bigint) id"), "air.flights"),

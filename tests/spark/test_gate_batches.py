@@ -16,7 +16,7 @@ from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.errors import LogUnreadable, Rejected, UnknownFormat
 
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,7 @@ ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, append_only=True, configuration=ONE_TRY)
 

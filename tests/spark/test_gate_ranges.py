@@ -15,7 +15,7 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.resizing import Resize
 
 from tests.support.clusters import FOUR as NODES
-from tests.support.clusters import SmallCluster, SmallTable, placed, without_zookeeper
+from tests.support.clusters import SmallCluster, SmallTable, placed, spark_stages_all, without_zookeeper
 from tests.support.rings import FOUR, assert_settled, ringed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ QUICK = Configuration(
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
 
 

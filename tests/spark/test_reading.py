@@ -16,12 +16,13 @@ import pytest
 from epochlake.jobs.replicas import reading
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
-from epochlake.jobs.replicas.encoding import StagingPlan
 from epochlake.jobs.replicas.reading import Asked, Scan, plan_read, read_files, read_plan, read_ranked
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sections import tasks
 from epochlake.jobs.replicas.staging import stage
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.jobs.replicas.streaming import plan_streaming
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 APPEND_ONLY = msgspec.structs.replace(TABLE, append_only=True)
 TABLES = (TABLE, APPEND_ONLY)
 batches = count(1)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the few rows of tests, where a test says nothing else."""
+    monkeypatch.setattr(reading, "TOLD_HERE", -1)
 
 
 @pytest.fixture
@@ -417,3 +424,41 @@ def test_a_damaged_file_among_merged_ones_fails_the_read_by_its_name(
     finally:
         for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
             spark.conf.unset(f"spark.sql.files.{setting}")
+
+
+def test_files_that_overlap_and_supersede_nothing_are_read(
+    spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    write(spark.range(0, 100, 2).selectExpr("id", "'even' as note"), replicas, at=1, tablets=2)
+    write(spark.range(1, 100, 2).selectExpr("id", "'odd' as note"), replicas, at=2, tablets=2)
+    found = values(read_files(spark, TABLE, pinned(replicas)))
+    assert found == {n: "odd" if n % 2 else "even" for n in range(100)}
+
+
+@pytest.mark.parametrize(("named", "way"), [(4, "LeftAnti"), (5, "Filter")])
+def test_what_is_little_is_told_while_it_is_planned(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    named: int,
+    way: str,
+) -> None:
+    """Three rows and two deletes do not count, and a filter names them, or a join."""
+    monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
+    write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=2)
+    write(rows(spark, (7, "new")), replicas, at=2, tablets=2)
+    write(spark.range(20, 22), replicas, at=3, deleted=True)
+    by_tasks = read_files(spark, TABLE, pinned(replicas))
+    assert "MapInArrow" in plan_text(by_tasks, capsys)
+    monkeypatch.setattr(reading, "TOLD_HERE", 40_000)
+    here = read_files(spark, TABLE, pinned(replicas))
+    assert "MapInArrow" not in plan_text(here, capsys)
+    assert ("LeftAnti" in plan_text(here, capsys)) is (way == "LeftAnti")
+    assert values(here) == values(by_tasks) == {n: "new" if n == 7 else "old" for n in range(100) if n not in (20, 21)}
+    files = [file for file in pinned(replicas)[0][2][0].all_files.values() if file.rows > 2]
+    for replica, file in itertools.product(replicas, files):
+        flip_in(Path(replica.uri) / file.path, "_token")
+    with pytest.raises(StorageUnavailable, match="|".join(file.file_id for file in files)):
+        read_files(spark, TABLE, pinned(replicas))

@@ -14,14 +14,15 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.replicas import encoding
+from epochlake.jobs.replicas import row_groups
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import copy_data_file, file_copy
-from epochlake.jobs.replicas.encoding import Routing, StagingPlan
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.reading import read_files
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.staging import StagedFile, slice_of, stage, tasks_of_slices
+from epochlake.jobs.replicas.slices import slice_of, tasks_of_slices
+from epochlake.jobs.replicas.staging import StagedFile, stage
+from epochlake.jobs.replicas.staging_plan import Routing, StagingPlan
 from epochlake.jobs.replicas.volumes import prepare_volume
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.placements import highs, index_of
@@ -56,9 +57,15 @@ def replicas(tmp_path: Path) -> list[ReplicaAddress]:
 
 
 def planned(
-    table: Table, cover: Routing, at: int, *, deleted: bool = False, target_file_bytes: int = 128 << 20
+    table: Table,
+    cover: Routing,
+    at: int,
+    *,
+    deleted: bool = False,
+    target_file_bytes: int = 128 << 20,
+    shared_file_bytes: int = 0,
 ) -> StagingPlan:
-    return StagingPlan(table, cover, at, deleted, target_file_bytes, STORAGE)
+    return StagingPlan(table, cover, at, deleted, target_file_bytes, STORAGE, shared_file_bytes=shared_file_bytes)
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
@@ -136,6 +143,27 @@ def test_ranges_of_any_size_get_files_of_their_own_that_their_tasks_store_in_tok
         assert (low, high) == (lows[index], ends[index])
         assert low <= one.file.min_token <= one.file.max_token <= high
         assert one.stored == {replicas[index % 3].volume_id}
+
+
+def test_neighbouring_ranges_share_a_file_of_few_rows_within_their_task(
+    spark: SparkSession, replicas: list[ReplicaAddress], seed: int
+) -> None:
+    """Of 64 tablets on the same replicas each task makes one file; a tablet in between that is elsewhere parts it."""
+    spark.conf.set("spark.sql.shuffle.partitions", "4")
+    elsewhere = random.Random(seed).randrange(64)
+    same = tablets_on(64, dict.fromkeys(range(64), replicas))
+    cover = Routing(
+        same.lows, same.labels, (tuple(replicas), (replicas[0],)), (np.arange(64) == elsewhere).astype(np.int32)
+    )
+    staged = stage(numbers(spark, 3000), planned(APPEND_ONLY, cover, 1, shared_file_bytes=1 << 20))
+    assert sum(one.file.rows for one in staged) == 3000
+    assert len(staged) == 4 + (1 if elsewhere % 16 in (0, 15) else 2)
+    windows = [one.file.window for one in staged]
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(windows))
+    assert (windows[0][0], windows[-1][1]) == (MIN_TOKEN, MAX_TOKEN)
+    for one in staged:
+        assert one.file.window[0] <= one.file.min_token <= one.file.max_token <= one.file.window[1]
+        assert one.stored == ({1} if one.file.label == cover.labels[elsewhere] else {1, 2, 3})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
@@ -240,11 +268,11 @@ def test_no_rows_make_no_files(spark: SparkSession, replicas: list[ReplicaAddres
 def test_many_rows_become_several_files_with_token_ranges_apart(
     spark: SparkSession, replicas: list[ReplicaAddress]
 ) -> None:
-    count = 3 * encoding.ROW_GROUP_ROWS
+    count = 3 * row_groups.ROW_GROUP_ROWS
     cover = tablets_on(1, {0: replicas[:1]})
     staged = stage(numbers(spark, count), planned(TABLE, cover, 1, target_file_bytes=100_000))
     assert sum(one.file.rows for one in staged) == count
-    assert len(staged) == 3
+    assert len(staged) == 4  # row groups end at the quarters of the tokens, and files with them
     ranges = [(one.file.min_token, one.file.max_token) for one in staged]
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
 

@@ -16,7 +16,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.placement.column_hashing import hashes_of
 
 from tests.support.arrow_rows import TYPES, random_rows
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +28,7 @@ FLIGHTS = "air.flights"
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallCluster]:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     with_tablets = placed(tmp_path, FOUR, dict.fromkeys(range(4), "ABC"), configuration=ONE_TRY)
     with with_tablets.cluster:
         yield with_tablets
@@ -65,6 +66,7 @@ def test_values_of_every_type_are_read_by_spark_as_they_were_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, seed: int
 ) -> None:
     without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
     columns = [("id", "bigint", False), *((name, ddl, True) for name, ddl in TYPES.items())]
     columns.append(("by_name", "map<string,array<double>>", True))
     cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "ABC"}, columns=columns)

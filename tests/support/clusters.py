@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs import administration
+from epochlake.jobs import administration, few_rows
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.pipeline import Pipeline
@@ -60,6 +61,9 @@ from tests.support.storages import STORAGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SETTLE_SECONDS = 30.0
+"""So long at least what is not idle yet may wait for its time."""
+
 NODES = (("n1", "r1"), ("n2", "r2"), ("n3", "r3"))
 COLUMNS = [("id", "bigint", False), ("note", "string", True)]
 
@@ -74,6 +78,12 @@ def without_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metastore, "ZooKeeperQueue", lambda connect, require_root: queue)
     for opened in (metastore.Metastore, Cluster):
         monkeypatch.setattr(opened, "coordination", away)
+
+
+def spark_stages_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a job of Spark stages the rows of every DataFrame, however few they are."""
+    monkeypatch.setattr(few_rows, "MOST_ROWS", -1)
+    monkeypatch.setattr(few_rows, "MOST_BYTES", -1)
 
 
 def reads_trust_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,11 +232,17 @@ class SmallTable:
         return self.coordinator._round_safely()
 
     def settle(self, rounds: int = 200) -> None:
-        """Let the coordinator do rounds until nothing is left to do."""
-        for _ in range(rounds):
-            if not self.round() and self.coordinator._is_idle(self.metadata):
-                return
-        raise AssertionError(f"never idle: {self.coordinator._blocked}")
+        """Let the coordinator do rounds until nothing is left to do. Some of it waits for its time."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        for number in count(1):
+            if not self.round():
+                if self.coordinator._is_idle(self.metadata):
+                    return
+                time.sleep(0.01)
+            if number >= rounds and time.monotonic() > deadline:
+                break
+        busy = [type(track).__name__ for track in self.coordinator.tracks if not track.idle(self.metadata)]
+        raise AssertionError(f"never idle: {busy}, {self.coordinator._blocked}")
 
     def pipeline(self, name: str = "test", spark: SparkSession | None = None, dc: str | None = None) -> Pipeline:
         """A pipeline that plans at the epoch of now, until it learns of a newer one; begun if it has a session."""

@@ -123,6 +123,9 @@ class SteppedQueue:
             raise CoordinationUnavailable("no answer")
         return self.offers.pop(ticket, None) is not None
 
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        """The offers of others are not in this line."""
+
     def claim(self) -> list[bytes]:
         self._steps.step("claim")
         return []
@@ -248,6 +251,12 @@ class BusyPlace:
 
     def announced(self) -> None:
         return None
+
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        line = self._line
+        with line.guard:
+            for ticket in [t for t, (owner, data) in line.offers.items() if owner is not self and holds(data)]:
+                line.offers.pop(ticket)
 
     def claim(self) -> list[bytes]:
         line = self._line

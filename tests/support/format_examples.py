@@ -47,6 +47,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import (
     Column,
+    CompactionOptions,
     Keyspace,
     PlacementKind,
     RequestKind,
@@ -179,6 +180,12 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("SetMaintenance", 2): SetMaintenance(1, True, "a new fan"),
     ("AlterNode", 2): AlterNode(1, 0.5, ("ssd", "hot")),
     ("AlterTable", 2): AlterTable("t-1", "air.flights", TabletOptions(2**30, 2, 64, ("ssd",), ("t-2",))),
+    ("AlterTable", 4): AlterTable(
+        "t-1",
+        "air.flights",
+        TabletOptions(2**30, 2, 64, ("ssd",), ("t-2",)),
+        CompactionOptions(True, "22:00-06:00", 3600.0),
+    ),
     ("AcceptLoss", 3): AcceptLoss(2, 17, "0" * 64, "the copy of n1"),
     ("RelaxBarriers", 3): RelaxBarriers(
         (RelaxedBarrier("tablet 0 of t-1, streaming", "ALL", "QUORUM", "volume 3: it does not answer"),)

@@ -31,12 +31,15 @@ from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.testing import log_checkers, operating, row_histories
-from epochlake.jobs.testing.drawing import LOG_UPKEEP, NODES, log_scenario, row_scenario
 from epochlake.jobs.testing.log_checkers import PLANNED, Call, History, Seen, change
+from epochlake.jobs.testing.log_drawing import log_scenario
 from epochlake.jobs.testing.log_histories import COMMITS
+from epochlake.jobs.testing.log_themes import LOG_UPKEEP
+from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.row_histories import TABLE, Access, RowHistory
 from epochlake.jobs.testing.rows import COLUMNS
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.jobs.testing.themes import NODES
 from epochlake.metastore.configuration import (
     Configuration,
     CoordinatorSettings,
@@ -212,7 +215,7 @@ def configured(files: Files, connect: str, settings: Settings) -> Configuration:
         ),
         storage=StorageSettings(deadline_seconds=10.0),
         coordinator=CoordinatorSettings(backoff_seconds=0.1),
-        pipeline=PipelineSettings(attempts=3),
+        pipeline=PipelineSettings(attempts=3, shared_file_bytes=0),
     )
 
 

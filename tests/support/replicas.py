@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import Routing
+import pyarrow.parquet as pq
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import sealed_writer
+from epochlake.jobs.replicas.staging_plan import Routing
 from epochlake.jobs.replicas.volumes import VolumeMarker, prepare_volume
 from epochlake.metastore.metadata.model import Column, Table, VolumeId
 from epochlake.metastore.storage.storage import Storage
@@ -96,3 +97,13 @@ def store(
         max_written_at=at,
         has_tombstones=False,
     )
+
+
+def flip_in_a_page(path: Path) -> None:
+    """Flip a bit of what the largest column of the first row group holds."""
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    chunk = max((group.column(n) for n in range(group.num_columns)), key=lambda one: one.total_compressed_size)
+    data = bytearray(path.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start + chunk.total_compressed_size * 3 // 4] ^= 4
+    path.write_bytes(data)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import epochlake
+import epochlake.airflow
 import epochlake.testing
 import pytest
 from epochlake.jobs.cluster import Cluster, initialise
@@ -22,9 +23,11 @@ from epochlake.metastore.configuration import Configuration
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "epochlake" / "__init__.py"
 HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
-MODULES = [epochlake.testing]
+MODULES = [epochlake.airflow, epochlake.testing]
 """Modules of public names, beside the package itself."""
-NEEDS_SPARK = {"MetadataFrames", "Pipeline", "compact", "repair", "session"}
+NEEDS_AIRFLOW = epochlake.airflow
+"""What its names are is tested where Airflow is installed (`make test-airflow`)."""
+NEEDS_SPARK = {"MetadataFrames", "Pipeline", "compact", "register", "repair", "session"}
 """Names that start nothing, but import PySpark when they are used."""
 
 
@@ -112,16 +115,32 @@ def test_the_page_lists_each_public_name_once() -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_a_public_module_has_documented_names_and_their_members_too(module: ModuleType) -> None:
     assert {path.stem for path in SOURCE.parent.glob("[a-z]*.py")} == {one.__name__.split(".")[1] for one in MODULES}
-    for name in module.__all__:
+    for name in module.__all__ if module is not NEEDS_AIRFLOW else ():
         value = getattr(module, name)
         assert inspect.getdoc(value)
         public = [member for key, member in vars(value).items() if not key.startswith("_")]
         assert not [member for member in public if inspect.isfunction(member) and not member.__doc__]
 
 
+def test_the_names_for_airflow_are_told_to_type_checkers_and_to_python_alike() -> None:
+    source = ast.parse(Path(epochlake.airflow.__file__ or "").read_text(encoding="utf-8"))
+    [told] = [node for node in source.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    to_type_checkers = {
+        alias.name: (node.module or "").removeprefix("epochlake.jobs.airflow_provider.")
+        for node in told.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert to_type_checkers == epochlake.airflow._HOMES
+    assert sorted(to_type_checkers) == epochlake.airflow.__all__
+    assert "airflow" not in loaded_by("import epochlake.airflow; dir(epochlake.airflow)")
+    with pytest.raises(AttributeError, match="has no attribute 'EpochlakeSensors'"):
+        epochlake.airflow.EpochlakeSensors  # noqa: B018
+
+
 def test_a_public_module_loads_no_spark_and_the_package_does_not_load_it() -> None:
     assert "pyspark" not in loaded_by("import epochlake.testing")
-    assert "epochlake.testing" not in loaded_by("import epochlake; dir(epochlake)")
+    assert not {"epochlake.testing", "epochlake.airflow"} & loaded_by("import epochlake; dir(epochlake)")
 
 
 def test_the_names_of_before_the_api_do_the_same_and_warn(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def load(
         deleted=delete,
         already=done.already,
         missing=done.missing,
+        warnings=done.warnings,
     )
     session.show(document, loaded)
 

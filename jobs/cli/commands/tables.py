@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import StrEnum
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import typer
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.administration.schema import TableCreation, TableDrop
-from epochlake.jobs.cli.arguments import At, TableName, of, parse_names, parse_size, whole_list
+from epochlake.jobs.cli.arguments import At, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
 from epochlake.jobs.cli.text.schema import table_list, table_shown
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, TabletOptions
+from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.tablet_map import NO_REPLICA
+
+USUAL = "usual"
+
+
+class Compacting(StrEnum):
+    """Whether a table is compacted by the coordinator; `usual`: as the configuration says."""
+
+    ON = "on"
+    OFF = "off"
+    USUAL = "usual"
+
 
 app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=True)
 
@@ -82,20 +95,34 @@ def alter(
         typer.Option("--apart-from", metavar="TABLE[,TABLE]", help="Tables that it should share no node with."),
     ] = None,
     no_apart_from: Annotated[bool, typer.Option("--no-apart-from", help="It may share nodes with any table.")] = False,
+    compaction: Annotated[
+        Compacting | None,
+        typer.Option("--compaction", help="Whether the coordinator compacts it by itself.", show_default=False),
+    ] = None,
+    compaction_hours: Annotated[
+        str | None,
+        typer.Option("--compaction-hours", metavar="HOURS", help="When it does: 22:00-06:00, always, or usual."),
+    ] = None,
+    tombstone_grace: Annotated[
+        str | None,
+        typer.Option("--tombstone-grace", metavar="DURATION", help="Remember deletes for so long (10d), or usual."),
+    ] = None,
 ) -> None:
-    """Change how the tablets of a table are sized, and where they may go."""
+    """Change how the tablets of a table are sized, where they may go, and how it is compacted."""
     session = of(context)
+    said = _compaction(session.cluster.catch_up().table(table), compaction, compaction_hours, tombstone_grace)
     wanted = OptionChanges(
         target_bytes=None if target_size is None else parse_size(target_size),
         min_count=min_tablets,
         max_count=max_tablets,
         tags=whole_list(tag, none=no_tags, option="tag"),
         apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
+        compaction=msgspec.UNSET if said is None else said,
     )
     if wanted == OptionChanges():
         raise InvalidRequest(
             f"nothing is to be different about {table}",
-            hint="Give the size or the number of its tablets, its tags, or the tables that it keeps apart from",
+            hint="Give the size or number of its tablets, its tags, what it keeps apart from, or how it is compacted",
         )
     carry_out(session, how, TableAlteration(table, wanted))
 
@@ -149,9 +176,26 @@ def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:
         tablets=_tablets(metadata, table),
         in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
         replicas_by_node=_replicas_by_node(metadata, table),
-        options=_options(metadata, table.options),
+        options=_options(metadata, table),
         epoch=table.epoch,
     )
+
+
+def _compaction(
+    table: Table, by_itself: Compacting | None, hours: str | None, grace: str | None
+) -> CompactionOptions | None:
+    """What is said of a table's compaction from now on; None where nothing of it changes."""
+    if by_itself is None and hours is None and grace is None:
+        return None
+    said = table.compacting
+    if by_itself is not None:
+        said = msgspec.structs.replace(said, by_itself=None if by_itself is Compacting.USUAL else by_itself == "on")
+    if hours is not None:
+        said = msgspec.structs.replace(said, hours=None if hours == USUAL else "" if hours == "always" else hours)
+    if grace is not None:
+        kept = None if grace == USUAL else parse_duration(grace)
+        said = msgspec.structs.replace(said, tombstone_grace_seconds=kept)
+    return said
 
 
 def _tablets(metadata: ClusterMetadata, table: Table) -> int:
@@ -161,14 +205,15 @@ def _tablets(metadata: ClusterMetadata, table: Table) -> int:
     return metadata.tablets.maps[table.table_id].count
 
 
-def _options(metadata: ClusterMetadata, options: TabletOptions) -> TableOptions:
-    tables = metadata.schema.tables
+def _options(metadata: ClusterMetadata, table: Table) -> TableOptions:
+    tables, options = metadata.schema.tables, table.options
     return TableOptions(
         target_bytes=options.target_bytes,
         min_tablets=options.min_count,
         max_tablets=options.max_count,
         tags=options.tags,
         apart_from=tuple(tables[key].full_name if key in tables else key for key in options.apart_from),
+        compaction=table.compacting,
     )
 
 

@@ -8,7 +8,6 @@ import typer
 from epochlake.jobs.cli.arguments import Streaming, TableName, of, parse_duration, parse_size
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.upkeep import compaction, repaired
-from epochlake.metastore.errors import WaitTimeout
 
 
 def register(app: typer.Typer) -> None:
@@ -58,13 +57,8 @@ def repair(
             session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, accept_loss=accept_loss, spark=spark
         )
     session.show(done, repaired)
-    if not dry_run and not done.complete:
-        damaged = sum(not file.is_settled for file in done.damaged)
-        raise WaitTimeout(
-            f"not all of {table} could be repaired: {len(done.skipped)} group(s) of ranges were left alone, "
-            f"{len(done.unreachable)} replica(s) do not answer, {damaged} file(s) stay damaged",
-            hint="Run it again when what stands in the way is gone",
-        )
+    if not dry_run:
+        done.require_complete()
 
 
 def compact(
@@ -75,7 +69,11 @@ def compact(
     ] = False,
     tombstone_grace: Annotated[
         str | None,
-        typer.Option("--tombstone-grace", metavar="DURATION", help="Forget deletes that are older (10d); else 10d."),
+        typer.Option(
+            "--tombstone-grace",
+            metavar="DURATION",
+            help="Forget deletes that are older (10d); else as the table says, 10d.",
+        ),
     ] = None,
     target_size: Annotated[
         str | None, typer.Option("--target-size", metavar="SIZE", help="Size of merged files; else 134 MB.")
@@ -83,20 +81,32 @@ def compact(
     with_spark: Annotated[
         bool, typer.Option("--spark", help="Merge in a Spark job; else this process does, in bounded memory.")
     ] = False,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="Begin nothing after so long (1h); what is begun is ended."),
+    ] = None,
+    at_most: Annotated[
+        str | None,
+        typer.Option("--at-most", metavar="SIZE", help="Read so much to merge it, or one range where that is more."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be compacted; change nothing.")] = False,
 ) -> None:
     """Put the files of a table's tablets or ranges together, once for all their replicas.
 
     Superseded versions of rows go, old deletes when all replicas agree past them. Safe beside pipelines, operations and
-    repair; run it again where a replica did not answer (exit code 75).
+    repair; run it again where a replica did not answer (exit code 75). With --for or --at-most, for schedules: what
+    readers pay most for comes first, and a budget that is used up is a success; the next run goes on.
     """
     from epochlake.jobs.upkeep.compacting import EVERYTHING, TARGET_FILE_BYTES
-    from epochlake.jobs.upkeep.compaction import TOMBSTONE_GRACE_SECONDS
+    from epochlake.jobs.upkeep.compaction import Budget
     from epochlake.jobs.upkeep.compaction import compact as run
 
     session = of(context)
-    grace = TOMBSTONE_GRACE_SECONDS if tombstone_grace is None else parse_duration(tombstone_grace)
+    grace = None if tombstone_grace is None else parse_duration(tombstone_grace)
     target = TARGET_FILE_BYTES if target_size is None else parse_size(target_size)
+    budget = Budget(
+        None if at_most is None else parse_size(at_most), None if duration is None else parse_duration(duration)
+    )
     session.cluster.catch_up().table(table)  # before Spark is started for nothing
     spark = None
     if with_spark and not dry_run:
@@ -112,13 +122,8 @@ def compact(
             policy=EVERYTHING if everything else None,
             tombstone_grace_seconds=grace,
             target_file_bytes=target,
+            budget=budget,
         )
     session.show(done, compaction)
-    if not dry_run and not done.complete:
-        away = f", {len(done.unreachable)} replica(s) do not answer" if done.unreachable else ""
-        raise WaitTimeout(
-            f"not all of {table} could be compacted: {len(done.skipped)} group(s) of ranges were left "
-            f"alone{away}, and {sum(bool(one.missing) for one in done.compacted)} range(s) have replicas "
-            "without their merged files",
-            hint="Run it again when what stands in the way is gone",
-        )
+    if not dry_run:
+        done.require_complete()

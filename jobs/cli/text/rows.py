@@ -21,6 +21,7 @@ def loaded(document: Loaded) -> list[RenderableType]:
         )
     ]
     parts += [Text(f"{place}: {reason}", style="yellow") for place, reason in document.missing.items()]
+    parts += [Text(warning, style="yellow") for warning in document.warnings]
     return parts
 
 

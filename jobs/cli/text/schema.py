@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from epochlake.jobs.cli.documents import KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.printing import bold, filled, plural, size, table
+from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
 from rich.text import Text
@@ -77,7 +78,7 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
 
 
 def _options(options: TableOptions) -> list[RenderableType]:
-    """What is said of its tablets, where anything is."""
+    """What is said of its tablets and its compaction, where anything is."""
     said = {
         "tablets of": size(options.target_bytes),
         "at least": None if options.min_tablets == 1 else plural(options.min_tablets, "tablet"),
@@ -86,6 +87,7 @@ def _options(options: TableOptions) -> list[RenderableType]:
         "apart from": ", ".join(options.apart_from) or None,
     }
     lines = [f"{name} {value}" for name, value in said.items() if value is not None]
+    lines += compaction_said(options.compaction)
     return [Text("; ".join(lines))] if lines else []
 
 

@@ -24,6 +24,7 @@ TABLES_SHOWN = 8
 
 def status(document: Status) -> list[RenderableType]:
     parts: list[RenderableType] = [_headline(document), *_circumstances(document), Text(), *_health(document.health)]
+    parts += _backlog(document.health)
     present = [node for node in document.nodes if node.state != "left"]
     if present:
         parts += [_nodes(present), Text()]
@@ -138,6 +139,23 @@ def _health(health: Health | None) -> list[RenderableType]:
         parts.append(Text(f"    reads   {_levels(found.reads, found.local_reads)}"))
         parts.append(Text(f"    writes  {_levels(found.writes, found.local_writes)}"))
         parts += [Text(f"    {trouble}", style=style) for trouble in _troubles(found)]
+    if len(tables) > TABLES_SHOWN:
+        parts.append(Text(f"  and {len(tables) - TABLES_SHOWN:,} more: see --output json", style="bright_black"))
+    return [*parts, Text()]
+
+
+def _backlog(health: Health | None) -> list[RenderableType]:
+    """The tables of which readers pay for what is not compacted, the worst first."""
+    tables = [(found.table, found.backlog) for found in (health.tables if health else ()) if found.backlog is not None]
+    if not tables:
+        return []
+    tables.sort(key=lambda one: (-one[1].times, one[0]))
+    parts: list[RenderableType] = [bold("To be compacted")]
+    for name, found in tables[:TABLES_SHOWN]:
+        due = f"{plural(found.due, 'range')} of {size(found.due_bytes)} now" if found.due else ""
+        waiting = f"{plural(found.waiting, 'range')} when nothing is written to them" if found.waiting else ""
+        said = ", ".join(filter(None, (due, waiting)))
+        parts.append(Text(f"  {name}: reads take {found.times:.1f} times as long as afterwards; {said}"))
     if len(tables) > TABLES_SHOWN:
         parts.append(Text(f"  and {len(tables) - TABLES_SHOWN:,} more: see --output json", style="bright_black"))
     return [*parts, Text()]

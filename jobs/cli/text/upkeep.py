@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochlake.jobs.printing import bold, filled, plural, size, table
+from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
 from rich.console import RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from epochlake.jobs.upkeep.compaction import CompactionReport
+    from epochlake.jobs.upkeep.compaction import CompactionReport, CostlyRange
     from epochlake.jobs.upkeep.repair import RepairReport
+
+COSTLY_SHOWN = 12
 
 
 def repaired(report: RepairReport) -> list[RenderableType]:
@@ -60,7 +63,7 @@ def compaction(report: CompactionReport) -> list[RenderableType]:
     if report.tombstones_kept:
         parts.append(Text(f"deletes are kept: {report.tombstones_kept}", style="yellow"))
     if report.compacted:
-        numbers = ["files", "after", "size", "after "]
+        numbers = ["files", "after", "size", "after ", "reads"]
         made = table("range", *numbers, "why", right=numbers, wide=["why"])
         rows = (
             (
@@ -69,13 +72,42 @@ def compaction(report: CompactionReport) -> list[RenderableType]:
                 None if report.dry_run else one.files_after,
                 size(one.bytes_before),
                 None if report.dry_run else size(one.bytes_after),
+                f"{one.times:.1f} ×",
                 one.reason,
             )
             for one in report.compacted
         )
         parts += [Text(), filled(made, rows)]
+    parts += _costly(report.costly)
+    if report.left:
+        left = f"{plural(report.left, 'range')} of {size(report.left_bytes)} left for the next time: the budget is used"
+        parts += [Text(), Text(left, style="yellow")]
     missing = {f"{one.label} on {place}": why for one in report.compacted for place, why in one.missing.items()}
     return parts + _left_alone(report.skipped) + _silent(report.unreachable | missing)
+
+
+def _costly(ranges: Sequence[CostlyRange]) -> list[RenderableType]:
+    """The ranges of which reads could do least with, the worst first."""
+    if not ranges:
+        return []
+    now = time.time()
+    numbers = ["files", "size", "reads"]
+    made = table("range", *numbers, "worth it", right=numbers, wide=["worth it"])
+    worst = sorted(ranges, key=lambda one: (one.best.work - one.cost.work, one.unit))[:COSTLY_SHOWN]
+    rows = (
+        (
+            one.label,
+            one.cost.files,
+            size(one.cost.bytes),
+            f"{one.times:.1f} ×",
+            "with more files" if one.due_at is None else f"in {seconds(max(0.0, one.due_at / 1e6 - now))} of rest",
+        )
+        for one in worst
+    )
+    head = bold("Left as they are: not worth it yet")
+    more = len(ranges) - len(worst)
+    said = [Text(f"and {plural(more, 'range')} more: see --output json", style="bright_black")] if more else []
+    return [Text(), head, filled(made, rows), *said]
 
 
 def _healed(healed: bool, obstacle: str | None) -> Text:

@@ -16,7 +16,7 @@ from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
-from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.jobs.workers.pace import Pace, Paced
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
@@ -31,7 +31,7 @@ class PreSplit(msgspec.Struct, frozen=True):
     """What is asked of a replica table: that no file of it has rows of two of the `count` equal ranges of all tokens.
 
     Planned at `epoch`; the replica's fence is raised to it first where it is below `fence`. Stops after the boundary
-    with which `limit` bytes of files are cut, to go on another time.
+    with which `limit` bytes of files are cut, to go on another time. A file of up to `spared` bytes is left as it is.
     """
 
     address: ReplicaAddress
@@ -39,6 +39,7 @@ class PreSplit(msgspec.Struct, frozen=True):
     epoch: int
     fence: int
     limit: int
+    spared: int = 0
 
 
 class PreSplitOutcome(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
             if fence > asked.epoch:
                 return PreSplitOutcome(failure=_behind(asked, fence))
             snapshot = open_snapshot(asked.address)
-        straddling = boundaries_within(snapshot.all_files.values(), asked.count)
+        straddling = boundaries_within(_worth_cutting(snapshot, asked), asked.count)
     except (StorageUnavailable, WrongCluster) as error:
         return PreSplitOutcome(failure=str(error), away=True)
     left = len({file.file_id for files in straddling.values() for file in files})
@@ -94,7 +95,7 @@ def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
         if cut and cut + size > asked.limit:
             break
         pace.take(size)
-        outcome = pre_split(asked.address, boundaries, asked.epoch)
+        outcome = pre_split(asked.address, boundaries, asked.epoch, asked.spared)
         match outcome:
             case Unreachable(reason=reason):
                 return PreSplitOutcome(cut, left, reason, away=True)
@@ -103,10 +104,14 @@ def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
         cut += size
     if cut:
         try:
-            left = len(_straddling(open_snapshot(asked.address).all_files.values(), asked.count))
+            left = len(_straddling(_worth_cutting(open_snapshot(asked.address), asked), asked.count))
         except (StorageUnavailable, WrongCluster) as error:
             return PreSplitOutcome(cut, left, str(error), away=True)
     return PreSplitOutcome(cut, left)
+
+
+def _worth_cutting(snapshot: ReplicaSnapshot, asked: PreSplit) -> list[DataFile]:
+    return [file for file in snapshot.all_files.values() if file.size > asked.spared]
 
 
 def boundaries_within(files: Iterable[DataFile], count: int) -> dict[int, list[DataFile]]:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitOutcome, PreSplitter
 from epochlake.jobs.coordinator.fencing import Patience
-from epochlake.jobs.coordinator.loads import measure_loads
+from epochlake.jobs.coordinator.loads import Meter, measure_loads
 from epochlake.jobs.replicas.commits import relabel
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
@@ -93,10 +93,9 @@ class ResizingTrack:
         self._settings = cluster.configuration.coordinator
         self._pre_splitter = pre_splitter or PreSplitter(bytes_per_second=self._settings.bytes_per_second)
         self._avoided = avoided
-        self._measure = measure or partial(measure_loads, cluster.storage)
+        self._meter = Meter(measure or partial(measure_loads, cluster.storage), MEASURE_SECONDS)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="epochlake-cutting")
         self._cutting: _Cutting | None = None
-        self._loads: tuple[object, float, Loads] | None = None
         self._ready: dict[ResizeKey, dict[VolumeId, int]] = {}
         self._away: dict[ResizeKey, dict[VolumeId, str]] = {}
         self._patience = Patience(self._settings)
@@ -159,9 +158,7 @@ class ResizingTrack:
             table_id: (one.count, one.resize_type, one.resize_seq_number)
             for table_id, one in metadata.tablets.maps.items()
         }
-        if self._loads is None or self._loads[0] != known or time.monotonic() - self._loads[1] > MEASURE_SECONDS:
-            self._loads = (known, time.monotonic(), self._measure(metadata))
-        return msgspec.structs.replace(self._loads[2], avoided=frozenset(self._avoided()))
+        return msgspec.structs.replace(self._meter.loads(metadata, known), avoided=frozenset(self._avoided()))
 
     def _forget_stale(self, metadata: ClusterMetadata) -> None:
         for known in (self._ready, self._away):
@@ -234,6 +231,7 @@ class ResizingTrack:
                     metadata.fence,
                     fence,
                     max(1, limit),
+                    self._cluster.configuration.pipeline.shared_file_bytes,
                 )
                 for volume in volumes
             ]

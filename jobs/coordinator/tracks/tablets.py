@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from epochlake.jobs.coordinator.effects.tablets import (
@@ -21,7 +22,7 @@ from epochlake.jobs.coordinator.effects.tablets import (
 )
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, barrier_of, is_gone
-from epochlake.jobs.coordinator.loads import measure_loads
+from epochlake.jobs.coordinator.loads import Meter, measure_loads
 from epochlake.jobs.coordinator.tracks.track import Tally
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.replicas.streaming import Copier
@@ -66,6 +67,7 @@ class TabletTrack:
         self._copier = copier
         self._fences = fences
         self._tally = tally
+        self._meter = Meter(partial(measure_loads, cluster.storage))
         self._failures: Counter[TabletKey] = Counter()
         self._patience = Patience(self._settings)
         self._avoided: dict[VolumeId, tuple[float, str]] = {}
@@ -208,13 +210,14 @@ class TabletTrack:
         if not metadata.tablets.maps or not self._has_room(metadata):
             return False
         avoided = self.avoided()
-        loads = msgspec.structs.replace(
-            measure_loads(self._cluster.storage, metadata), avoided=frozenset(avoided), held=self.held()
-        )
+        # What somebody has asked for is planned on the loads of now.
+        asked = any(metadata.open_requests())
+        measured = self._meter.loads(metadata, object() if asked else metadata.epoch)
+        loads = msgspec.structs.replace(measured, avoided=frozenset(avoided), held=self.held())
         new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
         self.blocked += stuck
         if not new:
-            if any(metadata.open_requests()):
+            if asked:
                 # Nothing else says why, when the only targets there are have just failed.
                 self.blocked += [
                     f"no tablet goes to {metadata.describe(volume)} for a while, the last one was taken back: {error}"

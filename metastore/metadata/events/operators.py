@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.metastore.hours import parse_hours
 from epochlake.metastore.metadata.events.base import Event, require, require_name
-from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, Table, TabletOptions
+from epochlake.metastore.metadata.model import CompactionOptions, Node, NodeState, PlacementKind, Table, TabletOptions
 from epochlake.metastore.metadata.rules import has_tags
 from epochlake.placement.rejections import Code
 
@@ -86,15 +87,23 @@ class AlterNode(Event, frozen=True):
 
 
 class AlterTable(Event, frozen=True):
-    """How the tablets of a table are sized, and where they may go, from now on."""
+    """How the tablets of a table are sized, where they may go, and how it is compacted, from now on.
+
+    `compaction`: None, where nothing of it changes. What has no tablets keeps its `options`.
+    """
 
     table_id: str
     name: str
     options: TabletOptions
+    compaction: CompactionOptions | None = None
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
         require(table.table_id == self.table_id, Code.STALE_PLAN, f"{self.name} is another table by now")
+        if self.compaction is not None:
+            _require_compaction(table, self.compaction)
+            if self.options == table.options:
+                return
         placement = metadata.schema.keyspaces[table.keyspace].placement
         require(
             placement is PlacementKind.TABLETS,
@@ -118,6 +127,8 @@ class AlterTable(Event, frozen=True):
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         altered = msgspec.structs.replace(metadata.schema.tables[self.table_id], options=self.options, epoch=epoch)
+        if self.compaction is not None:
+            altered = msgspec.structs.replace(altered, compaction=self.compaction)
         tables = {**metadata.schema.tables, self.table_id: altered}
         return msgspec.structs.replace(
             metadata, schema=msgspec.structs.replace(metadata.schema, tables=tables, epoch=epoch)
@@ -169,6 +180,21 @@ def _member(metadata: ClusterMetadata, node_id: int) -> Node:
     assert node is not None
     require(node.state is not NodeState.LEFT, Code.WRONG_STATE, f"node {node.name!r} has left")
     return node
+
+
+def _require_compaction(table: Table, options: CompactionOptions) -> None:
+    require(options != table.compacting, Code.NOTHING_TO_DO, f"table {table.full_name} is compacted like that already")
+    grace = options.tombstone_grace_seconds
+    require(
+        grace is None or 0 <= grace < float("inf"),
+        Code.INVALID_EVENT,
+        f"deletes of table {table.full_name} cannot be remembered for {grace} seconds",
+        hint="Give 0 or more",
+    )
+    try:
+        parse_hours(options.hours or "")
+    except ValueError as error:
+        require(False, Code.INVALID_EVENT, f"table {table.full_name} cannot be compacted so: {error}")
 
 
 def _require_sizes(name: str, options: TabletOptions) -> None:

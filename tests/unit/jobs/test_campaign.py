@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import coverage, drawing
+from epochlake.jobs.testing import coverage, log_drawing, row_drawing
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Step
@@ -38,7 +38,7 @@ def test_everything_that_can_be_drawn_is_drawn(kind: str) -> None:
     kinds |= {
         one.kind for scenario in scenarios for part in scenario.parts for thread in part.threads for one in thread
     }
-    assert kinds >= set(drawing.KINDS[kind])
+    assert kinds >= set((log_drawing if kind == "log" else row_drawing).KINDS)
     assert {scenario.settings.delta for scenario in scenarios} == {True, False}
 
 
@@ -68,7 +68,7 @@ def test_what_was_met_least_is_drawn_more_often() -> None:
     assert coverage.pair("a", "b") == coverage.pair("b", "a")
     assert coverage.unmet(met, ["kill", "cut"], ["write"]) == [coverage.pair("cut", "write")]
     often, seldom = (
-        [fault.kind for seed in range(60) for fault in drawing.row_scenario(seed, {"kill": weight}).faults]
+        [fault.kind for seed in range(60) for fault in row_drawing.row_scenario(seed, {"kill": weight}).faults]
         for weight in (20.0, 0.05)
     )
     assert often.count("kill") > 5 * seldom.count("kill")

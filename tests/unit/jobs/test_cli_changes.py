@@ -231,6 +231,23 @@ def test_a_table_says_how_its_tablets_are_sized_and_where_they_may_go(grown: Com
     assert grown.done("table", "show", "air.t")["options"] == usual
 
 
+def test_a_table_says_how_it_is_compacted(grown: CommandLine) -> None:
+    grown.done(*CHANGES["CreateTable"])
+    usual = grown.done("table", "show", "air.t")["options"]
+    words = ["--compaction", "off", "--compaction-hours", "22:00-06:00", "--tombstone-grace", "3h"]
+    changed = grown.done("table", "alter", "air.t", *words)
+    said = "not compacted by itself, compacted 22:00-06:00, deletes remembered for 3.0 h"
+    assert changed["what"].endswith(said)
+    kept = {"by_itself": False, "hours": "22:00-06:00", "tombstone_grace_seconds": 10800.0}
+    assert grown.done("table", "show", "air.t")["options"] == usual | {"compaction": kept}
+    assert said.replace(", ", "; ") in " ".join(grown.text("table", "show", "air.t").out.split())
+    assert grown.json("table", "alter", "air.t", "--compaction", "off").error["code"] == "nothing-to-do"
+    grown.done("table", "alter", "air.t", "--compaction", "usual", "--tombstone-grace", "usual")
+    changed = grown.done("table", "alter", "air.t", "--compaction-hours", "usual")
+    assert changed["what"].endswith("; compacted as usual")
+    assert grown.done("table", "show", "air.t")["options"] == usual
+
+
 OPERATORS: dict[str, tuple[list[str], int, list[str]]] = {
     "maintenance of nobody": (["node", "maintenance", "n9", "on"], 3, ["'n9'"]),
     "maintenance, perhaps": (["node", "maintenance", "n1", "perhaps"], 2, ["perhaps"]),
@@ -245,6 +262,9 @@ OPERATORS: dict[str, tuple[list[str], int, list[str]]] = {
     "more than most": (["table", "alter", "air.flights", "--min-tablets", "8", "--max-tablets", "4"], 3, ["8", "4"]),
     "no size": (["table", "alter", "air.flights", "--target-size", "big"], 2, ["'big'"]),
     "tags of nobody": (["table", "alter", "air.flights", "--tag", "gpu"], 3, ["gpu", "Tag more nodes"]),
+    "hours of no day": (["table", "alter", "air.flights", "--compaction-hours", "late"], 3, ["late", "22:00-06:00"]),
+    "no grace": (["table", "alter", "air.flights", "--tombstone-grace", "soon"], 2, ["'soon'"]),
+    "compacted perhaps": (["table", "alter", "air.flights", "--compaction", "perhaps"], 2, ["perhaps"]),
     "apart from nothing": (["table", "alter", "air.flights", "--apart-from", "air.no"], 3, ["air.no"]),
     "apart from itself": (["table", "alter", "air.flights", "--apart-from", "air.flights"], 3, ["air.flights"]),
 }

@@ -18,7 +18,7 @@ from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compacting import EVERYTHING
-from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.upkeep.compaction import Budget, CompactionReport
 from epochlake.jobs.views import status as status_module
 from epochlake.jobs.views.open_requests import CoordinatorStatus
 from epochlake.jobs.views.status import operations_in_flight, status
@@ -512,7 +512,10 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
         "policy": EVERYTHING,
         "tombstone_grace_seconds": 7200.0,
         "target_file_bytes": 1 << 20,
+        "budget": Budget(),
     }
+    kept.done(*words, "--for", "1h", "--at-most", "2GB")
+    assert asked["budget"] == Budget(2_000_000_000, 3600.0)
     assert "none of 5 ranges is worth compacting" in kept.text(*words).out
 
 

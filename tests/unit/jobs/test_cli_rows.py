@@ -10,6 +10,8 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.cli.documents import Loaded
+from epochlake.jobs.gate import crowding
+from epochlake.jobs.upkeep.compaction import compact
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine, fits
@@ -166,3 +168,27 @@ def test_bad_input_gets_one_error_that_says_what_to_do(
     assert result.code in (2, 3)
     assert message in result.error_text
     assert line.json("query", TABLE).json == []
+
+
+def test_who_writes_faster_than_is_compacted_is_told_so_and_status_says_what_readers_pay(
+    line: CommandLine, table: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowding, "CROWDED_FILES", 6)
+    for _ in range(6):
+        loaded = line.json("load", TABLE, tmp_path / "flights.csv")
+        assert loaded.json["warnings"] == []
+    [warning] = line.json("load", TABLE, tmp_path / "flights.csv").json["warnings"]
+    assert warning.startswith("air.flights is written faster than it is compacted: 6 small files in a range")
+    assert "is compacted: 7 small files" in " ".join(line.text("load", TABLE, tmp_path / "flights.csv").out.split())
+    [health] = line.json("status").json["health"]["tables"]
+    backlog = health["backlog"]
+    assert backlog["due"] == backlog["waiting"] + backlog["due"] > 0
+    assert backlog["times"] > 3
+    shown = line.text("status").out
+    assert "To be compacted" in shown
+    assert f"reads take {backlog['times']:.1f} times as long as afterwards" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+    assert compact(table.cluster, TABLE).complete
+    assert line.json("status").json["health"]["tables"][0]["backlog"] is None
+    assert "To be compacted" not in line.text("status").out
+    assert line.json("load", TABLE, tmp_path / "flights.csv").json["warnings"] == []

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import batches
-from epochlake.jobs.replicas import merging
+from epochlake.jobs.replicas import row_groups
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Ledger, Merge, is_merged
@@ -20,12 +21,13 @@ from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, Commi
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compacting, compaction
 from epochlake.jobs.upkeep.compacting import CompactionPolicy
-from epochlake.jobs.upkeep.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, compact
+from epochlake.jobs.upkeep.compaction import NOT_STORED, OVERTAKEN, PENDING, UNREACHABLE, Budget, compact
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.model import CompactionOptions
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.transitions import Kind, Stage
@@ -143,7 +145,7 @@ def test_a_dry_run_says_what_and_why_and_changes_nothing(either: SmallCluster) -
 def test_a_large_result_is_several_files_with_windows_next_to_each_other(
     either: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 1)
     largest = max(file.size for file in live(either, "A"))
     compact_here(either, target_file_bytes=largest * 2 + 2)
     for tablet in (0, 1):
@@ -592,3 +594,97 @@ def test_an_append_that_races_with_the_commit_of_a_merged_file_shows_nothing_twi
     assert [(one.replica, one.removed) for one in report.replicas] == [("A/d1", 2), ("C/d1", 2)]
     assert all(len(table.files_on(node, tablet)) == 1 for node in "ABC" for tablet in (0, 1))
     assert read_versions(table, "ALL") == expected
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_bytes_takes_what_readers_pay_most_for_and_the_next_run_goes_on(table: SmallCluster) -> None:
+    for part in range(4):
+        write_versions(table, dict.fromkeys(ROWS, f"{part}"))
+    before = dict.fromkeys(ROWS, "3")
+    for left in (1, 0):
+        report = compact_here(table, budget=Budget(most_bytes=1))
+        assert (len(report.compacted), report.left, report.left_bytes > 0) == (1, left, left > 0)
+        assert report.complete
+        assert_shown(table, before)
+    assert compact_here(table, budget=Budget(most_bytes=1)).compacted == ()
+
+
+def test_nothing_is_begun_when_the_time_is_over(table: SmallCluster) -> None:
+    for part in range(4):
+        write_versions(table, dict.fromkeys(ROWS, f"{part}"))
+    report = compact_here(table, budget=Budget(seconds=0.0))
+    assert (report.compacted, report.left) == ((), 2)
+    assert compact_here(table, budget=Budget(seconds=600.0)).left == 0
+
+
+def test_a_table_says_how_long_its_deletes_are_remembered(table: SmallCluster) -> None:
+    for notes in (dict.fromkeys(ROWS, "x"), dict.fromkeys(ROWS)):
+        write_versions(table, notes, at=time.time_ns() // 1000 - 60_000_000)
+    for grace, kept in ((None, len(ROWS)), (3600.0, len(ROWS)), (30.0, 0)):
+        said = CompactionOptions(by_itself=True, tombstone_grace_seconds=grace)
+        administration.alter_table(table.cluster, TABLE, OptionChanges(compaction=said))
+        compact_here(table, tombstone_grace_seconds=None)
+        assert sum(file.rows for file in live(table, "A")) == kept
+        assert_shown(table, {})
+
+
+# --- without repair, as the coordinator does it ---------------------------------------------------------------------
+
+
+def test_what_only_some_replicas_have_is_left_and_the_rest_is_put_together(either: SmallCluster) -> None:
+    with either.without("C"):
+        write_versions(either, dict.fromkeys(range(40, 50), "late"))
+    expected = EXPECTED | dict.fromkeys(range(40, 50), "late")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "repair", lambda *_, **__: pytest.fail("it repairs"))
+        report = compact_here(either, repairing=False)
+    assert [(one.files_before, one.files_after) for one in report.compacted] == [(3, 1), (3, 1)]
+    assert report.complete
+    assert [len(live(either, node)) for node in "ABC"] == [4, 4, 2]
+    assert [merged_on(either, node) for node in "ABC"] == [2, 2, 2]
+    for level in ("QUORUM", "ALL"):
+        assert read_versions(either, level) == sorted(expected.items())
+    assert repair(either.cluster, TABLE).complete
+    assert_shown(either, expected)
+    compact_here(either, repairing=False)
+    assert [len(live(either, node)) for node in "ABC"] == [2, 2, 2]
+    assert_shown(either, expected)
+
+
+def test_no_delete_is_forgotten_where_replicas_differ(table: SmallCluster) -> None:
+    with table.without("BC"):
+        write_versions(table, dict.fromkeys(ROWS, "old"), at=1_000, level="ONE")
+    for at in (2_000, 3_000):
+        write_versions(table, dict.fromkeys(ROWS), at=at)
+    report = compact_here(table, repairing=False)
+    assert [(one.files_after, one.purges_tombstones) for one in report.compacted] == [(1, False)] * 2
+    assert_shown(table, {})
+    repair(table.cluster, TABLE)
+    assert_shown(table, {})
+    assert [one.purges_tombstones for one in compact_here(table, repairing=False).compacted] == [True] * 2
+    assert_shown(table, {})
+
+
+@pytest.mark.parametrize("reached", ["A", "AB"])
+def test_merged_files_that_did_not_reach_all_replicas_are_brought_to_the_rest(
+    either: SmallCluster, reached: str
+) -> None:
+    with either.without("C"):
+        write_versions(either, {50: "late"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "commit_files", reaching(either.volumes(reached)))
+        compact_here(either, repairing=False)
+    assert [merged_on(either, node) for node in "ABC"] == [2 * (node in reached) for node in "ABC"]
+    lacked = len(live(either, "C"))
+    report = compact_here(either, repairing=False, budget=Budget(most_bytes=1))
+    assert report.spread > 0
+    compact_here(either, repairing=False)
+    assert [merged_on(either, node) for node in "ABC"] == [2, 2, 2]
+    assert len(live(either, "C")) < lacked  # and not what was written to the others
+    assert compact_here(either, repairing=False).spread == 0
+    expected = EXPECTED | {50: "late"}
+    assert read_versions(either, "ALL") == sorted(expected.items())
+    assert repair(either.cluster, TABLE).complete
+    assert_shown(either, expected)

@@ -18,7 +18,7 @@ from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.replicas.commits import straddling
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.workers.pace import Pace
-from epochlake.metastore.configuration import Configuration, CoordinatorSettings
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.events import Event
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.tablets.resizing import Resize
@@ -28,7 +28,10 @@ from tests.support.clusters import FOUR, placed, relaxed_in_the_log, without_zoo
 from tests.support.resizing import ALWAYS_SPLIT, NEVER_SPLIT, Resizable
 from tests.support.slices import sliced
 
-QUICK = Configuration(coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4))
+QUICK = Configuration(
+    pipeline=PipelineSettings(shared_file_bytes=0),
+    coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4),
+)
 THREE = {name: FOUR[name] for name in "ABC"}
 
 Grow = Callable[..., Resizable]
@@ -86,6 +89,36 @@ def test_what_was_staged_before_two_splits_and_lands_after_them_is_cut_on_the_wa
     for node in "ABC":
         snapshot = open_snapshot(story.cluster.address(node))
         assert straddling(snapshot, tablet_ranges(4)[1].tolist()[:-1]) == []
+
+
+def test_splits_leave_files_alone_that_few_rows_of_several_tablets_share(tmp_path: Path, seed: int) -> None:
+    """Neither a split nor the coordinator that gives labels after it cuts what is written all the time."""
+    spared = msgspec.structs.replace(QUICK, pipeline=PipelineSettings())
+    placed_there = placed(tmp_path, THREE, dict.fromkeys(range(4), "ABC"), append_only=True, configuration=spared)
+    story = Resizable(placed_there, random.Random(seed))
+    cluster = placed_there.cluster
+    written = 0
+
+    def write() -> int:
+        nonlocal written
+        rows = [{"id": number, "note": "x"} for number in range(written, written + 50)]
+        written += 50
+        return cluster.write(story.cluster.table.full_name, rows, consistency="ALL").files
+
+    assert [write() for _ in range(3)] == [1, 1, 1]
+    story.aim(ALWAYS_SPLIT)
+    story.decide(Resize.SPLIT)
+    assert write() == 1
+    story.until_count(16, write=False)
+    story.stay()
+    for _ in range(5):
+        assert write() == 1
+        story.cluster.round()
+    assert not story.cluster.round()
+    story.cluster.settle()
+    for node in "ABC":
+        assert len(open_snapshot(story.cluster.address(node)).all_files) == 9
+    assert len(cluster.scan(story.cluster.table.full_name, consistency="ALL").read_all()) == written
 
 
 def test_a_split_ends_while_a_node_is_away_and_what_it_has_is_cut_when_it_is_back(resizable: Grow) -> None:

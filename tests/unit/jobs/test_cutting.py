@@ -176,7 +176,7 @@ def test_a_cut_that_breaks_off_leaves_no_piece(address: ReplicaAddress, monkeypa
     def break_off(*arguments: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cutting, "_in_row_groups", break_off)
+    monkeypatch.setattr(cutting, "in_row_groups", break_off)
     with pytest.raises(KeyboardInterrupt):
         cut(address, FilePart(file, 0, 19), address)
     assert [path.name for path in (Path(address.uri) / file.path).parent.iterdir()] == [f"{file.file_id}.parquet"]
@@ -194,7 +194,7 @@ def test_what_cannot_be_cut_is_said_by_name(tmp_path: Path, address: ReplicaAddr
     path.write_bytes(data)
     with mounted(tmp_path / "v2", "512k"):
         full = make_replica(tmp_path, 2)
-        (Path(full.uri) / "filler").write_bytes(b"0" * (440 << 10))
+        (Path(full.uri) / "filler").write_bytes(b"0" * (490 << 10))
         with pytest.raises(StorageUnavailable, match="disk is full"):
             cut(address, FilePart(file, 0, 3998), full)
         assert list((Path(full.uri) / file.path).parent.iterdir()) == []

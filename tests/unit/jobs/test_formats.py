@@ -2,7 +2,7 @@
 
 See `tests/data/formats/README.md`. Each replica table was made by the code of its generation: three files committed,
 one taken out again, sessions opened and closed, from generation 2 on a file cut in two, from 3 on a fence of a second
-incarnation.
+incarnation. In 5 the file that is cut has three row groups, and each of them a digest.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from epochlake.jobs.administration.schema import table_id_of
 from epochlake.jobs.coordinator.effects import tablets as side_effects
 from epochlake.jobs.gate.batches import BatchContents, Generation, batch_id, decided
 from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.damage_notes import DamageNote, DamageNotes
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
+from epochlake.jobs.replicas.intervals import FilePart
 from epochlake.jobs.replicas.ledger import MERGED, Ledger, Merge, Replaced, entry_hash
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.replicas.receipts import Receipt, Receipts
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
-from epochlake.jobs.replicas.sealing import require_sealed
+from epochlake.jobs.replicas.sealing import DamagedBytes, read_seal, require_intact, require_sealed
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.volumes import MARKER_FILE, prepare_volume, read_marker
 from epochlake.metastore import delta_commits
@@ -45,7 +47,7 @@ from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, stor
 from tests.support.storages import STORAGE
 
 FILES = [f"00000000-0000-4000-8000-{number:012}" for number in range(7)]
-REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4])
+REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4, 5])
 MERGES = (
     Merge(
         "t-1",
@@ -104,6 +106,26 @@ def test_the_rows_of_its_files_are_read_as_they_were_written(tmp_path: Path, gen
         assert pq.ParquetFile(uri, page_checksum_verification=True).read().to_pylist() == expected["rows"][file.file_id]
         # Files from before they were sealed have no digest of their bytes, and are read all the same.
         assert (require_sealed(STORAGE, file, uri) is not None) is (generation >= 3)
+        assert (read_seal(STORAGE, file, uri).groups is not None) is (generation >= 5)
+
+
+@REPLICAS
+def test_its_files_are_cut_and_their_damage_is_noticed(tmp_path: Path, generation: int) -> None:
+    address, expected = replica(tmp_path, generation)
+    for file in open_snapshot(address).all_files.values():
+        path = Path(address.uri) / file.path
+        require_intact(STORAGE, file, str(path))
+        if file.min_token == file.max_token:
+            continue
+        piece = cut(address, FilePart(file, file.window[0], file.max_token - 1), address)
+        rows = pq.ParquetFile(Path(address.uri) / piece.path).read().to_pylist()
+        assert rows == [row for row in expected["rows"][file.file_id] if row["_token"] < file.max_token]
+        if generation >= 3:
+            data = bytearray(path.read_bytes())
+            for place in range(0, len(data), 7):
+                path.write_bytes(data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :])
+                with pytest.raises(DamagedBytes):
+                    require_intact(STORAGE, file, str(path))
 
 
 @REPLICAS
@@ -120,8 +142,8 @@ def test_work_on_an_old_replica_table_goes_on(tmp_path: Path, generation: int) -
 
 
 def test_a_new_replica_table_has_the_properties_and_columns_that_it_had(tmp_path: Path) -> None:
-    [golden] = [action["metaData"] for action in commits_of(4)[0] if "metaData" in action]
-    made = open_snapshot(make_replica(tmp_path, 1, fence=3)).metadata
+    [golden] = [action["metaData"] for action in commits_of(5)[0] if "metaData" in action]
+    made = open_snapshot(make_replica(tmp_path, 1, fence=1)).metadata
     for part in ("configuration", "partitionColumns", "format"):
         assert made[part] == golden[part]
     assert json.loads(made["schemaString"]) == json.loads(golden["schemaString"])
@@ -136,7 +158,7 @@ def test_a_replica_table_in_the_place_of_a_lost_one_names_its_rebuild(tmp_path: 
 
 
 def test_commits_are_written_today_as_in_the_newest_replica_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FORMATS / "replicas" / "4" / "v1" / "air" / "t-1" / "_delta_log"
+    log = FORMATS / "replicas" / "5" / "v1" / "air" / "t-1" / "_delta_log"
     for file in sorted(log.glob("*.json"))[1:]:  # delta-rs writes the first one
         lines = file.read_bytes().splitlines()
         information = json.loads(lines[0])["commitInfo"]
@@ -146,7 +168,7 @@ def test_commits_are_written_today_as_in_the_newest_replica_table(monkeypatch: p
 
 
 def test_files_are_added_and_removed_by_the_lines_that_they_were() -> None:
-    commits = commits_of(4)
+    commits = commits_of(5)
     known: dict[str, DataFile] = {}
     for action in [action for commit in commits for action in commit]:
         if "add" in action:

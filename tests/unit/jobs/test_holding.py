@@ -10,8 +10,8 @@ from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.testing import holding
-from epochlake.jobs.testing.drawing import place
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from epochlake.jobs.replicas import encoding
+from epochlake.jobs.replicas import merging_here, row_groups
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, Source
 from epochlake.jobs.replicas.merging_here import merged_rows
 from epochlake.jobs.replicas.replica import ReplicaAddress
@@ -21,7 +23,7 @@ from epochlake.placement.tokens import TOKEN
 
 from tests.support.clusters import FOUR, SmallCluster, flights, placed, without_zookeeper
 from tests.support.files import stored_versions
-from tests.support.replicas import make_replica
+from tests.support.replicas import flip_in_a_page, make_replica
 
 FLIGHTS = "air.flights"
 COLUMNS = [("id", "bigint", False)]
@@ -86,12 +88,31 @@ def test_exactly_the_rows_that_count_come_in_token_order(
         )
 
 
+def test_thousands_of_small_files_are_not_merged_token_by_token(
+    replica: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [
+        stored_versions(replica, [(token, token, at, False) for token in range(at, 1_000, 7)], group=1_000)
+        for at in range(60)
+    ]
+    rounds = 0
+    count = merging_here._counting
+
+    def counted(*asked: Any) -> pa.Table:
+        nonlocal rounds
+        rounds += 1
+        return count(*asked)
+
+    monkeypatch.setattr(merging_here, "_counting", counted)
+    work = plan(flights(COLUMNS), runs, 0, 999)
+    found = pa.Table.from_batches(merged_rows(work, work.merges))
+    assert found.column(TOKEN).to_pylist() == list(range(1_000))
+    assert rounds < 5
+
+
 def test_a_damaged_source_is_named(replica: ReplicaAddress) -> None:
-    run = stored_versions(replica, [(token, token, 1, False) for token in range(2_000)], group=2_000)
-    path = Path(run.copy.uri.removeprefix("file://"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 1
-    path.write_bytes(data)
+    run = stored_versions(replica, [(token, token * token, 1, False) for token in range(2_000)], group=2_000)
+    flip_in_a_page(Path(run.copy.uri.removeprefix("file://")))
     work = plan(flights(COLUMNS), [run], 0, 1_999)
     with pytest.raises(StorageUnavailable, match=run.name):
         list(merged_rows(work, work.merges))
@@ -100,7 +121,7 @@ def test_a_damaged_source_is_named(replica: ReplicaAddress) -> None:
 def test_a_table_is_compacted_without_spark_and_shows_the_same(
     cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(encoding, "ROW_GROUP_ROWS", 7)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 7)
     chance = random.Random(seed)
     for number in range(9):
         keys = chance.sample(range(60), 25)

@@ -72,7 +72,7 @@ def test_a_level_is_reached_or_refused_with_tablets_and_replicas_named(
 
 def test_a_local_quorum_needs_a_datacenter_that_has_replicas(tmp_path: Path) -> None:
     cluster = placed(tmp_path, {n: TWO_DATACENTERS[n] for n in "ABCD"}, "ABC", configuration=ONE_TRY)
-    for dc, reason in ((None, "Open it with datacenter"), ("dc2", "no replica there"), ("dc9", "no replica there")):
+    for dc, reason in ((None, "Say so with datacenter"), ("dc2", "no replica there"), ("dc9", "no replica there")):
         with pytest.raises(InvalidRequest, match=reason):
             cluster.write(cluster.pipeline(dc=dc), "LOCAL_QUORUM")
     assert [cluster.files_on(node) for node in "ABC"] == [set()] * 3

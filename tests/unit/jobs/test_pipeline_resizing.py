@@ -23,7 +23,7 @@ from epochlake.placement.tokens import tablet_label
 
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
 
-ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
+ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1, shared_file_bytes=0))
 PARTS = [part << 60 for part in range(-8, 8)]
 """A token in each sixteenth of the token space."""
 

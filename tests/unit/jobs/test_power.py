@@ -15,13 +15,14 @@ import pytest
 from epochlake.jobs.gate.batches import decide, decided
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import file_copy
-from epochlake.jobs.replicas.encoding import StagingPlan, encode_rows
+from epochlake.jobs.replicas.encoding import encode_rows
 from epochlake.jobs.replicas.fences import open_session, raise_fence
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, encode
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.workers.threads import ThreadWorkers

@@ -108,8 +108,8 @@ def test_a_fence_that_is_raised_while_it_cuts_stops_it(
     cut = pre_split.pre_split
     done = []
 
-    def revoked_after_the_first(where: ReplicaAddress, boundaries: list[int], epoch: int) -> object:
-        result = cut(where, boundaries, epoch)
+    def revoked_after_the_first(where: ReplicaAddress, boundaries: list[int], epoch: int, spared: int) -> object:
+        result = cut(where, boundaries, epoch, spared)
         done.append(boundaries)
         raise_fence(where, 20)
         return result

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import random
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +30,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.replicas import flip_in_a_page
 from tests.support.storages import STORAGE
 
 ONE_TRY = Configuration(pipeline=PipelineSettings(attempts=1))
@@ -135,6 +139,9 @@ def test_columns_and_filters_are_those_that_were_asked_for(wide: SmallCluster) -
     )
     assert late.schema == pa.schema([("flight", pa.int32())])
     assert sorted(late.read_all()["flight"].to_pylist()) == list(range(41, 50))
+    assert wide.cluster.scan(FLIGHTS, columns=iter(["gate", "flight"])).schema.names == ["gate", "flight"]
+    with pytest.raises(InvalidRequest, match="columns are a int"):
+        wide.cluster.scan(FLIGHTS, columns=7)  # type: ignore[arg-type]
     replaced = wide.cluster.scan(FLIGHTS, where=pc.field("gate").is_valid()).read_all().to_pylist()
     assert replaced == [{"carrier": "AA", "flight": 3, "delay": None, "gate": "B7"}]
     # The row that was replaced was delayed, and is not there any more, whatever the filter leaves out.
@@ -177,6 +184,25 @@ def test_what_does_not_fit_is_refused_with_the_reason(wide: SmallCluster) -> Non
     assert leases(wide) == 1
 
 
+def test_a_filter_that_compares_what_cannot_be_compared_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    columns = [("id", "int", False), ("started", "timestamp", True)]
+    timed = placed(tmp_path, FOUR, {0: "ABC"}, columns=columns, configuration=ONE_TRY)
+    naive = datetime.datetime(2026, 1, 1)
+    with timed.cluster:
+        timed.cluster.write(FLIGHTS, [{"id": 1, "started": naive.replace(tzinfo=datetime.UTC)}])
+        with pytest.raises(InvalidRequest, match="timezone"):
+            timed.cluster.scan(FLIGHTS, where=pc.field("started") >= naive)
+        same = pc.field("started") >= naive.replace(tzinfo=datetime.UTC)
+        assert timed.cluster.scan(FLIGHTS, where=same).read_all().column("id").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("name", ["", " ", 5, "month-\udcff"])
+def test_a_batch_has_a_name_that_files_can_carry(cluster: SmallCluster, name: object) -> None:
+    with pytest.raises(InvalidRequest, match="batch name"):
+        cluster.cluster.write(FLIGHTS, numbered(1), batch=name)  # type: ignore[arg-type]
+    assert by_key(cluster.cluster.scan(FLIGHTS)) == {}
+
+
 def test_a_level_is_reached_or_nothing_is_shown(cluster: SmallCluster) -> None:
     cluster.cluster.write(FLIGHTS, numbered(20), consistency="ALL")
     with cluster.without("C"):
@@ -203,25 +229,18 @@ def test_a_lookup_needs_the_replicas_of_its_own_key_only(tmp_path: Path) -> None
                         apart.cluster.get(FLIGHTS, key, consistency="ALL")
 
 
-def flip(path: Path) -> None:
-    """A bit in the middle of the pages, which a look at the end of the file does not see."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 1
-    path.write_bytes(data)
-
-
 def test_damage_is_read_round_by_lookups_and_told_by_scans_once(cluster: SmallCluster) -> None:
     cluster.cluster.write(FLIGHTS, numbered(2_000, "a note that is somewhat longer"), consistency="ALL")
     for node in "AB":
         for path in (cluster.directory / node).rglob("*.parquet"):
             if "_delta_log" not in str(path):
-                flip(path)
+                flip_in_a_page(path)
     for key in (1, 700):
         assert cluster.cluster.get(FLIGHTS, key) == {"id": key, "note": "a note that is somewhat longer"}
     assert len(read_again(cluster)) == 2_000
     for path in (cluster.directory / "C").rglob("*.parquet"):
         if "_delta_log" not in str(path):
-            flip(path)
+            flip_in_a_page(path)
     with pytest.raises(RowsUnreadable):
         read_again(cluster)
 
@@ -246,6 +265,23 @@ def test_a_stream_keeps_its_files_until_nobody_holds_it(cluster: SmallCluster, m
     gc.collect()
     cluster.cluster.write(FLIGHTS, numbered(20, "later"))
     assert by_key(held) == dict.fromkeys(range(20), "x"), "it was pinned before"
+    cluster.cluster.close()
+    assert leases(cluster) == 0
+
+
+def test_closing_waits_for_gates_that_are_just_ending(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "STANDS_SECONDS", 0.05)
+    ended = Gate.__exit__
+    begun = threading.Event()
+
+    def slowly(gate: Gate, *error: object) -> None:
+        begun.set()
+        time.sleep(0.5)
+        ended(gate, *error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Gate, "__exit__", slowly)
+    cluster.cluster.write(FLIGHTS, numbered(1))
+    assert begun.wait(10)
     cluster.cluster.close()
     assert leases(cluster) == 0
 

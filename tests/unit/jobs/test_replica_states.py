@@ -205,8 +205,25 @@ def test_no_more_files_are_kept_than_there_may_be(tmp_path: Path, monkeypatch: p
     for volume in range(1, 4):
         where = make_replica(tmp_path, volume, fence=5)
         commit_files(where, [store(where), store(where)], epoch=5, app_id="load", app_version=1)
-        assert len(open_snapshot(where).all_files) == 2
+        for _ in range(4):
+            assert len(open_snapshot(where).all_files) == 2
     assert [Path(uri).parts[-3] for uri in STORAGE.kept(states.KeptStates)._kept] == ["v3"]
+
+
+def test_thousands_of_tables_are_kept_without_counting_all_of_them_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def files_kept(state: states.ReplicaState) -> int:
+        nonlocal asked
+        asked += 1
+        return 1
+
+    monkeypatch.setattr(states.ReplicaState, "files_kept", property(files_kept))
+    kept, tables = states.KeptStates(), 2_000
+    for _ in range(2):
+        for number in range(tables):
+            kept.keep(f"{number}", states._Kept(states.ReplicaState(0, {}, None), (), states._now()))
+    assert tables <= asked <= 4 * 2 * tables
 
 
 @pytest.mark.parametrize("later", [1, 12])

@@ -10,6 +10,7 @@ import pytest
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.replicas.sections import Run
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import TOKEN, Interval
@@ -59,3 +60,14 @@ def test_no_flipped_bit_changes_what_is_read(replica: ReplicaAddress, group: int
         else:
             assert found == expected, f"seed {seed}, bit {bit}"
     assert refused > 500
+
+
+def test_a_footer_that_lacks_a_column_is_named_as_damage(replica: ReplicaAddress) -> None:
+    """It was looked at when the read was planned, and has rotted since: a name in it is another one."""
+    run = stored_versions(replica, [(token, token, 1, False) for token in range(20)], group=20)
+    path = Path(run.copy.uri.removeprefix("file://"))
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[:start] + data[start:].replace(WRITTEN_AT.encode(), WRITTEN_AT.encode()[::-1]))
+    with pytest.raises(DamagedBytes, match=f"{path.name}.*{WRITTEN_AT}"):
+        read(run)

@@ -8,7 +8,7 @@ from pathlib import Path
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress
-from epochlake.jobs.replicas.sections import OPENING, Run, sections, tasks
+from epochlake.jobs.replicas.sections import OPENING, Run, divided, sections, tasks
 from epochlake.placement.tokens import Interval
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +58,36 @@ def test_every_token_of_a_run_is_in_exactly_one_of_its_slices(spans: list[tuple[
         first, last = one.extent
         for token in range(first, last + 1):
             assert [one in piece.runs for piece in pieces if piece.low <= token <= piece.high] == [True]
+
+
+@given(SPANS, st.integers(0, 60))
+def test_a_division_has_every_row_once_and_merges_what_shares_a_token(
+    spans: list[tuple[int, int]], part_rows: int
+) -> None:
+    runs = [run(str(n), start, start + width, rows=7 * (width + 1)) for n, (start, width) in enumerate(spans)]
+    division = divided(runs, part_rows)
+    parts = [(part, None) for part in division.alone]
+    parts += [(part, number) for number, section in enumerate(division.merged) for part in section]
+    tokens = [(part.name, token, number) for part, number in parts for one in part.spans for token in inside(one)]
+    assert sorted((name, token) for name, token, _ in tokens) == sorted(
+        (one.name, token) for one in runs for token in inside(one.extent)
+    )
+    at: dict[int, list[int | None]] = {}
+    for _, token, number in tokens:
+        at.setdefault(token, []).append(number)
+    assert all(len(found) == 1 or (None not in found and len(set(found)) == 1) for found in at.values())
+
+
+def test_one_row_among_many_makes_a_section_of_its_token() -> None:
+    many, one = run("many", 0, 10**6 - 1, rows=10**6), run("one", 7 * 10**5, 7 * 10**5, rows=1)
+    division = divided([many, one])
+    assert [part.intervals for part in division.alone] == [((0, 699_999), (700_001, 999_999))]
+    assert [[part.extent for part in section] for section in division.merged] == [[(700_000, 700_000)] * 2]
+    assert divided([run("few", 0, 999, rows=1_000), run("one", 5, 5, rows=1)]).alone == ()
+
+
+def inside(one: Interval) -> range:
+    return range(one[0], one[1] + 1)
 
 
 def test_a_large_section_is_sliced_evenly_and_small_ones_share_tasks() -> None:

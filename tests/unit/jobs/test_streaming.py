@@ -163,7 +163,7 @@ def test_nothing_is_copied_to_a_volume_that_is_not_mounted(tmp_path: Path) -> No
 
 def test_a_copy_onto_a_full_volume_leaves_nothing_behind(tmp_path: Path) -> None:
     source = make_replica(tmp_path, 1)
-    file = store(source, ids=range(200_000))
+    file = store(source, ids=[number * number for number in range(200_000)])
     with mounted(tmp_path / "v2", "512k"):
         target = make_replica(tmp_path, 2)
         copied = Copier().copy([file_copy(file, source, target)])

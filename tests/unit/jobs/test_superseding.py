@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from epochlake.jobs.replicas import superseding as superseding_module
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sections import Run, sections, tasks
 from epochlake.jobs.replicas.superseding import FILE, FIRST, WORDS, superseded, tell_superseded
 from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.files import Version, stored_versions
-from tests.support.replicas import make_replica
+from tests.support.replicas import flip_in_a_page, make_replica
 
 NAN = math.nan
 MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
@@ -107,6 +108,19 @@ def test_batches_are_ranked_by_their_files_so_that_times_are_not_read(replica: R
     assert told([second, first]) == {(first.name, 1)}
 
 
+def test_what_compaction_has_made_of_two_tablets_is_ranked_below_a_batch_that_both_share(
+    replica: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = stored_versions(replica, [(1, 1, 10, False), (2, 2, 30, False)])
+    other = stored_versions(replica, [(7, 7, 20, False), (8, 8, 40, False)])
+    batch = stored_versions(replica, [(2, 2, 50, False), (7, 7, 50, False)])
+    monkeypatch.setattr(superseding_module, "WRITTEN_AT", "a column that no file has")
+    assert told([batch, one, other]) == {(one.name, 1), (other.name, 0)}
+    late = stored_versions(replica, [(2, 2, 25, False)])
+    with pytest.raises(StorageUnavailable):
+        told([late, one])
+
+
 def test_a_file_that_spans_two_slices_is_told_in_both(replica: ReplicaAddress) -> None:
     old = stored_versions(replica, [(token, token, 1, False) for token in range(100)], group=30)
     new = stored_versions(replica, [(token, token, 2, False) for token in range(0, 100, 2)], group=30)
@@ -118,16 +132,11 @@ def test_a_file_that_spans_two_slices_is_told_in_both(replica: ReplicaAddress) -
     assert max(sizes) <= 10, "no slice has the rows of others"
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 16
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "missing"])
+@pytest.mark.parametrize("damage", [flip_in_a_page, Path.unlink], ids=["flipped", "missing"])
 def test_a_damaged_file_is_an_error_that_names_it(replica: ReplicaAddress, damage: Callable[[Path], object]) -> None:
-    # Without compression by repetition: every byte of the body is in a page that is read.
-    runs = [stored_versions(replica, [(n * 7919, n, at, False) for n in range(200)], group=200) for at in (1, 2)]
+    runs = [
+        stored_versions(replica, [(n * n * 7919, n * n, at, False) for n in range(200)], group=200) for at in (1, 2)
+    ]
     path = Path(runs[0].copy.uri)
     damage(path)
     with pytest.raises(StorageUnavailable, match=runs[0].name):

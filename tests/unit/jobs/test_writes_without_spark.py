@@ -18,12 +18,11 @@ import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import open_cluster
-from epochlake.jobs.gate import arrow_rows, commit_phase, standing
-from epochlake.jobs.gate.arrow_rows import rows_to_write, shared_routing
+from epochlake.jobs.gate import commit_phase, standing
+from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.replicas.encoding import Routing
 from epochlake.jobs.testing.rows import shown
 from epochlake.jobs.upkeep.verification import owned_exactly
 from epochlake.metastore.announcing import stored_leases
@@ -32,7 +31,6 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.hashing import token_of
-from epochlake.placement.tokens import MIN_TOKEN
 
 from tests.support.clusters import FOUR, SmallCluster, flights, placed, without_zookeeper
 from tests.support.storages import STORAGE
@@ -288,20 +286,6 @@ def test_a_write_that_was_staged_before_a_tablet_moved_lands_in_pieces(
     assert owned_exactly(STORAGE, cluster.metadata) == ()
 
 
-def test_ranges_share_files_where_rows_are_few_and_replicas_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_rows, "SHARED_FILE_BYTES", 100)
-    lows = np.array([MIN_TOKEN, *range(0, 70, 10)], dtype=np.int64)
-    route = np.array([0, 0, 0, 0, 0, 1, 1, 0], dtype=np.int32)
-    routing = Routing(lows, tuple(f"3-{n}" for n in range(8)), ((), ()), route)
-    assert shared_routing(routing, 99).lows.tolist() == [MIN_TOKEN, 40, 60]
-    assert shared_routing(routing, 150).lows.tolist() == [MIN_TOKEN, 30, 40, 60]
-    assert shared_routing(routing, 10_000).labels == routing.labels
-    assert shared_routing(routing, 99, borders=[10]).lows.tolist() == [MIN_TOKEN, 10, 40, 60]
-    assert shared_routing(routing, 99).route.tolist() == [0, 1, 0]
-    split = Routing(lows, routing.labels, ((), ()), route, apart=True)
-    assert shared_routing(split, 99) is split
-
-
 def test_writes_of_several_threads_do_not_wait_for_each_other_and_all_land(cluster: SmallCluster) -> None:
     threads = [
         threading.Thread(target=cluster.cluster.write, args=(FLIGHTS, numbered(10, "x", first=10 * number)))
@@ -360,3 +344,12 @@ def test_writing_without_spark_does_not_import_it() -> None:
     looked = "import sys, epochlake.jobs.cluster, epochlake.jobs.gate.arrow_rows; print('pyspark' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_columns_that_are_cut_differently_with_empty_pieces_are_written() -> None:
+    table = flights(columns=[("id", "bigint", False), ("v", "int", True)], primary_key=["id"])
+    notes = pa.chunked_array([[30, 10], [], [20]], pa.int32())
+    for cuts in ([[3], [], [1, 2]], [[], [3, 1], [2]], [[3, 1, 2], []]):
+        rows = rows_to_write(pa.table({"id": pa.chunked_array(cuts, pa.int64()), "v": notes}), table)
+        rows._rows.validate(full=True)
+        assert {row["id"]: row["v"] for row in rows._rows.to_pylist()} == {3: 30, 1: 10, 2: 20}

@@ -197,6 +197,68 @@ def test_an_offer_that_a_dead_process_has_left_does_not_land_after_its_retry_was
     assert request_ids(log) == ["request-1", "pause"]
 
 
+def test_what_others_have_appended_right_before_the_fence_is_told_as_committed_by_the_call_that_offered_it() -> None:
+    log, steps = begun(), Steps()
+
+    class Line(SteppedQueue):
+        def acquire(self, timeout: float, *_: object) -> bool:
+            if self.offers:
+                claimer.claim()
+            return super().acquire(timeout, *_)
+
+    class Log(SteppedLog):
+        def fence(self) -> None:
+            claimer.append()
+            super().fence()
+
+    queue = Line(steps)
+    claimer = Claimer(log.shared, queue, own=[PauseChanges(why="an operator")])
+    commits = Committer(Follower(Log(log, steps)), queue, author="a")
+    commits._offers.worthwhile = True
+    assert commits.commit(ResumeChanges(), request_id="resume", timeout=20) == Committed(3, "resume", already=False)
+
+
+class NeverHad(LocalQueue):
+    """A line whose lock is never had, in which other processes have left offers."""
+
+    def __init__(self, *left: bytes) -> None:
+        super().__init__()
+        self.left = list(left)
+
+    def acquire(self, timeout: float, *_: object) -> bool:
+        time.sleep(min(timeout, 0.001))
+        return False
+
+    def drop(self, holds: Callable[[bytes], bool]) -> None:
+        self.left = [offer for offer in self.left if not holds(offer)]
+
+
+def test_who_never_had_the_lock_is_told_a_failure_only_when_no_earlier_try_can_land_any_more() -> None:
+    log = begun()
+    claimer = InMemoryLog(log.shared)
+    claimer.read(0)  # it may have claimed another offer of the first try
+    others = offered(PauseChanges(why="an operator"), "others")
+    queue = NeverHad(offered(OFF, "mine"), others)
+    with pytest.raises(CommitTimeout):
+        Committer(Follower(log), queue, author="a").commit(OFF, request_id="mine", timeout=0.01)
+    assert queue.left == [others], "nobody can take what was told to have failed, and all else stays"
+    with pytest.raises(AppendConflict):
+        claimer.append(chain(2)[1:])
+    assert request_ids(log) == ["request-1"]
+
+
+def test_what_nobody_can_have_tried_before_is_not_looked_for_and_costs_no_fence() -> None:
+    log, offer, steps = begun(), offered(OFF, "mine"), Steps()
+    queue = NeverHad(offer)
+    commits = Committer(Follower(SteppedLog(log, steps)), queue, author="a")
+    with pytest.raises(CommitTimeout):
+        commits.commit(OFF, timeout=0.01)  # an id that was made up for this call
+    with pytest.raises(CommitTimeout):
+        commits.commit(toggle, request_id="mine", timeout=0.01)  # planners are not offered
+    assert queue.left == [offer]
+    assert "fence" not in steps.done
+
+
 # Answers of those who have committed what was offered
 
 

@@ -45,6 +45,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import (
     Column,
+    CompactionOptions,
     Keyspace,
     NodeState,
     PlacementKind,
@@ -385,6 +386,13 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", AlterTable(FLIGHTS, "air.flights", TabletOptions(apart_from=(FLIGHTS,))), "unknown-table"),
     ("two volumes", AlterTable(FLIGHTS, "air.flights", TabletOptions(apart_from=("id-crews",))), "rule-impossible"),
     ("ring", AlterTable("id-stars", "sky.stars", TabletOptions(min_count=2)), "unsupported-placement"),
+    ("small", AlterTable(FLIGHTS, "air.flights", TabletOptions(), CompactionOptions()), "nothing-to-do"),
+    ("small", AlterTable(FLIGHTS, "air.flights", TabletOptions(), CompactionOptions(hours="9-17")), "invalid-event"),
+    (
+        "small",
+        AlterTable(FLIGHTS, "air.flights", TabletOptions(), CompactionOptions(tombstone_grace_seconds=-1.0)),
+        "invalid-event",
+    ),
     # Splitting and merging
     ("small", DecideResize("id-trains", Resize.SPLIT, 1), "unknown-table"),
     ("small", DecideResize(FLIGHTS, Resize.SPLIT, 0), "stale-plan"),
@@ -446,6 +454,7 @@ VALID: list[tuple[str, object]] = [
     ("tagged", AlterNode(3, tags=("ssd", "ssd"))),
     ("tagged", AlterNode(4, weight=0.5)),
     ("ring", AlterTable(FLIGHTS, "air.flights", TabletOptions(5, 2, 8, (), ()))),
+    ("ring", AlterTable("id-stars", "sky.stars", TabletOptions(), CompactionOptions(False, "22:00-06:00", 60.0))),
     ("moving", DecideResize(FLIGHTS, Resize.SPLIT, 1, "they are too large")),
     ("splitting", DecideResize(FLIGHTS, Resize.NONE, 2)),
     ("splitting", StartTransitions((move(),))),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.metastore import delta_checkpoints
+from epochlake.metastore.delta_commits import LINES
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged, seal
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -32,11 +33,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "without its last line": lambda data: data[: data.rstrip().rindex(b"\n") + 1],
     "zero bytes at its end": lambda data: data[:50] + bytes(len(data) - 50),
     "one flipped bit in its last line": lambda data: _flipped(data, data.rstrip().rfind(b"\n") + 4),
+    "one flipped bit where it says how long it is": lambda data: _flipped(data, data.index(LINES.encode()), 0x80),
 }
 
 
-def _flipped(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+def _flipped(data: bytes, at: int, bit: int = 1) -> bytes:
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
 
 
 @pytest.fixture

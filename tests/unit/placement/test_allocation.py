@@ -118,6 +118,12 @@ def test_the_first_replica_of_a_tablet_is_on_every_rack_now_and_then() -> None:
     assert np.bincount(lookup(table, "node_id", first), minlength=3).min() > 60
 
 
+def test_tablets_with_the_same_volumes_are_neighbours() -> None:
+    sets = np.sort(allocate_tablets(1024, {"dc1": 2}, cluster([0, 1, 0, 1], volumes_per_node=1)), axis=1)
+    changes = int((sets[1:] != sets[:-1]).any(axis=1).sum())
+    assert changes == len(np.unique(sets, axis=0)) - 1 > 1
+
+
 def test_a_node_shares_its_tablets_with_many_others() -> None:
     table = cluster([0] * 20, volumes_per_node=1)
     nodes = np.sort(allocate_tablets(2000, {"dc1": 2}, table), axis=1)

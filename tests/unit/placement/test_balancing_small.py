@@ -179,10 +179,16 @@ def test_streams_in_flight_count_in_the_first_wave() -> None:
 
 
 def test_doubled_racks_are_relieved_first_when_a_rack_joins() -> None:
-    load = grown((0, 0, 1, 1), (2, 2), 64)
-    done = after(load, plan_moves(load))
-    assert (most_in_a_rack(load) == 2).all()
-    assert (most_in_a_rack(done) == 1).mean() > 0.75
+    """How many depends on the order of tablets: of a new table those on the same nodes are neighbours."""
+    relieved = []
+    for order in range(6):
+        replicas = allocated((0, 0, 1, 1), 64, 3, 2, ())
+        shuffled = np.random.default_rng(order).permutation(64) if order else np.arange(64)
+        load = load_of(Outline((0, 0, 1, 1, 2, 2)), replicas[shuffled])
+        assert (most_in_a_rack(load) == 2).all()
+        relieved.append((most_in_a_rack(after(load, plan_moves(load))) == 1).mean())
+    assert min(relieved) > 0.6
+    assert np.mean(relieved) > 0.75
 
 
 def test_replicas_never_leave_their_datacenter() -> None:

@@ -1,0 +1,149 @@
+"""Compaction by itself beside an endless load of upserts: what readers and writers have of it.
+
+Each time a new cluster, a coordinator as a service in a process of its own, and a writer that upserts a batch every
+quarter of a second for a minute. Every two seconds some columns are read, by Spark and without. What is compared: the
+second half of these reads with the same rows when all of them have been compacted and nobody writes; the writes with
+those beside a service that does not compact. Replicas are on the disk of temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+from epochlake.jobs.administration.schema import create_table
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.spark_session import session
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.clusters import opened
+from benchmarks.harness import Result, ratio_at_most, seconds
+from benchmarks.rows import COLUMNS, SCANNED, mixed_rows
+
+TABLE = "air.flights"
+ROWS = 400_000
+BATCH_ROWS = 1_000
+PACE_SECONDS = 0.25
+LOAD_SECONDS = 60.0
+READ_SECONDS = 2.0
+TABLETS = 4
+AFTERWARDS = 9
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What was seen beside a load, seconds: of writes, of reads by their way, and of these when all is compacted."""
+
+    writes: list[float]
+    reads: dict[str, list[float]]
+    compacted: dict[str, float]
+
+
+def endless_upserts() -> list[Result]:
+    """A minute of upserts, with and without compaction."""
+    spark = session("benchmarks")
+    without, beside = (_load(compaction, spark) for compaction in ("off", "on"))
+    found = []
+    for way, target in (("by Spark", ratio_at_most(1.5)), ("without Spark", None)):
+        late = beside.reads[way][len(beside.reads[way]) // 2 :]
+        found += [
+            Result(
+                f"three columns of {ROWS:,} rows {way} beside upserts, compacted by itself",
+                statistics.median(late) * 1000,
+                "ms",
+                beside.compacted[way] * 1000,
+                "all compacted, nobody writes",
+                target,
+            ),
+            Result(
+                f"the same {way}, never compacted, after a minute",
+                statistics.median(without.reads[way][-3:]) * 1000,
+                "ms",
+                without.compacted[way] * 1000,
+                "all compacted, nobody writes",
+            ),
+        ]
+    return [
+        *found,
+        Result(
+            f"an upsert of {BATCH_ROWS:,} rows meanwhile",
+            statistics.median(beside.writes) * 1000,
+            "ms",
+            statistics.median(without.writes) * 1000,
+            "never compacted",
+            ratio_at_most(1.15),
+        ),
+    ]
+
+
+def _load(compaction: str, spark: SparkSession) -> Loaded:
+    with opened() as (cluster, _), cluster.pipeline("reader", spark) as pipeline:
+        create_table(cluster, TABLE, COLUMNS, ("id",), tablets=TABLETS)
+        cluster.write(TABLE, mixed_rows(np.arange(ROWS), 0))
+        ways: dict[str, Callable[[], int]] = {
+            "by Spark": lambda: _rows_in_spark(pipeline),
+            "without Spark": lambda: cluster.scan(TABLE, columns=SCANNED).read_all().num_rows,
+        }
+        for read in ways.values():
+            _seconds(read)
+        chance = np.random.default_rng(1)
+        writes: list[float] = []
+        reads: dict[str, list[float]] = {way: [] for way in ways}
+        with _service(cluster, compaction):
+            started = time.monotonic()
+            rounds = 0
+            while (spent := time.monotonic() - started) < LOAD_SECONDS:
+                rows = mixed_rows(np.sort(chance.choice(ROWS, BATCH_ROWS, replace=False)), len(writes) + 1)
+                writes.append(seconds(lambda rows=rows: cluster.write(TABLE, rows)))  # type: ignore[misc]
+                if spent >= READ_SECONDS * rounds:
+                    rounds += 1
+                    for way, read in ways.items():
+                        reads[way].append(_seconds(read))
+                time.sleep(max(0.0, started + PACE_SECONDS * len(writes) - time.monotonic()))
+        compact(cluster, TABLE, policy=EVERYTHING)
+        compacted = {way: statistics.median(_seconds(read) for _ in range(AFTERWARDS)) for way, read in ways.items()}
+        return Loaded(writes, reads, compacted)
+
+
+def _rows_in_spark(pipeline: Pipeline) -> int:
+    """How many rows three columns have, all of which are read."""
+    read = pipeline.read(TABLE, columns=SCANNED)
+    [found] = read.agg(F.count("*"), F.bit_xor(F.xxhash64(*SCANNED))).collect()
+    return int(found[0])
+
+
+def _seconds(read: Callable[[], int]) -> float:
+    def whole() -> None:
+        found = read()
+        assert found == ROWS, found
+
+    return seconds(whole)
+
+
+@contextmanager
+def _service(cluster: Cluster, compaction: str) -> Iterator[None]:
+    settings = {
+        "EPOCHLAKE__ROOT": cluster.configuration.root,
+        "EPOCHLAKE__ZOOKEEPER__CONNECT": cluster.configuration.zookeeper.connect,
+        "EPOCHLAKE__COORDINATOR__COMPACTION": compaction,
+    }
+    command = [sys.executable, "-m", "epochlake.jobs.run_coordinator"]
+    service = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        service.terminate()
+        service.wait()
+
+
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"endless_upserts": endless_upserts}

@@ -1,0 +1,85 @@
+"""Tables of the metadata for Spark, `system.tablets` and its like, and the log itself: as of any epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.options import ReadOptions
+from epochlake.metastore.errors import UnknownFormat
+from epochlake.metastore.following import history
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.files import SCHEMA
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.tables.columns import SUMMARY
+from epochlake.metastore.tables.metadata import parts_of
+from epochlake.placement.errors import InvalidRequest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+LOG = "log"
+
+
+class MetadataReader(DataSourceReader):
+    """Reads a table of the metadata, in one task."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One: all of it. Here it is decided which epoch is the newest: a task that is tried again shows the same."""
+        with as_spark_says(), self._options.open() as cluster:
+            epoch = self._options.epoch
+            return [InputPartition(cluster.catch_up().epoch if epoch is None else epoch)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        with as_spark_says():
+            yield from table_of(self._options, partition.value).to_batches()
+
+
+def table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
+    """A table of the metadata as of an epoch, None: without rows. Raises InvalidRequest for an unknown name."""
+    return plain(_table_of(options, epoch))
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """A table without dictionaries: Spark has no such columns."""
+    fields = [
+        pa.field(field.name, field.type.value_type, field.nullable) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
+    name = options.metadata_table or ""
+    if name == LOG:
+        if epoch is None:
+            return _log([])
+        with options.open() as cluster:
+            return _log(history.entries(DeltaLog(cluster.storage, cluster.root.log), last=epoch))
+    parts = parts_of(ClusterMetadata)
+    if name not in parts:
+        known = ", ".join(f"system.{one}" for one in sorted([*parts, LOG]))
+        raise InvalidRequest(f"the metadata has no table {options.table!r}", hint=f"There are {known}")
+    if epoch is None:
+        return parts[name](ClusterMetadata.empty())
+    with options.open() as cluster:
+        log = DeltaLog(cluster.storage, cluster.root.log)
+        return parts[name](history.metadata_at(log, cluster.snapshots, epoch))
+
+
+def _log(entries: Sequence[Entry]) -> pa.Table:
+    columns = {name: [getattr(entry, name) for entry in entries] for name in SCHEMA.names}
+    rows = pa.table({name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()}, SCHEMA)
+    summaries = pa.array([_summary(entry) for entry in entries], pa.string())
+    return rows.append_column(pa.field(SUMMARY, pa.string(), nullable=False), summaries)
+
+
+def _summary(entry: Entry) -> str:
+    try:
+        return entry.decode().summary()
+    except UnknownFormat:
+        return entry.event

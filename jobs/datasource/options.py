@@ -1,0 +1,93 @@
+"""Options of the data source, and the cluster that they name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+from epochlake.jobs.cluster import Cluster, open_cluster
+from epochlake.metastore import configuration as configurations
+from epochlake.metastore.committing.arguments import require_epoch_number
+from epochlake.placement.errors import InvalidRequest
+
+KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "epoch")
+
+SYSTEM = "system."
+"""Begins the names of tables that are of the metadata. Tables of a keyspace with this name are read by a pipeline."""
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """What `spark.read.format("epochlake").options(…).load(table)` says, and nothing that it does not."""
+
+    table: str
+    conf: str | None = None
+    root: str | None = None
+    consistency: str | None = None
+    datacenter: str | None = None
+    columns: tuple[str, ...] | None = None
+    epoch: int | None = None
+
+    @property
+    def metadata_table(self) -> str | None:
+        """The table of the metadata that is asked for; None for a table of rows."""
+        return self.table.removeprefix(SYSTEM) if self.table.startswith(SYSTEM) else None
+
+    def open(self) -> Cluster:
+        """The cluster, for a `with`. Raises as `open_cluster`."""
+        return open_cluster(configurations.load(self.conf, root=self.root))
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read; their names count in any case. Raises InvalidRequest."""
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name not in KNOWN:
+            near = difflib.get_close_matches(name, KNOWN, 1)
+            raise InvalidRequest(
+                f"the data source epochlake has no option {name!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Its options: {', '.join(KNOWN[1:])}",
+            )
+    for name in ("conf", "root"):
+        place = options.get(name)
+        if place is not None and "://" not in place and not place.startswith("/"):
+            raise InvalidRequest(
+                f"the option {name!r} is {place!r}, which counts from a directory that Spark's processes choose",
+                hint="Give the whole path",
+            )
+    table = options.get("path", "")
+    if not table:
+        raise InvalidRequest("it was not said which table to load", hint='Name it: .load("keyspace.table")')
+    read = ReadOptions(
+        table,
+        options.get("conf"),
+        options.get("root"),
+        options.get("consistency"),
+        options.get("datacenter"),
+        _names(options.get("columns")),
+        _epoch(options.get("epoch")),
+    )
+    of_rows = [name for name in ("consistency", "datacenter", "columns") if name in options]
+    if read.metadata_table is not None and of_rows:
+        raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
+    if read.metadata_table is None and read.epoch is not None:
+        raise InvalidRequest(
+            f"rows of {table} cannot be read as of an epoch: an epoch is a version of the metadata, not of rows",
+            hint=f"Read {SYSTEM}tablets or another table of the metadata with it",
+        )
+    return read
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def _epoch(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise InvalidRequest(f"the epoch {text!r} is no number", hint="Give a whole number") from None
+    require_epoch_number(number)
+    return number

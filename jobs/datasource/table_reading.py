@@ -1,0 +1,93 @@
+"""Rows of a table for Spark: planned at the gate, then read and merged by tasks as all reads are.
+
+Spark plans in a process that ends after it, and the lease with it: what the frame is made of stays for the time that
+vacuum leaves to all reads that it does not know of, an hour unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.options import ReadOptions
+from epochlake.jobs.gate.arrow_reading import question, round_damage
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.verified_reading import damage_behind
+from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.reading import ReadPlan
+from epochlake.jobs.replicas.scanning import Asked, scan_slices
+from epochlake.jobs.replicas.sections import TASK_ROWS, Task, tasks
+from epochlake.metastore.metadata.model import TableId
+from epochlake.placement.errors import EpochlakeError
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+NAME = "spark.read"
+"""How operators see these reads."""
+
+LEAST_TASK_ROWS = 1 << 17
+"""Fewer rows are not worth a task of their own."""
+
+TASKS = 32
+"""In about so many tasks a table is read, however many executors there are: Spark does not say how many."""
+
+
+class RowsOf(InputPartition):
+    """What a task reads, and of which table it is."""
+
+    def __init__(self, task: Task, asked: Asked, table_id: TableId) -> None:
+        super().__init__(None)
+        self.task = task
+        self.asked = asked
+        self.table_id = table_id
+
+
+class TableReader(DataSourceReader):
+    """Reads a table at a consistency level, as it is when Spark first plans it.
+
+    It takes no filters, on purpose: Spark 4.2 keeps one plan for all queries of a frame or a view, the one with the
+    last filters that it was told, and others would miss rows (docs/decisions/056-data-source.md).
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._names = schema.names
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks; none where there is no row."""
+        options = self._options
+        with as_spark_says(), options.open() as cluster, Gate(cluster, NAME, options.datacenter) as gate:
+            table = gate.planning.table(options.table)
+            of = question(table, self._names)
+            plan = round_damage(lambda: gate.plan_read(table, options.consistency))
+            return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task. What is found damaged by it is noted, so that the next plan goes round it."""
+        assert isinstance(partition, RowsOf)
+        with as_spark_says():
+            try:
+                yield from scan_slices(partition.task, partition.asked)
+            except (EpochlakeError, pa.ArrowException, OSError) as error:
+                self._note(error, partition)
+                raise
+
+    def _note(self, error: Exception, partition: RowsOf) -> None:
+        damaged = damage_behind(error, copies_of(partition.task))
+        if damaged:
+            # What names the file is what the user has to see, also where the note cannot be made.
+            with suppress(EpochlakeError), self._options.open() as cluster:
+                cluster.damage.add(partition.table_id, damaged)
+
+
+def copies_of(task: Task) -> list[ExpectedFile]:
+    """The files that a task reads."""
+    return list({run.name: run.copy for piece in task for run in piece.runs}.values())
+
+
+def _tasks(plan: ReadPlan) -> Sequence[Task]:
+    groups = [*((run,) for run in plan.alone), *plan.sections]
+    rows = sum({run.name: run.copy.file.rows for group in groups for run in group}.values())
+    return tasks(groups, min(max(rows // TASKS, LEAST_TASK_ROWS), TASK_ROWS))

@@ -1,0 +1,283 @@
+"""What histories of commits are about: themes, of which the seed of a history chooses one.
+
+In a history of anything at all few things ever come together. A theme brings together what goes wrong together in the
+world: a line in front of the log in which answers get lost, requests that come again, machines that stand still for
+longer than their sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from epochlake.jobs.testing.nemesis import TORN_END
+
+WAITS = (0.0, 0.05, 1.0, 20.0, 60.0, 120.0)
+"""Seconds that a call may wait."""
+
+LOG_UPKEEP = ("compact log", "verify", "look back", "commit elsewhere")
+"""What is done to the log of a cluster, beside commits."""
+
+
+class LogTheme(NamedTuple):
+    """What a history of commits is about: who asks for the same, how long they wait, what goes wrong and when.
+
+    Who commits: `processes`, `threads` and `commits` are how many there may be. `shared`: who asks under the same
+    request ids: "nobody" on purpose, "processes" do all that another one does, "threads" of a process do the same, or
+    each asks "again". `waits`: how long calls may wait, in seconds; `paces`: how long a process waits between them at
+    most, () for any, and `together`: how likely all wait just as long, and come at once. `numbers`: of changes, () for
+    any.
+
+    What goes wrong: `sorts` of faults, () for all that there are. `moments`: where they lie in wait, `lurking`: where
+    those of a kind do; `lurks`: how likely they do. `counts`: how many there are, `lengths`: how long pauses and cuts
+    are, in seconds. `flipped`: how likely snapshots are damaged, `harms`: how often; `damages`: of commits of the log,
+    which operators heal.
+
+    The log: `tables` is how likely it is a real Delta table. `upkeep`: what is done to it, `keepers`: by how many,
+    `upkeep_paces`: their longest waits, `chores`: how much, `crowded`: how likely a crowd compacts it. `restored`: how
+    likely it goes back, `accepting`: how many accept what is lost then, before all is over. `compacting`: after how
+    many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs there is one.
+    `latencies`: how slow disks are, `deadlines`: of storage, in seconds.
+    """
+
+    tables: float = 0.3
+    seconds: tuple[float, float] = (0.5, 30.0)
+    processes: tuple[int, int] = (2, 4)
+    threads: tuple[int, ...] = (1, 1, 1, 3)
+    commits: tuple[int, ...] = (2, 4, 8, 12)
+    shared: tuple[str, ...] = ("nobody",)
+    waits: tuple[float, ...] = WAITS
+    paces: tuple[float, ...] = ()
+    together: float = 0.0
+    numbers: tuple[int, ...] = ()
+    sorts: tuple[tuple[str, ...], ...] = ()
+    moments: tuple[str, ...] = ()
+    lurking: Mapping[str, tuple[str, ...]] = {}
+    lurks: float = 0.8
+    counts: tuple[int, ...] = (0,)
+    lengths: tuple[tuple[float, float], ...] = ((0.05, 0.5), (0.5, 5.0))
+    latencies: tuple[float, ...] = (0.2, 1.0, 1.0, 10.0)
+    upkeep: tuple[str, ...] = LOG_UPKEEP
+    keepers: tuple[int, int] = (1, 3)
+    upkeep_paces: tuple[float, ...] = (0.3, 5.0)
+    chores: tuple[int, int] = (1, 5)
+    crowded: float = 0.3
+    restored: float = 0.4
+    accepting: tuple[int, int] = (0, 2)
+    compacting: tuple[int, ...] = (2, 4, 32)
+    checkpoints: tuple[int, ...] = (50,)
+    snapshots: tuple[int, ...] = (0, 3, 10)
+    flipped: float = 0.3
+    harms: tuple[int, int] = (1, 3)
+    damages: tuple[str, ...] = ()
+    deadlines: tuple[float, ...] = (30.0,)
+
+
+ANYTHING = LogTheme()
+"""Everything that there is."""
+
+_OFFERING = ("zookeeper delete", "zookeeper delete, done", "zookeeper create", "zookeeper create, done")
+"""Where somebody offers, takes back or claims what waits in line."""
+
+_APPENDING = ("log append", "log append, done", "log fence", "log fence, done", "log read")
+"""Where somebody reads, appends or fences."""
+
+IN_LINE = LogTheme(
+    tables=0.0,
+    seconds=(2.0, 8.0),
+    processes=(3, 5),
+    threads=(1, 3),
+    commits=(8, 12),
+    shared=("nobody", "nobody", "again"),
+    waits=(0.05, 0.2, 0.5, 1.0, 3.0),
+    paces=(0.0,),
+    numbers=(0, 1, 0, 1, 2, 6, 7),
+    sorts=(("cut",), ("cut",), ("cut", "pause"), ("cut", "access fails"), ("kill",), ()),
+    moments=(*_OFFERING, *_OFFERING, *_APPENDING),
+    lurks=1.0,
+    counts=(6, 12, 24),
+    lengths=((0.02, 0.02), (0.05, 0.5), (0.5, 5.0)),
+    latencies=(1.0, 5.0, 10.0),
+)
+"""A line in front of the log in which nobody has much time, and answers of ZooKeeper get lost."""
+
+THE_SAME_AGAIN = LogTheme(
+    tables=0.0,
+    seconds=(1.0, 6.0),
+    processes=(2, 4),
+    threads=(1, 3),
+    commits=(4, 8),
+    shared=("processes", "threads", "again", "again"),
+    waits=(0.05, 0.5, 2.0, 20.0),
+    numbers=(2, 3, 6, 7, 8),
+    sorts=((), ("access fails",), ("access fails", "cut", "pause"), ("kill",)),
+    moments=(*_OFFERING, *_APPENDING),
+    lurks=1.0,
+    counts=(2, 6, 12),
+    lengths=((0.02, 0.02), (0.05, 0.5), (0.5, 5.0)),
+    latencies=(0.2, 1.0, 5.0),
+)
+"""Requests that come again, while others still ask for them or after they have been told."""
+
+CUT_OFF = IN_LINE._replace(
+    seconds=(20.0, 40.0),
+    threads=(1, 1, 3),
+    commits=(8, 16),
+    shared=("nobody",),
+    waits=(20.0, 40.0),
+    paces=(0.0, 0.3, 1.0),
+    together=0.5,
+    numbers=(0, 1, 0, 1, 6),
+    sorts=(("cut",),),
+    moments=("zookeeper delete of proposals", "zookeeper delete of proposals, done", "zookeeper create of proposals"),
+    counts=(6, 12, 20),
+    lengths=((1.2, 3.0), (3.0, 9.0)),
+)
+"""A line in which all have time, and some are cut off for longer than they wait for an answer, but keep the lock."""
+
+STANDING_STILL = LogTheme(
+    tables=0.0,
+    seconds=(25.0, 50.0),
+    processes=(3, 4),
+    threads=(1, 1, 3),
+    commits=(8, 16),
+    waits=(20.0, 40.0, 60.0),
+    paces=(0.3, 1.0, 3.0),
+    together=0.7,
+    numbers=(0, 0, 1, 6, 7),
+    sorts=(("pause",),),
+    moments=("log append", "log append", "zookeeper delete of proposals, done"),
+    counts=(6, 12, 20),
+    lengths=((10.2, 12.0), (10.2, 12.0), (0.1, 0.5)),
+)
+"""Machines that stand still for longer than their sessions last, with what they have taken from others in hand."""
+
+STANDING_STILL_AT_TABLES = STANDING_STILL._replace(
+    tables=1.0,
+    seconds=(20.0, 40.0),
+    processes=(2, 3),
+    threads=(1, 3),
+    commits=(6, 10),
+    paces=(0.5, 3.0),
+    together=0.3,
+    numbers=(0, 1, 6, 7, 8),
+    moments=(
+        "log write",
+        "log write, done",
+        "log link",
+        "log link, done",
+        "log read, done",
+        "log delta-rs: open, done",
+    ),
+    lengths=((11.0, 15.0), (11.0, 25.0)),
+    latencies=(0.2, 1.0, 10.0),
+    upkeep=("compact log",),
+    keepers=(1, 3),
+    upkeep_paces=(2.0, 8.0),
+    chores=(5, 10),
+    crowded=0.0,
+    restored=0.0,
+    compacting=(2, 4),
+)
+"""Machines that stand still while they append to the log or compact it, as others do meanwhile."""
+
+GONE_BACK = LogTheme(
+    tables=1.0,
+    seconds=(15.0, 40.0),
+    threads=(1,),
+    commits=(4, 8),
+    shared=("again", "again", "nobody"),
+    waits=(1.0, 5.0, 20.0),
+    paces=(2.0, 5.0, 10.0),
+    numbers=(2, 3, 6, 7, 8),
+    sorts=((), ("kill",), ("kill", "cut"), ("pause",), ("cut",)),
+    moments=("log link, done", "log append", "zookeeper setdata of world", "log read, done"),
+    counts=(1, 3, 6),
+    lengths=((0.05, 0.5), (0.5, 5.0), (5.0, 20.0)),
+    upkeep=("catch up",),
+    upkeep_paces=(3.0, 10.0, 20.0),
+    crowded=0.0,
+    restored=1.0,
+    accepting=(3, 6),
+)
+"""A log that goes back, and an operator who soon lets the cluster go on there, while others know what is lost."""
+
+AGEING = LogTheme(
+    tables=1.0,
+    seconds=(60.0, 120.0),
+    processes=(2, 3),
+    threads=(1,),
+    commits=(8, 12),
+    waits=(60.0, 120.0),
+    paces=(2.0, 4.0, 10.0, 30.0),
+    sorts=((), ("pause",), ("pause",), ("power cut", "pause"), ("kill", "kill", "power cut")),
+    lurking={
+        "pause": ("log link", "log link", "log write", "log read, done"),
+        "kill": ("log delta-rs: checkpoint, done",),
+        "power cut": ("log delta-rs: clean the log of, done",),
+    },
+    counts=(2, 4, 6),
+    lengths=((35.0, 60.0), (21.0, 29.0)),
+    upkeep=("compact log", "compact log", "catch up"),
+    keepers=(2, 3),
+    upkeep_paces=(5.0, 15.0, 60.0),
+    chores=(6, 12),
+    crowded=0.0,
+    restored=0.0,
+    checkpoints=(2, 4),
+    deadlines=(30.0, 120.0, 120.0),
+    compacting=(4, 1000),
+)
+"""A log of which commits are deleted that are old, as checkpoints stand for them, while somebody sleeps."""
+
+DAMAGED = LogTheme(
+    tables=1.0,
+    seconds=(4.0, 15.0),
+    threads=(1,),
+    commits=(6, 12),
+    waits=(5.0, 20.0),
+    paces=(0.3, 1.0, 3.0),
+    sorts=((), ("pause",), ("cut",), ("kill",)),
+    moments=("log link", "log link, done", "log read, done"),
+    counts=(1, 3),
+    upkeep=("heal log",),
+    keepers=(1, 2),
+    upkeep_paces=(1.0, 3.0),
+    crowded=0.0,
+    restored=0.0,
+    damages=("torn commit", "flipped commit", "flipped commit", "flipped commit", "lost commit"),
+    compacting=(1000,),
+)
+"""Commits of the log that are torn, rot or vanish, and operators who heal them."""
+
+TORN_AT_THE_END = STANDING_STILL_AT_TABLES._replace(
+    seconds=(15.0, 25.0), upkeep=("verify",), damages=(TORN_END,), compacting=(1000,)
+)
+"""Machines that stand still while they append to a log whose last commit is torn in the end."""
+
+OPENED_ANEW = LogTheme(
+    tables=1.0,
+    seconds=(4.0, 12.0),
+    threads=(1,),
+    commits=(6, 10),
+    waits=(5.0, 20.0),
+    paces=(0.3, 1.0),
+    numbers=(1, 6, 7, 8, 9),
+    sorts=(("kill",), ("kill", "pause")),
+    moments=("log link, done", "log read, done", "shared read"),
+    counts=(4, 8, 12),
+    upkeep=("look back", "catch up"),
+    crowded=0.0,
+    restored=0.0,
+    flipped=1.0,
+    harms=(4, 12),
+    snapshots=(2, 3),
+)
+"""A cluster that is opened anew all the time, at snapshots that are not what they seem to be."""
+
+LOG_THEMES = (
+    *(ANYTHING,) * 6,
+    *(IN_LINE,) * 4,
+    *(THE_SAME_AGAIN,) * 2,
+    *(CUT_OFF, STANDING_STILL, STANDING_STILL_AT_TABLES, GONE_BACK, AGEING, DAMAGED, TORN_AT_THE_END, OPENED_ANEW),
+)

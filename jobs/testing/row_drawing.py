@@ -1,0 +1,228 @@
+"""Histories of rows drawn from seeds: pipelines, coordinators, operators and upkeep, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+import msgspec
+from epochlake.jobs.testing.drawing import Drawing, Weights
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.jobs.testing.themes import (
+    ACCESSES,
+    ALL_APART,
+    DESTRUCTIVE,
+    NODES,
+    OPERATIONS,
+    PIPELINES,
+    RACKS,
+    THEMES,
+    UPKEEP,
+    WIDE,
+    Lying,
+    Theme,
+)
+from epochlake.jobs.testing.world import ROOT
+
+
+def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
+    """Pipelines, coordinators, operators and upkeep at one table."""
+    drawing = Drawing("rows", seed, weights)
+    chance = drawing.chance
+    theme = chance.choice(THEMES)
+    delta = chance.random() < theme.tables
+    seconds = round(chance.uniform(*theme.seconds), 3)
+    batches: list[Operation] = []
+    append_only = chance.random() < theme.append_only
+    kinds = [kind for kind in theme.accesses if not append_only or kind != "delete"]
+    about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
+    keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
+    places = [place(number) for number in range(1, NODES + 1)]
+    unseen = _unseen(chance, places, chance.choice(theme.sights))
+    parts = []
+    for number in range(chance.randint(*theme.pipelines)):
+        kinds = ["read"] if number and chance.random() < 0.3 else about
+        accesses = _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
+        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
+    parts += [
+        Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0))
+        for number in range(chance.choice(theme.coordinators))
+    ]
+    parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
+    kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
+    pace = chance.choice(theme.upkeep_paces)
+    for number in range(chance.choice(theme.keepers)):
+        name = f"upkeep{number or ''}"
+        blind = () if theme.keepers_see_all else chance.choice(unseen)
+        parts.append(
+            Part(name, "upkeep", (_upkeep(drawing, seconds, kinds, pace, theme.hasty),), drawing.skew(2.0), blind)
+        )
+    # Half of the histories are about faults of one sort, so that much of it comes together.
+    sorts = theme.sorts
+    calm = chance.random() < 0.06
+    harms = (
+        []
+        if calm or not sorts
+        else drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
+    )
+    victims = [part.name for part in parts]
+    faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
+    faults += _pauses(chance, seconds, parts, theme.lingering)
+    faults += (
+        [] if calm else [fault for lying in theme.lying for fault in _lying(chance, seconds, parts, places, lying)]
+    )
+    faults.sort(key=lambda fault: fault.at)
+    destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
+    parts = [_harming_one_place(part, destroyed) for part in parts]
+    settings = Settings(
+        delta=delta,
+        tablets=chance.choice(theme.tablets),
+        snapshot_every=chance.choice([0, 5]) if delta else 0,
+        compact_every=chance.choice([4, 32]),
+        latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
+        append_only=append_only,
+        replication=chance.choice(theme.replication),
+        racks=chance.choice([RACKS, ALL_APART]),
+        clock_margin=chance.choice(theme.clock_margins) if delta else 300.0,
+        session=theme.session,
+    )
+    return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _pauses(chance: random.Random, seconds: float, parts: Sequence[Part], counts: Sequence[int]) -> list[Fault]:
+    """All coordinators stand still, a few times and each time at once."""
+    coordinators = [part.name for part in parts if part.role == "coordinator"]
+    times = [round(chance.uniform(0, seconds), 3) for _ in range(chance.choice(counts))]
+    return [
+        Fault("pause", at, name, seconds=round(chance.uniform(0.5, 3.0), 3)) for at in times for name in coordinators
+    ]
+
+
+def _lying(
+    chance: random.Random, seconds: float, parts: Sequence[Part], places: Sequence[str], lying: Lying
+) -> list[Fault]:
+    """Faults of a theme that lie in wait."""
+    victims = [part.name for part in parts if part.role in lying.roles]
+    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA} else ""
+    few = [(chance.choice(lying.moments), chance.choice(lying.during)) for _ in range(chance.randint(1, 3))]
+    return [
+        Fault(
+            chance.choice(lying.kinds),
+            round(chance.uniform(0, seconds * lying.early), 3),
+            chance.choice(victims),
+            place,
+            round(chance.uniform(*lying.seconds), 3),
+            when=when,
+            nth=chance.choice([1, 1, 1, 2, 2, 3] if during else [1, 1, 2, 3, 5, 8]),
+            during=during,
+        )
+        for when, during in chance.choices(few, k=chance.choice(lying.counts))
+    ]
+
+
+def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tuple[str, ...]]:
+    """What machines do not see: each of them has one of these."""
+    match sight:
+        case "most":
+            return [(place,) for place in places]
+        case "sides":
+            one = tuple(sorted(chance.sample(places, 2)))
+            return [one, tuple(place for place in places if place not in one)]
+        case "few":
+            return [tuple(sorted(chance.sample(places, 2))) for _ in range(4)]
+    return [()]
+
+
+def _harming_one_place(part: Part, destroyed: Collection[str]) -> Part:
+    """An operator who gives up what a node has does so to the one whose storage faults destroy."""
+    if part.role != "operator":
+        return part
+    [node] = (f"n{number}" for number in range(1, NODES + 1) if place(number) in destroyed)
+    threads = tuple(
+        tuple(msgspec.structs.replace(one, name=node) if one.kind in DESTRUCTIVE else one for one in thread)
+        for thread in part.threads
+    )
+    return msgspec.structs.replace(part, threads=threads)
+
+
+def place(number: int) -> str:
+    """Where the volume of a node is."""
+    return f"/disks/n{number}"
+
+
+def _accesses(
+    drawing: Drawing,
+    seconds: float,
+    batches: list[Operation],
+    kinds: Sequence[str],
+    most_keys: int,
+    pace: float,
+    theme: Theme,
+) -> tuple[Operation, ...]:
+    """`kinds`: what a pipeline does; `most_keys`: from how many keys it takes some; `pace`: its longest waits."""
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    while at < seconds and len(found) < 40:
+        wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
+        at += wait + 0.3
+        kind = drawing.one(kinds)
+        if kind == "batch again" and batches:
+            again = chance.choice(batches)
+            found.append(Operation(kind, wait, again.name, again.keys, again.level))
+            continue
+        if kind in PIPELINES:
+            found.append(Operation(kind, wait))
+            continue
+        kind = "batch" if kind == "batch again" else kind
+        count = chance.randint(1, min(4, most_keys))
+        reads = kind.startswith("read")
+        keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()
+        level = chance.choice(theme.read_levels if reads else theme.levels)
+        hold = round(chance.choice(theme.holds) * chance.random(), 3) if kind == "read late" else 0.0
+        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level, seconds=hold))
+        if kind == "batch":
+            batches.append(found[-1])
+    return tuple(found)
+
+
+def _operations(drawing: Drawing, seconds: float, theme: Theme) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    kinds = theme.operations if chance.random() < 0.5 else drawing.some(sorted({*theme.operations}))
+    pace = chance.choice(theme.operator_paces)
+    while True:
+        wait = round(chance.uniform(pace / 16, pace), 3)
+        at += wait
+        if at >= seconds or len(found) == 20:
+            return tuple(found)
+        kind = drawing.one(kinds)
+        number = chance.choice([1, 2, 4, 8]) if kind == "resize" else chance.randrange(1000)
+        found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
+
+
+def _upkeep(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float, hasty: float) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    kinds = drawing.some(kinds)
+    while True:
+        wait = round(chance.uniform(pace / 16, pace), 3)
+        at += wait
+        if at >= seconds or len(found) == 20:
+            return tuple(found)
+        found.append(Operation(drawing.one(kinds), wait, number=chance.randrange(4), on=chance.random() < hasty))
+
+
+KINDS = (
+    *sorted({*ACCESSES}),
+    WIDE,
+    *PIPELINES,
+    *OPERATIONS,
+    *UPKEEP,
+    *PROCESSES,
+    *MOUNTS,
+    *EVERYBODY,
+    *PLACES,
+    *DATA,
+)
+"""All that is drawn by weights."""

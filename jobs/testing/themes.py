@@ -1,0 +1,424 @@
+"""What histories of rows are about: who does what how fast, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
+
+KEYS = 12
+NODES = 4
+RACKS = ("r1", "r2", "r3", "r1")
+ALL_APART = ("r1", "r2", "r3", "r4")
+DESTRUCTIVE = ("rebuild", "remove", "replace")
+"""What operators do that gives up what a node has, as the loss of its storage does."""
+
+OPERATIONS = (
+    *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
+    *("come and go", "shuttle"),
+    *DESTRUCTIVE,
+)
+"""What operators do."""
+
+UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
+"""What is done to replicas, beside writing."""
+
+WIDE = "write wide"
+"""Writing rows that take much more room than others."""
+
+PIPELINES = ("new pipeline",)
+"""What ends a pipeline and begins another one of the same name."""
+
+ACCESSES = ("write", "write", "delete", "read", "read", "read late", "batch", "batch", "batch again")
+"""What pipelines do."""
+
+
+class Lying(NamedTuple):
+    """Faults that lie in wait for parts of some roles; in each history at a few of these moments.
+
+    `counts`: how many there are; `seconds`: how long they last, from and to; `during`: while what is so far, "" for
+    any time; `early`: in which share of the history they begin to lie there. Those of a place all strike the same one.
+    """
+
+    kinds: tuple[str, ...]
+    roles: tuple[str, ...]
+    moments: tuple[str, ...]
+    counts: tuple[int, ...]
+    seconds: tuple[float, float] = (0.5, 3.0)
+    during: tuple[str, ...] = ("",)
+    early: float = 1.0
+
+
+class Theme(NamedTuple):
+    """What a history of rows is about: of which sorts operations, upkeep and faults are, and how fast all goes.
+
+    `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
+    `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
+    `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: so often coordinators stand
+    still, so that changes stay in the middle of what they do. `accesses`: what pipelines do, and how many there are.
+    `levels`: those of writes, and `read_levels` of reads. `coordinators`: how many there may be. `lying`: faults that
+    lie in wait besides. `session`: as in the settings, of which `clock_margins` are as well. `holds`: how late plans of
+    reads are executed, at most. `keepers_see_all`: whether upkeep reaches all places. `append_only`: so likely rows are
+    never replaced. `hasty`: so likely a compaction forgets deletes at once.
+    """
+
+    seconds: tuple[float, float]
+    tables: float
+    keys: tuple[int, ...]
+    paces: tuple[float, ...]
+    operations: tuple[str, ...]
+    operator_paces: tuple[float, ...]
+    upkeep: tuple[str, ...]
+    sorts: tuple[tuple[str, ...], ...]
+    tablets: tuple[int, ...]
+    sights: tuple[str, ...]
+    replication: tuple[int, ...] = (3, 3, 3, 2)
+    lingering: tuple[int, ...] = (0,)
+    accesses: tuple[str, ...] = ACCESSES
+    pipelines: tuple[int, int] = (1, 4)
+    keepers: tuple[int, ...] = (1,)
+    upkeep_paces: tuple[float, ...] = (6.0,)
+    levels: tuple[str, ...] = ("QUORUM", "QUORUM", "ALL")
+    coordinators: tuple[int, ...] = (1, 2)
+    lying: tuple[Lying, ...] = ()
+    session: float = 10.0
+    holds: tuple[float, ...] = (1.0, 3.0, 10.0)
+    clock_margins: tuple[float, ...] = (5.0, 5.0, 300.0)
+    keepers_see_all: bool = True
+    append_only: float = 0.2
+    hasty: float = 0.3
+    read_levels: tuple[str, ...] = ("QUORUM", "QUORUM", "QUORUM", "ONE")
+
+
+ANYTHING = Theme(
+    seconds=(2.0, 20.0),
+    tables=0.6,
+    keys=(KEYS, KEYS, 3, 1),
+    paces=(0.05, 0.5, 2.0),
+    operations=OPERATIONS,
+    operator_paces=(0.5, 2.0, 8.0),
+    upkeep=UPKEEP,
+    sorts=(PROCESSES, EVERYBODY, PLACES + MOUNTS, DATA),
+    tablets=(0, 0, 1, 2, 4),
+    sights=("all", "all", "most", "sides", "few"),
+    upkeep_paces=(0.5, 2.0, 6.0),
+)
+"""Everything that there is."""
+
+MOVING = Theme(
+    seconds=(4.0, 14.0),
+    tables=0.0,
+    keys=(1, 2),
+    paces=(0.02,),
+    operations=("shift", "shift", "shift", "leave", "add", "move", "cancel", "rebuild", "remove", "replace"),
+    operator_paces=(0.3, 1.0),
+    upkeep=("repair", "snapshot"),
+    sorts=(("pause", "kill", "access fails"), ("pause", "cut", "server lags"), MOUNTS, ("disk away", "access fails")),
+    tablets=(1, 1, 2, 0),
+    sights=("all", "most", "sides", "sides", "few", "few"),
+    replication=(3, 3, 3, 3, 3, 2),
+    lingering=(0, 2, 4, 6),
+)
+"""Rows that are written and read as fast as can be while what holds them moves."""
+
+STRADDLING = Theme(
+    seconds=(3.0, 10.0),
+    tables=0.0,
+    keys=(1, 1, 2),
+    paces=(0.02, 0.3),
+    operations=("shift",),
+    operator_paces=(0.3, 1.0),
+    upkeep=("snapshot",),
+    sorts=(("pause",), ("pause", "server lags"), ("pause", "access fails"), ("pause", "cut")),
+    tablets=(1,),
+    sights=("few",),
+    replication=(3,),
+    lingering=(4, 8, 12),
+    accesses=(*["write"] * 6, "delete", "read", "batch"),
+    pipelines=(3, 4),
+)
+"""Tablets that are between their old and their new replicas most of the time, of which everybody sees two nodes only:
+what was written where is no quorum of both by chance.
+"""
+
+UPKEEPING = Theme(
+    seconds=(2.0, 8.0),
+    tables=1.0,
+    keys=(1, 3),
+    paces=(0.05,),
+    operations=("shift", "resize", "leave", "rebuild", "come and go"),
+    operator_paces=(2.0, 8.0),
+    upkeep=("repair", "repair bytes", "compact", "compact", "vacuum"),
+    sorts=(PROCESSES, DATA, ("disk away", "unreachable"), ("power cut", "kill"), ("pause", "kill")),
+    tablets=(1, 2, 0),
+    sights=("all", "all", "most", "sides"),
+    keepers=(1, 2),
+    upkeep_paces=(0.3, 1.0),
+)
+"""Tables that are compacted, repaired and cleaned up all the time."""
+
+RESTORING = Theme(
+    seconds=(3.0, 8.0),
+    tables=0.3,
+    keys=(1, 2),
+    paces=(0.05,),
+    operations=("shift", "resize", "add"),
+    operator_paces=(8.0,),
+    upkeep=("repair", "snapshot"),
+    sorts=(("old storage",), ("old storage", "pause"), DATA),
+    tablets=(1, 1, 0),
+    sights=("most", "most", "all"),
+    replication=(3,),
+)
+"""Storage that comes back as it was before, while machines see most of it each."""
+
+
+GOING_BACK = Theme(
+    seconds=(8.0, 16.0),
+    tables=0.0,
+    keys=(1, 2, 4),
+    paces=(0.5,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("repair", "snapshot"),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "delete", "read"),
+    pipelines=(1, 2),
+    levels=("ALL", "ALL", "QUORUM"),
+    coordinators=(3,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("zookeeper create", "volume link", "volume link", "volume read"),
+            (4, 8),
+            (1.8, 5.0),
+            (*["tablet cleanup", "tablet streaming"] * 2, "tablet write_both_read_old", "tablet use_new", ""),
+        ),
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("zookeeper create", "volume open", "volume rename to"),
+            (0, 4, 8),
+            (1.8, 5.0),
+            ("tablet streaming",),
+        ),
+        Lying(("pause",), ("upkeep",), ("volume rename to, done", "volume link"), (0, 2, 4), (0.5, 3.0)),
+    ),
+    session=1.5,
+)
+"""Replicas that go to and fro between two nodes, and coordinators of which one sleeps while the other goes on: it wakes
+when the same replica is on its way again.
+"""
+
+LOSING_POWER = Theme(
+    seconds=(3.0, 9.0),
+    tables=0.3,
+    keys=(1, 3, KEYS),
+    paces=(0.3,),
+    operations=("shuttle", "shuttle", "resize", "leave", "add", "move"),
+    operator_paces=(0.5, 1.5),
+    upkeep=("snapshot", "vacuum", "compact"),
+    sorts=(),
+    tablets=(1, 2, 0),
+    sights=("all",),
+    accesses=("write", "write", "delete", "batch", "read"),
+    lying=(
+        Lying(
+            ("power cut",),
+            ("coordinator", "pipeline", "upkeep"),
+            ("volume link, done", "volume rename to, done", "volume link", "zookeeper create", "volume sync, done"),
+            (1, 2, 3),
+        ),
+    ),
+)
+"""Power that is cut right after something has been stored, copied, cut or committed; nothing else goes wrong."""
+
+FAILING_COPIES = Theme(
+    seconds=(4.0, 10.0),
+    tables=0.1,
+    keys=(2, KEYS),
+    paces=(0.2,),
+    operations=("shuttle", "leave", "add", "move", "replication"),
+    operator_paces=(0.3, 1.0),
+    upkeep=("repair",),
+    sorts=(),
+    tablets=(1, 0, 0),
+    sights=("all", "all", "most"),
+    accesses=("write", "write", "delete", "read"),
+    pipelines=(2, 3),
+    upkeep_paces=(0.5,),
+    levels=("ALL", "QUORUM"),
+    lying=(
+        Lying(
+            ("access fails",),
+            ("coordinator", "upkeep"),
+            ("volume rename to", "volume open"),
+            (4, 8, 16),
+        ),
+        Lying(("pause",), ("upkeep",), ("volume rename to, done", "volume link"), (0, 3, 6), (1.0, 4.0)),
+    ),
+)
+"""Copies that fail now and then, or come late, while rows are streamed and repaired."""
+
+SLEEPING = Theme(
+    seconds=(40.0, 70.0),
+    tables=1.0,
+    keys=(1, 3),
+    paces=(3.0, 8.0),
+    operations=("shift", "resize"),
+    operator_paces=(30.0,),
+    upkeep=("vacuum", "vacuum", "compact"),
+    sorts=(),
+    tablets=(1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "write", "write", "batch", "delete", "read late", "read late", *["new pipeline"] * 4),
+    pipelines=(1, 2),
+    upkeep_paces=(4.0, 8.0),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline", "coordinator"),
+            ("volume link", "volume write, done", "volume sync", "volume sync, done", "volume look at, done"),
+            (0, 2, 4),
+            (15.0, 40.0),
+        ),
+        Lying(
+            ("cut",), ("pipeline",), ("zookeeper getdata", "volume write", "volume read"), (0, 0, 1, 2), (15.0, 40.0)
+        ),
+        Lying(("kill",), ("upkeep",), ("volume rename to, done", "volume link"), (0, 0, 2)),
+    ),
+    holds=(10.0, 30.0, 40.0),
+    clock_margins=(5.0,),
+)
+"""Pipelines that sleep in the midst of what they do, or take their time, while others compact and clean up."""
+
+ROTTING = Theme(
+    seconds=(3.0, 8.0),
+    tables=0.6,
+    keys=(3, KEYS),
+    paces=(0.1, 0.3),
+    operations=("shuttle", "resize", "move", "add"),
+    operator_paces=(0.5, 1.5),
+    upkeep=("repair bytes", "repair", "compact"),
+    sorts=(("flipped bit",),),
+    tablets=(1, 2, 0),
+    sights=("most", "most", "all"),
+    accesses=("write", "write", "delete", "read", "read", "batch", "batch again"),
+    keepers=(1, 2),
+    upkeep_paces=(0.5, 1.0),
+    keepers_see_all=False,
+)
+"""Files that rot while they are copied, cut, merged and repaired, by somebody who does not see all of them."""
+
+MERGING = Theme(
+    seconds=(4.0, 9.0),
+    tables=1.0,
+    keys=(1, 3),
+    paces=(0.1, 0.3),
+    operations=("balance", "maintenance", "come and go"),
+    operator_paces=(0.2, 0.4),
+    upkeep=("compact", "compact", "compact", "repair"),
+    sorts=(),
+    tablets=(1, 1, 0),
+    sights=("all",),
+    accesses=("write", "write", "write", "delete", "batch", "read", "new pipeline"),
+    pipelines=(1, 2),
+    keepers=(2, 3),
+    upkeep_paces=(0.3, 0.8),
+    lying=(
+        Lying(
+            ("pause", "pause", "pause", "kill"),
+            ("upkeep",),
+            ("shared link, done", "shared link, done", "volume link", "volume write, done"),
+            (4, 8),
+        ),
+    ),
+    append_only=0.7,
+)
+"""Several who compact the same ranges, and one of them sleeps between what it writes down and what it commits."""
+
+FORGETTING = Theme(
+    seconds=(5.0, 9.0),
+    tables=1.0,
+    keys=(1, 2),
+    paces=(0.3,),
+    operations=("balance",),
+    operator_paces=(2.0,),
+    upkeep=("compact",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    accesses=("write", "write", "write wide", "delete", "delete", "read", *["new pipeline"] * 3),
+    pipelines=(2, 3),
+    keepers=(1, 2),
+    upkeep_paces=(0.3, 0.6),
+    lying=(Lying(("pause",), ("pipeline",), ("volume link", "volume write, done"), (0, 2, 4), (1.0, 4.5)),),
+    append_only=0.0,
+    hasty=0.9,
+)
+"""Deletes that are forgotten at once, beside pipelines that sleep with older rows and files too large to be merged."""
+
+HANGING = Theme(
+    seconds=(1000.0, 1100.0),
+    tables=0.1,
+    keys=(1, KEYS),
+    paces=(20.0,),
+    operations=("shift", "resize"),
+    operator_paces=(100.0,),
+    upkeep=("repair", "vacuum", "snapshot"),
+    sorts=(),
+    tablets=(1, 0),
+    sights=("all",),
+    upkeep_paces=(100.0,),
+    lying=(
+        Lying(
+            ("disk hangs",),
+            ("pipeline",),
+            ("volume link", "volume read", "volume write", "volume look at"),
+            (1, 2),
+            (2000.0, 3600.0),
+            early=0.04,
+        ),
+    ),
+)
+"""Storage that hangs for an hour while pipelines read and write."""
+
+RETURNING = Theme(
+    seconds=(9.0, 14.0),
+    tables=0.0,
+    keys=(1, 2, KEYS),
+    paces=(0.3, 3.0),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all", "most"),
+    replication=(3,),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL", "QUORUM"),
+    lying=(
+        Lying(
+            ("old storage",),
+            ("coordinator",),
+            ("volume read", "volume link"),
+            (1, 2),
+            (0.3, 3.0),
+            ("tablet write_both_read_old", "tablet streaming", "tablet allow_write_both_read_old", ""),
+            0.6,
+        ),
+    ),
+)
+"""Storage that comes back as it was right before rows were streamed to it, or before rows that it is to give away."""
+
+THEMES: tuple[Theme, ...] = (
+    *(ANYTHING, ANYTHING, MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
+    *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
+)
+"""What histories of rows are about: each of them about one of these, with the same chance."""

@@ -1,0 +1,56 @@
+"""What compaction would save the readers of each table now: its backlog, from metadata of files alone."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Mapping
+
+import msgspec
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import Lineage
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.upkeep.compacting import CompactionPolicy, Weighed, weigh
+from epochlake.jobs.upkeep.comparing import Range
+from epochlake.jobs.upkeep.read_costs import ReadCost
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.placement.tokens import MIN_TOKEN
+
+DEFAULT = CompactionPolicy()
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What is to be compacted: `due` ranges of `due_bytes` now, and `waiting` ranges later, when nothing is written.
+
+    `times`: how many times as long a read of the table takes as it would if all of it had been compacted, by estimate.
+    """
+
+    due: int
+    due_bytes: int
+    waiting: int
+    times: float
+
+
+def backlog(
+    table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
+) -> Backlog | None:
+    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read."""
+    now = time.time_ns() // 1000
+    weighed = []
+    for range_ in ranges:
+        union: dict[str, DataFile] = {}
+        for volume in range_.replicas:
+            if volume in opened:
+                union |= {file.file_id: file for file in opened[volume].within(range_.low, range_.high)}
+        weighed.append(weigh(table, range_, union.values(), lineage, DEFAULT, MIN_TOKEN, now))
+    due = [one.chosen for one in weighed if one.chosen is not None]
+    waiting = [one for one in weighed if one.chosen is None and one.due_at is not None]
+    if not due and not waiting:
+        return None
+    return Backlog(len(due), sum(one.size for one in due), len(waiting), _times(weighed))
+
+
+def _times(weighed: list[Weighed]) -> float:
+    paid = functools.reduce(operator.add, (one.now for one in weighed), ReadCost())
+    return paid.times(functools.reduce(operator.add, (one.best for one in weighed), ReadCost()))
