@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -79,9 +80,18 @@ class Airflow:
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
 
     def trigger(self, dag_id: str) -> str:
-        """Begin a run of a DAG, which is parsed and unpaused first; its run id."""
+        """Begin a run of a DAG, which is parsed and unpaused first; its run id.
+
+        The run id is chosen here, so that asking again after an error cannot begin a second run.
+        """
         self.unpause(dag_id)
-        return self.ask("POST", f"dags/{dag_id}/dagRuns", {"logical_date": None})["dag_run_id"]
+        run_id = f"tests-{secrets.token_hex(8)}"
+        try:
+            self.ask("POST", f"dags/{dag_id}/dagRuns", {"logical_date": None, "dag_run_id": run_id})
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+        return run_id
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG run, as soon as it is parsed."""
@@ -91,7 +101,7 @@ class Airflow:
                 self.ask("PATCH", f"dags/{dag_id}", {"is_paused": False})
                 return
             except urllib.error.HTTPError as error:
-                if error.code != 404 or time.monotonic() > deadline:
+                if error.code != HTTPStatus.NOT_FOUND or time.monotonic() > deadline:
                     raise AssertionError(
                         f"{dag_id}: {error} {error.read().decode()}\n{self.import_errors()}"
                     ) from error
@@ -140,9 +150,13 @@ class Airflow:
         return json.dumps(self.ask("GET", path)["content"])
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Give a person's answer to a task that asks for one."""
+        """Give a person's answer to a task that asks for one; an answer that is there already is left."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
-        self.ask("PATCH", path, {"chosen_options": [option], "params_input": {}})
+        try:
+            self.ask("PATCH", path, {"chosen_options": [option], "params_input": {}})
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
 
     def asset_events(self, name: str) -> list[dict[str, Any]]:
         """The events of an asset, the oldest first."""
@@ -154,8 +168,19 @@ class Airflow:
         return json.dumps(self.ask("GET", "importErrors")["import_errors"])
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """An answer of the public API."""
-        return self._request(method, f"/api/v2/{path}", body, {"Authorization": f"Bearer {self._token}"})
+        """An answer of the public API.
+
+        Its parts share a SQLite database, and an answer that had to wait for it too long is an error of the server:
+        asked again for a while. Whoever asks for a change asks so that doing it twice is doing it once.
+        """
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return self._request(method, f"/api/v2/{path}", body, {"Authorization": f"Bearer {self._token}"})
+            except urllib.error.HTTPError as error:
+                if error.code < HTTPStatus.INTERNAL_SERVER_ERROR or time.monotonic() > deadline:
+                    raise
+                time.sleep(EVERY_SECONDS)
 
     def _wait_for_api(self) -> None:
         deadline = time.monotonic() + START_SECONDS
