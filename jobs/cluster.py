@@ -168,6 +168,24 @@ class Cluster(Store):
             of = question(gate.planning.table(table), columns, where, keys)
             return read_all(gate, stack, of, consistency)
 
+    def count(
+        self,
+        table: str,
+        *,
+        where: pc.Expression | None = None,
+        keys: object = None,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+    ) -> int:
+        """How many rows `scan` shows now, counted without handing them out.
+
+        Raises as `get`, and InvalidRequest for a filter that does not fit.
+        """
+        from epochlake.jobs.gate.arrow_reading import count_all, question
+
+        with self._gates.gate(datacenter) as gate:
+            return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+
     def close(self) -> None:
         """Stop what follows the log, end the gates of writes, and leave ZooKeeper. Closing twice does no harm."""
         self._gates.close()

@@ -220,7 +220,7 @@ def commits_after(storage: Storage, table: str, after: int) -> list[list[Action]
             commits.append(read_commit(storage, table, version))
         except MissingFile:
             return None
-    if _are_there_later(storage, table, after + len(commits) + 1):
+    if is_missing(storage, table, after + len(commits) + 1):
         return None
     sync_replicated_commits(storage, table, after + len(commits))
     return commits
@@ -233,12 +233,32 @@ def read_commit(storage: Storage, table: str, version: int) -> list[Action]:
     return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
-def _are_there_later(storage: Storage, table: str, missing: int) -> bool:
-    """Whether a version that has no commit is a hole: there are commits, or a checkpoint, of later ones."""
+def has_moved_on(storage: Storage, table: str, version: int) -> bool:
+    """Whether there is a commit after a version, or a hole where it was. Raises StorageUnavailable.
+
+    Who asks for the next version only would take the table for one that ends before the hole.
+    """
+    directory = local_path(join(table, LOG))
+    if directory is None:
+        return storage.exists(commit_uri(table, version + 1))
+    disk, following = storage.disk, version + 1
+    return storage.within_deadline(
+        "look at the log of",
+        table,
+        lambda: disk.status(_commit_path(directory, following)) is not None or _is_hole(disk, directory, following),
+    )
+
+
+def is_missing(storage: Storage, table: str, version: int) -> bool:
+    """Whether a version that has no commit is a hole: there are commits, or a checkpoint, of later ones.
+
+    Asked of tables at local URIs; the others have their holes found by those who read them from the beginning. Raises
+    StorageUnavailable.
+    """
     directory = local_path(join(table, LOG))
     if directory is None:
         return False
-    return storage.within_deadline("look at the log of", table, lambda: _is_hole(storage.disk, directory, missing))
+    return storage.within_deadline("look at the log of", table, lambda: _is_hole(storage.disk, directory, version))
 
 
 def _is_hole(disk: Disk, directory: str, missing: int) -> bool:

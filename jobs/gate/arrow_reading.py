@@ -5,8 +5,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +16,15 @@ from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import Asked, scan
 from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
@@ -29,6 +34,9 @@ TRIES = 3
 
 _NOT_APPLIED = (pa.ArrowException, TypeError)
 """What Arrow raises for a filter that rows cannot have."""
+
+_MAY_BE_DAMAGE = (EpochlakeError, pa.ArrowException, OSError)
+"""What a read raises that has met a damaged file."""
 
 
 class Keys(NamedTuple):
@@ -112,6 +120,22 @@ def _only(batches: Iterator[pa.RecordBatch]) -> Mapping[str, object] | None:
     return next((row for batch in list(batches) for row in batch.to_pylist()), None)
 
 
+def count_all(gate: Gate, of: Question, consistency: str | None, spark: SparkSession | None = None) -> int:
+    """How many rows there are of those that are asked for. Raises as `read_one`."""
+
+    asked = msgspec.structs.replace(of.asked, schema=pa.schema([]))
+
+    def counted() -> int:
+        plan = gate.plan_read(of.table, consistency, of.windows)
+        try:
+            return count_of(plan, asked, spark)
+        except _MAY_BE_DAMAGE as error:
+            gate.look_for_damage(error)
+            raise
+
+    return round_damage(counted)
+
+
 def read_all(gate: Gate, gate_ends: ExitStack, of: Question, consistency: str | None) -> pa.RecordBatchReader:
     """The rows as a stream, planned now. Raises as `Gate.plan_read`, and leaves `gate_ends` alone then.
 
@@ -149,7 +173,7 @@ def looked_after(gate: Gate, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     """The batches. What is found damaged by them is noted, and raises ReadDisturbed."""
     try:
         yield from batches
-    except (EpochlakeError, pa.ArrowException, OSError) as error:
+    except _MAY_BE_DAMAGE as error:
         gate.look_for_damage(error)
         raise
 

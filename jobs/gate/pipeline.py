@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from epochlake.jobs.few_rows import few_rows
-from epochlake.jobs.gate.arrow_reading import question, round_damage
+from epochlake.jobs.gate.arrow_reading import count_all, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.conform import conform, conform_keys, only_windows
@@ -25,6 +25,7 @@ from epochlake.placement.tokens import Interval
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.replicas.store import Store
 
@@ -151,7 +152,7 @@ class Pipeline:
         self.gate.require_open()
         target = self.gate.planning.table(table)
         if isinstance(keys, DataFrame):
-            keys = conform_keys(keys, target).select(*[f"`{name}`" for name in target.primary_key]).toArrow()
+            keys = _collected(keys, target)
         everything = columns is None and where is None and keys is None
         of = question(target, columns, where, keys)
 
@@ -166,3 +167,26 @@ class Pipeline:
                 raise
 
         return round_damage(planned)
+
+    def count(
+        self,
+        table: str,
+        *,
+        where: pc.Expression | None = None,
+        keys: object = None,
+        consistency: str | None = None,
+    ) -> int:
+        """How many rows `read` has now: what files say of themselves counts, and the rest is not moved to Spark.
+
+        Sooner than counting a DataFrame. Where there is much to look at, Spark's tasks count. Raises as `read`, and
+        ReadDisturbed when files go on being found damaged.
+        """
+        self.gate.require_open()
+        target = self.gate.planning.table(table)
+        if isinstance(keys, DataFrame):
+            keys = _collected(keys, target)
+        return count_all(self.gate, question(target, where=where, keys=keys), consistency, self._spark)
+
+
+def _collected(keys: DataFrame, table: Table) -> pa.Table:
+    return conform_keys(keys, table).select(*[f"`{name}`" for name in table.primary_key]).toArrow()

@@ -55,25 +55,34 @@ def scan(plan: ReadPlan, asked: Asked) -> Iterator[pa.RecordBatch]:
 
 
 def scan_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.RecordBatch]:
-    """The rows of slices, as `scan`. Of a slice with one run every row counts that is no delete."""
+    """The rows of slices, as `scan`."""
+    for rows in rows_of_slices(pieces, asked):
+        if rows.num_rows:
+            yield from rows.select(asked.schema.names).cast(asked.schema).combine_chunks().to_batches()
+
+
+def rows_of_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.Table]:
+    """The rows of slices that are asked for, with more columns than are. Of a slice with one run every row counts that
+    is no delete. Raises as `scan`.
+    """
     any_column = _can_match(asked, asked.needed)
     keys_only = _can_match(asked, [name for name in asked.needed if name in asked.primary_key])
     for piece in pieces:
         window = (piece.low, piece.high)
         if len(piece.runs) == 1:
             [run] = piece.runs
-            yield from _batches(_rows(run, window, asked, any_column), asked)
+            yield from _asked_for(_rows(run, window, asked, any_column), asked)
             continue
         if bytes_of(piece) <= ONCE_BYTES:
             for one in judged(asked.primary_key, piece, keys_only, asked.columns):
-                yield from _batches([one.rows.filter(pa.array(~one.dead))], asked)
+                yield from _asked_for([one.rows.filter(pa.array(~one.dead))], asked)
             continue
         found = [
             (one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.primary_key, piece, keys_only)
         ]
         for run, dead, rows in found:
             if len(dead) < rows:
-                yield from _batches(_rows(run, window, asked, any_column, dead), asked)
+                yield from _asked_for(_rows(run, window, asked, any_column, dead), asked)
 
 
 def _can_match(asked: Asked, columns: Collection[str]) -> CanMatch | None:
@@ -94,14 +103,13 @@ def _rows(
         yield rows
 
 
-def _batches(tables: Iterable[pa.Table], asked: Asked) -> Iterator[pa.RecordBatch]:
+def _asked_for(tables: Iterable[pa.Table], asked: Asked) -> Iterator[pa.Table]:
     for rows in tables:
         if asked.keys is not None:
             rows = rows.filter(pa.array(_are_among(rows.select(list(asked.primary_key)), asked.keys), pa.bool_()))
         if asked.where is not None:
             rows = rows.filter(asked.where)
-        if rows.num_rows:
-            yield from rows.select(asked.schema.names).cast(asked.schema).combine_chunks().to_batches()
+        yield rows
 
 
 def _are_among(rows: pa.Table, keys: Collection[object]) -> Sequence[bool]:

@@ -63,7 +63,9 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     if snapshots and chance.random() < theme.flipped:
         faults += _harms(drawing, SNAPSHOT_FAULTS, SNAPSHOTS, chance.randint(*theme.harms), (0.0, seconds))
     if delta and theme.damages:
-        faults += _harms(drawing, theme.damages, f"{ROOT}/log", chance.randint(1, 3), (1.0, seconds))
+        faults += _harms(
+            drawing, theme.damages, f"{ROOT}/log", chance.randint(*theme.damaged), (theme.damaged_from, seconds)
+        )
     faults = sorted(faults, key=lambda fault: fault.at)
     if any(fault.kind in (RESTORED, "zookeeper forgets") for fault in faults):
         # Where ZooKeeper does not know the root any more, or the root has gone, who comes first has it.

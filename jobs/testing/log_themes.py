@@ -31,7 +31,7 @@ class LogTheme(NamedTuple):
     What goes wrong: `sorts` of faults, () for all that there are. `moments`: where they lie in wait, `lurking`: where
     those of a kind do; `lurks`: how likely they do. `counts`: how many there are, `lengths`: how long pauses and cuts
     are, in seconds. `flipped`: how likely snapshots are damaged, `harms`: how often; `damages`: of commits of the log,
-    which operators heal.
+    which operators heal, `damaged`: how often, `damaged_from`: when at the earliest, in seconds.
 
     The log: `tables` is how likely it is a real Delta table. `upkeep`: what is done to it, `keepers`: by how many,
     `upkeep_paces`: their longest waits, `chores`: how much, `crowded`: how likely a crowd compacts it. `restored`: how
@@ -70,6 +70,8 @@ class LogTheme(NamedTuple):
     flipped: float = 0.3
     harms: tuple[int, int] = (1, 3)
     damages: tuple[str, ...] = ()
+    damaged: tuple[int, int] = (1, 3)
+    damaged_from: float = 1.0
     deadlines: tuple[float, ...] = (30.0,)
 
 
@@ -255,6 +257,27 @@ TORN_AT_THE_END = STANDING_STILL_AT_TABLES._replace(
 )
 """Machines that stand still while they append to a log whose last commit is torn in the end."""
 
+A_HOLE = STANDING_STILL_AT_TABLES._replace(
+    seconds=(25.0, 32.0),
+    processes=(2, 3),
+    threads=(1,),
+    commits=(12, 16),
+    paces=(1.0, 2.0),
+    together=0.7,
+    moments=("log write", "log write", "log sync"),
+    counts=(1, 2, 3),
+    lengths=((14.0, 25.0),),
+    upkeep=("catch up",),
+    keepers=(1, 1),
+    damages=("lost commit",),
+    damaged=(1, 1),
+    damaged_from=14.0,
+    compacting=(1000,),
+)
+"""Machines that stand still while they append to a log, and what others have committed there meanwhile vanishes: right
+where they are about to commit.
+"""
+
 OPENED_ANEW = LogTheme(
     tables=1.0,
     seconds=(4.0, 12.0),
@@ -279,5 +302,15 @@ LOG_THEMES = (
     *(ANYTHING,) * 6,
     *(IN_LINE,) * 4,
     *(THE_SAME_AGAIN,) * 2,
-    *(CUT_OFF, STANDING_STILL, STANDING_STILL_AT_TABLES, GONE_BACK, AGEING, DAMAGED, TORN_AT_THE_END, OPENED_ANEW),
+    *(
+        CUT_OFF,
+        STANDING_STILL,
+        STANDING_STILL_AT_TABLES,
+        GONE_BACK,
+        AGEING,
+        DAMAGED,
+        TORN_AT_THE_END,
+        A_HOLE,
+        OPENED_ANEW,
+    ),
 )

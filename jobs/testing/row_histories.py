@@ -21,6 +21,7 @@ from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
@@ -121,8 +122,9 @@ class _Accesses:
 
     def __init__(self, world: World, holdings: Holdings, must_stay: Callable[[str], bool] = lambda _: False) -> None:
         self.all: list[Access] = []
-        self.taken_away: list[str] = []
-        """What reads needed that were planned, and nobody had a reason to delete."""
+        self.wrong: list[str] = []
+        """What reads needed that were planned, and nobody had a reason to delete; counts of other rows than are shown.
+        """
         self._must_stay = must_stay
         self._world = world
         self._holdings = holdings
@@ -180,13 +182,16 @@ class _Accesses:
                 found = shown(cluster.storage, plan)
             else:
                 found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
+                counted, there = count_of(plan, ALL_OF_IT), sum(map(len, found.values()))
         except (EpochlakeError, RowsDamaged):
             gone = [path for path in paths_of(plan) if self._is_gone(path)]
             if gone and self._must_stay(gate.name):
-                self.taken_away.append(f"{gate.name} lives, and {gone[0]} of its read is gone")
+                self.wrong.append(f"{gate.name} lives, and {gone[0]} of its read is gone")
             raise
         if any(self._world.rotted.get(_path(uri), -1) >= began for uri in paths_of(plan)):
             return  # what rots between the plan of a read and its end nobody looks at again
+        if way != AS_SPARK and counted != there:
+            self.wrong.append(f"{gate.name} is shown {there} rows, and {counted} are counted")
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
@@ -250,7 +255,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *holdings.missing, *accesses.taken_away],
+            [*playing.unexpected, *holdings.missing, *accesses.wrong],
             whole=_is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=not forgets or _all_are_announced(scenario),

@@ -158,19 +158,34 @@ UPKEEPING = Theme(
 """Tables that are compacted, repaired and cleaned up all the time."""
 
 RESTORING = Theme(
-    seconds=(3.0, 8.0),
-    tables=0.3,
-    keys=(1, 2),
-    paces=(0.05,),
-    operations=("shift", "resize", "add"),
-    operator_paces=(8.0,),
-    upkeep=("repair", "snapshot"),
-    sorts=(("old storage",), ("old storage", "pause"), DATA),
+    seconds=(9.0, 15.0),
+    tables=0.1,
+    keys=(KEYS, KEYS, 4),
+    paces=(0.3, 1.0),
+    operations=("balance",),
+    operator_paces=(20.0,),
+    upkeep=("snapshot",),
+    sorts=(),
     tablets=(1, 1, 0),
-    sights=("most", "most", "all"),
+    sights=("most",),
     replication=(3,),
+    accesses=("write", "write", "write", "read", "read", "delete", "batch"),
+    pipelines=(3, 5),
+    lying=(
+        Lying(
+            ("old storage",),
+            ("pipeline",),
+            ("volume link", "volume link, done", "volume read", "volume write"),
+            (1, 1, 2),
+            (0.3, 3.0),
+            early=0.4,
+        ),
+    ),
+    levels=("QUORUM", "QUORUM", "QUORUM", "ALL"),
 )
-"""Storage that comes back as it was before, while machines see most of it each."""
+"""Storage that comes back as it was before, while machines see most of it each: what one of them has written others are
+not shown by the replica that they alone do not see.
+"""
 
 
 GOING_BACK = Theme(

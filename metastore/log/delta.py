@@ -165,7 +165,7 @@ class DeltaLog:
             return False
         if after not in (self._last.epoch - 1, self._last.epoch) or now - self._refreshed_at >= REOPEN_SECONDS:
             return False
-        if self._commit_file(self._read_at) != self._seen or self._version_exists(self._read_at + 1):
+        if self._commit_file(self._read_at) != self._seen or self._is_behind(self._read_at):
             return False
         self._refreshed_at = now
         return True
@@ -369,11 +369,13 @@ class DeltaLog:
             if self._seen is None or self._commit_file(read_at) != self._seen:
                 # A directory that has gone looks like one without news, and another log may have come in its place.
                 table = None
-            elif table.version() < read_at or self._version_exists(read_at + 1):
+            elif table.version() < read_at or self._is_behind(read_at):
                 # Only now: this lists the whole log, and costs more the more versions are kept.
                 try:
                     table.update_incremental()
                     self._require_on_disk(table)
+                    if delta_commits.is_missing(self._storage, self.uri, table.version() + 1):
+                        table = None  # it ends at a hole; opened anew that tells, or a checkpoint stands for it
                 except (OSError, DeltaError):
                     table = None
         else:
@@ -467,6 +469,13 @@ class DeltaLog:
             return hashlib.sha256(self._storage.read_bytes(f"{self.uri}/_delta_log/{version:020}.json")).digest()
         except StorageUnavailable:
             return None
+
+    def _is_behind(self, version: int) -> bool:
+        """Whether there are commits after a version; also when that cannot be told."""
+        try:
+            return delta_commits.has_moved_on(self._storage, self.uri, version)
+        except StorageUnavailable:
+            return True
 
     def _version_exists(self, version: int) -> bool:
         try:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
-from epochlake.jobs.replicas import answering, reading, sections
+from epochlake.jobs.replicas import answering, counting, reading, run_files, sections
 from epochlake.jobs.replicas.skipping import RowGroups
 from epochlake.jobs.replicas.superseding import judged
 from epochlake.metastore.configuration import Configuration, PipelineSettings
@@ -165,6 +165,34 @@ def test_what_is_asked_for_is_what_choosing_from_everything_gives(
             assert found == as_lines(expected, columns or names), f"seed {seed}: {what}, {columns}, {some}"
             without = wide.cluster.scan(FLIGHTS, columns=columns, where=where, keys=asked)
             assert as_lines(without.read_all().to_pylist(), columns or names) == found, f"seed {seed}: {what}"
+            assert pipeline.count(FLIGHTS, where=where, keys=asked) == len(expected), f"seed {seed}: {what}"
+            assert wide.cluster.count(FLIGHTS, where=where, keys=asked) == len(expected), f"seed {seed}: {what}"
+        monkeypatch.setattr(counting, "COUNTED_HERE", -1)
+        assert pipeline.count(FLIGHTS) == len(model)
+
+
+def test_a_count_tells_what_files_know_and_looks_into_the_others(
+    small: SmallCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    read = run_files.rows_of_file
+    monkeypatch.setattr(run_files, "rows_of_file", lambda *args: opened.append(args[1]) or read(*args))
+    assert small.cluster.count(FLIGHTS) == 0
+    small.cluster.write(FLIGHTS, [{"id": number, "note": "old"} for number in range(100)])
+    assert small.cluster.count(FLIGHTS) == 100
+    assert not opened  # each file is beside all others: what it says of itself counts
+    assert small.cluster.count(FLIGHTS, where=pc.field("note") == "new") == 0
+    assert opened
+    small.cluster.delete(FLIGHTS, [{"id": number} for number in range(10)])
+    small.cluster.write(FLIGHTS, [{"id": number, "note": "new"} for number in range(5, 30)])
+    with small.cluster.pipeline("reader", spark) as pipeline:
+        for where, expected in [(None, 95), (pc.field("note") == "new", 25), (pc.field("id") < 20, 15)]:
+            assert pipeline.count(FLIGHTS, where=where) == small.cluster.count(FLIGHTS, where=where) == expected
+        keys = spark.range(8, 12)
+        assert pipeline.count(FLIGHTS, keys=keys, where=pc.field("note") == "old") == 0
+        assert pipeline.count(FLIGHTS, keys=keys) == 4
+        with pytest.raises(InvalidRequest, match="no_column"):
+            pipeline.count(FLIGHTS, where=pc.field("no_column") > 1)
 
 
 def test_a_filter_on_the_key_leaves_out_row_groups_before_anything_is_merged(
@@ -271,3 +299,16 @@ def test_damage_is_gone_round_or_told_by_the_file_and_read_elsewhere_then(
                 found = pipeline.read(FLIGHTS, **one).toArrow()  # type: ignore[arg-type]
                 break
         assert found.num_rows == (400 if "where" in one else 72 if "keys" in one else 500)
+        if "columns" not in one:
+            assert small.cluster.count(FLIGHTS, **one) == found.num_rows  # type: ignore[arg-type]
+
+
+def test_a_count_that_meets_damage_is_of_the_replica_that_has_none(small: SmallCluster) -> None:
+    for _ in range(2):
+        small.cluster.write(FLIGHTS, [{"id": number, "note": "x"} for number in range(500)], consistency="ALL")
+    for path in (small.directory / "A").rglob("*.parquet"):
+        if "_delta_log" not in str(path):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 4] ^= 1
+            path.write_bytes(data)
+    assert {small.cluster.count(FLIGHTS, consistency="ALL") for _ in range(4)} == {500}

@@ -22,6 +22,7 @@ from epochlake.metastore.errors import (
     CommitTimeout,
     HashMismatch,
     LogGap,
+    LogTorn,
     LogUnreadable,
     NotInitialised,
     StorageUnavailable,
@@ -325,6 +326,32 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
         sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
     assert not stray.exists()
     assert_only_those_awake(uri, sleeper)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_handle_before_a_hole_does_not_take_the_log_for_one_that_ends_there(uri: str, lost: int) -> None:
+    put(DeltaLog(STORAGE, uri), chain(2))
+    behind = DeltaLog(STORAGE, uri)
+    known = behind.read(0)
+    version = DeltaTable(uri).version()
+    others = DeltaLog(STORAGE, uri)
+    for entry in chain(4, position_of(known[-1]), tag="others"):
+        put(others, [entry])
+    Path(f"{uri}/_delta_log/{version + lost:020}.json").unlink()
+    for after in (known[-1].epoch, known[-1].epoch - 1):
+        with pytest.raises(LogTorn, match=f"commit {version + lost} .* is missing"):
+            behind.read(after)
+
+
+def test_a_handle_before_commits_that_a_checkpoint_stands_for_reads_on(uri: str) -> None:
+    put(DeltaLog(STORAGE, uri), chain(3))
+    behind = DeltaLog(STORAGE, uri)
+    known = behind.read(0)
+    others_commit(uri, known, 65)
+    kept = int(delta_commits.pointed_at(STORAGE.disk, f"{uri}/_delta_log") or 0)
+    for version in range(2, kept):
+        Path(f"{uri}/_delta_log/{version:020}.json").unlink(missing_ok=True)
+    assert [entry.epoch for entry in behind.read(3)] == list(range(4, 69))
 
 
 def assert_only_those_awake(uri: str, sleeper: DeltaLog) -> None:
