@@ -98,7 +98,7 @@ $(AIRFLOW): setup.cfg pyproject.toml tests/airflow/versions.txt | python
 	@echo "Installing Airflow into $(VENV_AIRFLOW); the first time takes some minutes."
 	@$(PYTHON) -m venv $(VENV_AIRFLOW)
 	@$(VENV_AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	  --constraint tests/airflow/versions.txt --editable '.[airflow]' hypothesis pytest pytest-timeout
+	  --constraint tests/airflow/versions.txt --editable '.[airflow,spark]' hypothesis pytest pytest-timeout
 	@touch $@
 
 $(STAMP): setup.cfg pyproject.toml | python

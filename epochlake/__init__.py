@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         replace_node,
         resume_balancing,
     )
-    from epochlake.jobs.cluster import Cluster, open_cluster
+    from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.source import register
     from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         StorageUnavailable,
     )
     from epochlake.metastore.metadata.model import PlacementKind
-    from epochlake.metastore.metastore import init_cluster
     from epochlake.metastore.tables.dataframes import MetadataFrames
     from epochlake.placement.consistency import ConsistencyLevel
     from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -126,7 +125,7 @@ _HOMES = {
     "decommission": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
-    "init_cluster": "metastore.metastore",
+    "init_cluster": "jobs.cluster",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
     "register": "jobs.datasource.source",
@@ -151,7 +150,16 @@ if not TYPE_CHECKING:
             return getattr(sys.modules[__name__], successor)
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        try:
+            value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+                raise
+            message = (
+                f"epochlake.{name} needs PySpark, which is not installed here: run `pip install 'epochlake[spark]'`, "
+                "or run where a Spark is (spark-submit, a notebook of a platform)"
+            )
+            raise ImportError(message, name=error.name) from error
         globals()[name] = value
         return value
 

@@ -12,11 +12,12 @@ from epochlake.jobs.gate.standing import StandingGates
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.store import Store
 from epochlake.metastore import configuration as configurations
+from epochlake.metastore import metastore
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.log.epoch_log import EpochLog
-from epochlake.metastore.metastore import init_cluster
+from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
 from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -26,14 +27,45 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def open_cluster(conf: str | Path | Configuration | None = None) -> Cluster:
+def open_cluster(conf: str | Path | Configuration | None = None, *, spark: SparkSession | None = None) -> Cluster:
     """Open the cluster of a configuration, or of a file; None: as `configuration.load` finds it.
 
-    Use it in a `with`. Only the log is read: ZooKeeper and Spark start when something needs them. Raises
-    NotInitialised where there is no cluster, WrongCluster where there is another one than the configuration names,
-    ConfigurationError, StorageUnavailable, and LogUnreadable.
+    Use it in a `with`. Only the log is read: ZooKeeper and Spark start when something needs them. Where `[log] table`
+    names a table, `spark` reads and writes it; None: the session that is there, or a new one. Raises NotInitialised
+    where there is no cluster, WrongCluster where there is another one than the configuration names, ConfigurationError,
+    StorageUnavailable, and LogUnreadable.
     """
-    return Cluster(configurations.given(conf))
+    configuration = configurations.given(conf)
+    return Cluster(configuration, log_place=log_place(configuration, spark))
+
+
+def init_cluster(
+    conf: str | Path | Configuration | None = None,
+    name: str | None = None,
+    *,
+    reason: str = "",
+    request_id: str | None = None,
+    spark: SparkSession | None = None,
+) -> Committed:
+    """Begin a cluster at the root of a configuration, or of a file; None: as `configuration.load` finds it.
+
+    `name` goes before the name in the configuration. Of two programs that begin at once, one is Rejected
+    (already-initialised). A call that was killed half-way can be made again; with the same `request_id`, also a call
+    that was not. `spark`: see `open_cluster`. Raises Rejected, ConfigurationError, CommitTimeout, CommitUnknown,
+    StorageUnavailable, and LogUnreadable where the root has files of a cluster that has lost its log.
+    """
+    configuration = configurations.given(conf)
+    place = log_place(configuration, spark)
+    return metastore.init_cluster(configuration, name, reason=reason, request_id=request_id, log_place=place)
+
+
+def log_place(configuration: Configuration, spark: SparkSession | None = None) -> LogPlace | None:
+    """Where the log is when it is not below the root; then a session is started where there is none."""
+    if not configuration.log.table:
+        return None
+    from epochlake.jobs.spark_session import session  # only here: a log below the root needs no Spark
+
+    return LogOfSpark(spark or session("epochlake"), configuration.log.table, configuration.log.compact_every)
 
 
 def initialise(
@@ -62,9 +94,10 @@ class Cluster(Store):
         storage: Storage | None = None,
         log: EpochLog | None = None,
         queue: CommitQueue | None = None,
+        log_place: LogPlace | None = None,
     ) -> None:
         """See `Metastore`."""
-        super().__init__(configuration, storage=storage, log=log, queue=queue)
+        super().__init__(configuration, storage=storage, log=log, queue=queue, log_place=log_place)
         self._gates = StandingGates(self)
 
     @classmethod

@@ -78,6 +78,13 @@ class LogSettings(msgspec.Struct, frozen=True):
     poll_seconds: Annotated[
         float, Meta(gt=0, description="How often a follower looks at the log in case a watch was lost.")
     ] = 5.0
+    table: Annotated[
+        str,
+        Meta(
+            description="A Delta table that Spark reads and writes, as `main.lake.epochs`, in place of the one below "
+            "the root: for catalogs that let nobody else write. A commit takes seconds then."
+        ),
+    ] = ""
 
 
 class RingSettings(msgspec.Struct, frozen=True):

@@ -40,13 +40,14 @@ from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import metadata_at
 from epochlake.metastore.following.snapshots import Snapshots, SnapshotWriter
 from epochlake.metastore.following.watcher import Watcher
-from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.log_place import LogBelowRoot, LogPlace
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
-from epochlake.metastore.root import Root, require_new
+from epochlake.metastore.root import Root, name_log, require_new
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
@@ -74,12 +75,23 @@ def author() -> str:
     return f"{user}@{socket.gethostname()}:{os.getpid()}" + (f".{number}" if number > 1 else "")
 
 
+def log_below(configuration: Configuration, storage: Storage) -> LogPlace:
+    """The log below the root of a configuration. Raises ConfigurationError where `[log] table` names another one."""
+    if configuration.log.table:
+        raise ConfigurationError(
+            f"[log] table names {configuration.log.table}, which needs a session of Spark",
+            hint="Open the cluster by epochlake.open_cluster(spark=…), or leave [log] table out",
+        )
+    return LogBelowRoot(storage, Root(configuration.root).log, configuration.log.compact_every)
+
+
 def init_cluster(
     conf: str | Path | Configuration | None = None,
     name: str | None = None,
     *,
     reason: str = "",
     request_id: str | None = None,
+    log_place: LogPlace | None = None,
 ) -> Committed:
     """Begin a cluster at the root of a configuration, or of a file; None: as `configuration.load` finds it.
 
@@ -92,10 +104,13 @@ def init_cluster(
     configuration = configurations.given(conf)
     storage = Storage(configuration.storage)
     root = Root(configuration.root)
-    require_new(storage, root)
+    log_place = log_place or log_below(configuration, storage)
+    require_new(storage, root, log_place)
     storage.create_directory(root.uri, parents=True)
-    create_log_table(storage, root.log)
-    follower = Follower(DeltaLog(storage, root.log))
+    if log_place.table:
+        name_log(storage, root, log_place.table)
+    log_place.create()
+    follower = Follower(log_place.open())
     there = follower.catch_up()
     event = Initialise(
         # Who does not say a name, and tries again, means the cluster that is there.
@@ -129,17 +144,17 @@ class Metastore:
         storage: Storage | None = None,
         log: EpochLog | None = None,
         queue: CommitQueue | None = None,
+        log_place: LogPlace | None = None,
     ) -> None:
         """`storage`: in place of a new one with the settings of the configuration. `log` and `queue`: in place of the
-        Delta table below the root, and of ZooKeeper's line in front of it.
+        Delta table below the root, and of ZooKeeper's line in front of it. `log_place`: where the log is.
         """
         self.storage = Storage(configuration.storage) if storage is None else storage
         self.configuration = configuration
         self.root = Root(configuration.root)
         self.snapshots = Snapshots(self.storage, self.root.snapshots)
-        self.follower = self._follow(
-            log or DeltaLog(self.storage, self.root.log, compact_every=configuration.log.compact_every)
-        )
+        self.log_place = log_place or log_below(configuration, self.storage)
+        self.follower = self._follow(log or self.log_place.open())
         self._author = author()
         self._closed = False
         self._connecting = threading.RLock()
@@ -151,7 +166,7 @@ class Metastore:
         try:
             metadata = self.follower.catch_up()
         except NotInitialised:
-            require_new(self.storage, self.root)
+            require_new(self.storage, self.root, self.log_place)
             raise
         if metadata.epoch == 0:
             raise NotInitialised(
@@ -258,9 +273,9 @@ class Metastore:
         metadata = self.catch_up()
         return metadata if epoch in (None, metadata.epoch) else metadata_at(self.log(), self.snapshots, epoch or 0)
 
-    def log(self) -> DeltaLog:
+    def log(self) -> EpochLog:
         """A handle of its own on the log, for reading history."""
-        return DeltaLog(self.storage, self.root.log)
+        return self.log_place.open()
 
     def wait_for_news(self, after: int, timeout: float) -> bool:
         """Wait until an epoch greater than `after` is known here; False after `timeout` seconds.
@@ -390,6 +405,8 @@ class Metastore:
 
     def _is_root_of_this_cluster(self, uri: str) -> bool:
         """Whether the log below another URI is one of this cluster."""
+        if self.log_place.table:
+            return self.storage.exists(Root(uri).log_table)
         try:
             first = DeltaLog(self.storage, Root(uri).log).read(0, 1)
             event = first[0].decode() if first else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from epochlake.metastore.errors import LogUnreadable
+from epochlake.metastore.errors import ConfigurationError, LogUnreadable
+from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 
@@ -19,26 +20,47 @@ class Root:
         self.damaged = places.join(uri, "damaged")
         self.leases = places.join(uri, "leases")
         self.receipts = places.join(uri, "receipts")
+        self.log_table = places.join(uri, "log-table")
 
 
-def require_new(storage: Storage, root: Root) -> None:
+def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
     """Refuse to begin a cluster where another one has lost its log: its tables would be taken for files of nobody.
 
-    A root with a log passes: the log itself refuses a second beginning. Raises LogUnreadable.
+    A root whose log is there passes: the log itself refuses a second beginning. Raises LogUnreadable, and
+    ConfigurationError where the log of the root is somewhere else than the configuration says.
     """
     places.require_fit_for_tables(root.uri)
-    log = places.join(root.log, "_delta_log")
-    if storage.exists(log):
+    _require_named(storage, root, log.table)
+    if log.is_there():
         return
     below = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.receipts, root.leases)
     left = [place for place in below if _holds_files(storage, place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
-    if left and not storage.exists(log):
+    if left and not log.is_there():
+        lost = f"the table {log.table} has no epoch" if log.table else f"{log.uri} has lost its _delta_log, or has gone"
         raise LogUnreadable(
-            f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: "
-            f"{places.join(root.log, '')} has lost its _delta_log, or has gone",
+            f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {lost}",
             hint="Restore it from a backup and do not begin another cluster here; to give that cluster up "
             "for good, choose another root",
+        )
+
+
+def name_log(storage: Storage, root: Root, table: str) -> None:
+    """Say below the root in which table its log is, so that nobody who does not know it begins another one."""
+    storage.write_bytes(root.log_table, table.encode())
+
+
+def _require_named(storage: Storage, root: Root, table: str) -> None:
+    named = storage.read_bytes(root.log_table).decode() if storage.exists(root.log_table) else ""
+    if named and table != named:
+        said = f"[log] table is {table!r}" if table else "[log] table is not set"
+        raise ConfigurationError(
+            f"the log of {root.uri} is in the table {named}, and {said}", hint=f"Set [log] table = {named!r}"
+        )
+    if table and not named and storage.exists(places.join(root.log, "_delta_log")):
+        raise ConfigurationError(
+            f"{root.uri} has a log of its own, and [log] table is {table!r}",
+            hint="Leave [log] table out, or choose another root",
         )
 
 

@@ -48,8 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:
-        _tell(error, EpochlakeError.exit_code, as_json, verbose)
+        told = _without_spark(error) or error
+        _tell(told, EpochlakeError.exit_code, as_json, verbose)
         return EpochlakeError.exit_code
+
+
+def _without_spark(error: Exception) -> EpochlakeError | None:
+    """What to tell of a package that an installation need not have."""
+    if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+        return None
+    return EpochlakeError(
+        "this needs PySpark, which is not installed here", hint="Run `pip install 'epochlake[spark]'`"
+    )
 
 
 def _run(arguments: Sequence[str], as_json: bool) -> int:

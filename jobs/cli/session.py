@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.cluster import Cluster, log_place
 from epochlake.jobs.printing import without_trailing_blanks
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.diagnostics import start_logging
 from epochlake.metastore.errors import NotInitialised
-from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.log_place import LogPlace
+from epochlake.metastore.metastore import log_below
 from epochlake.metastore.root import Root, require_new
 from epochlake.metastore.storage.storage import Storage
 from rich.console import Console, RenderableType
@@ -73,7 +75,9 @@ class Session:
     def cluster(self) -> Cluster:
         """The cluster at the root, opened on first use."""
         if self._cluster is None:
-            self._cluster = self._open.enter_context(Cluster(self.configuration, storage=self.storage))
+            self._cluster = self._open.enter_context(
+                Cluster(self.configuration, storage=self.storage, log_place=self.log_place)
+            )
         return self._cluster
 
     @cached_property
@@ -81,15 +85,20 @@ class Session:
         """Storage with the settings of the configuration, for what is looked at without opening the cluster."""
         return Storage(self.configuration.storage)
 
-    def log(self) -> DeltaLog:
+    @cached_property
+    def log_place(self) -> LogPlace:
+        """Where the log is, also of a cluster that cannot be opened."""
+        return log_place(self.configuration) or log_below(self.configuration, self.storage)
+
+    def log(self) -> EpochLog:
         """A handle on the log, also of a cluster that cannot be opened. Raises LogUnreadable where it has gone."""
-        require_new(self.storage, self.places)
-        return DeltaLog(self.storage, self.places.log)
+        require_new(self.storage, self.places, self.log_place)
+        return self.log_place.open()
 
     def epoch_of(self, request_id: str) -> int | None:
         """The epoch that a request was committed as, by the log as it is now; None when it is not in it."""
         try:
-            return DeltaLog(self.storage, self.places.log).request_epochs(2**63 - 1).get(request_id)
+            return self.log_place.open().request_epochs(2**63 - 1).get(request_id)
         except NotInitialised:
             return None
 

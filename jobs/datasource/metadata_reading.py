@@ -9,7 +9,6 @@ from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following import history
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -59,7 +58,7 @@ def _table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
         if epoch is None:
             return _log([])
         with options.open() as cluster:
-            return _log(history.entries(DeltaLog(cluster.storage, cluster.root.log), last=epoch))
+            return _log(history.entries(cluster.log(), last=epoch))
     parts = parts_of(ClusterMetadata)
     if name not in parts:
         known = ", ".join(f"system.{one}" for one in sorted([*parts, LOG]))
@@ -67,7 +66,7 @@ def _table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
     if epoch is None:
         return parts[name](ClusterMetadata.empty())
     with options.open() as cluster:
-        log = DeltaLog(cluster.storage, cluster.root.log)
+        log = cluster.log()
         return parts[name](history.metadata_at(log, cluster.snapshots, epoch))
 
 

@@ -8,6 +8,7 @@ from epochlake.jobs.replicas.receipts import Receipts
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.metastore import Metastore
 from epochlake.metastore.storage.storage import Storage
 
@@ -26,8 +27,9 @@ class Store(Metastore):
         storage: Storage | None = None,
         log: EpochLog | None = None,
         queue: CommitQueue | None = None,
+        log_place: LogPlace | None = None,
     ) -> None:
-        super().__init__(configuration, storage=storage, log=log, queue=queue)
+        super().__init__(configuration, storage=storage, log=log, queue=queue, log_place=log_place)
         self.ledger = Ledger(self.storage, self.root.compactions)
         self.damage = DamageNotes(self.storage, self.root.damaged)
         self.receipts = Receipts(self.storage, self.root.receipts)

@@ -211,7 +211,7 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
     match operation.kind:
         case "compact log":
             compact_log(cluster)
-            twice = cluster.log().stored_twice()
+            twice = cluster.log_place.delta().stored_twice()
             return [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
         case "verify":
             # While storage fails, what cannot be read now says nothing.

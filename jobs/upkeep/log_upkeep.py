@@ -27,7 +27,7 @@ def compact_log(cluster: Metastore) -> Rewriting:
     """Put the log's small files together; the files that were. Raises StorageUnavailable, LogUnreadable."""
     with _commit_lock(cluster):
         cluster.catch_up()
-        return cluster.log().compact()
+        return cluster.log_place.delta().compact()
 
 
 def plan_healing(storage: Storage, uri: str) -> list[Mending | Restoring]:
@@ -47,12 +47,12 @@ def heal_log(cluster: Metastore) -> StoredTwice:
     """Store each entry of the log once; what was stored more often. Raises StorageUnavailable, LogUnreadable."""
     with _commit_lock(cluster):
         cluster.catch_up()
-        return cluster.log().heal()
+        return cluster.log_place.delta().heal()
 
 
 def stored_twice(cluster: Metastore) -> StoredTwice:
     """What `heal_log` would do."""
-    return cluster.log().stored_twice()
+    return cluster.log_place.delta().stored_twice()
 
 
 @contextmanager

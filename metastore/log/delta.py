@@ -51,6 +51,7 @@ from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
 from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, new_file, read_columns, read_entries, write_entries
 from epochlake.metastore.log.holes import read_before
+from epochlake.metastore.log.spark_log import GENERATION
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -403,6 +404,11 @@ class DeltaLog:
         except (OSError, DeltaError) as error:
             self._require_whole()
             raise failures.unavailable("read the log at", self.uri, error) from error
+        if any(key.startswith(GENERATION) for key in table.metadata().configuration):
+            raise LogUnreadable(
+                f"the log at {self.uri} is written by Spark, which does not see what others append",
+                hint="Name its table in [log] table",
+            )
         self._was_there = True
         self._require_on_disk(table)
         return table

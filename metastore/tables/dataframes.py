@@ -20,12 +20,10 @@ from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following.history import metadata_at
 from epochlake.metastore.following.snapshots import Snapshots
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import decode_event
 from epochlake.metastore.log.files import SCHEMA
+from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.storage import places
-from epochlake.metastore.storage.storage import Storage
 from epochlake.metastore.tables import metadata as tables
 from epochlake.metastore.tables.columns import EPOCH, SUMMARY
 from epochlake.placement.dataframes.frames import frame_of
@@ -106,16 +104,16 @@ def diff(spark: SparkSession, before: ClusterMetadata, after: ClusterMetadata) -
     return frame_of(spark, tables.diff(before, after))
 
 
-def history(spark: SparkSession, log_uri: str, up_to: int | None = None) -> DataFrame:
+def history(spark: SparkSession, log: LogPlace, up_to: int | None = None) -> DataFrame:
     """The log's own Delta table (design, section 4) and `summary`, a line for people; up to an epoch when given.
 
     In no order: sort by `epoch`. An event that this version does not know is summed up by its kind.
     """
-    log = spark.read.format("delta").load(places.spark_uri(log_uri)).select(*SCHEMA.names)
+    rows = log.frame(spark).select(*SCHEMA.names)
     if up_to is not None:
-        log = log.where(F.col(EPOCH) <= up_to)
-    summed_up = StructType([*log.schema.fields, StructField(SUMMARY, StringType(), nullable=False)])
-    return log.mapInArrow(_with_summaries, summed_up)
+        rows = rows.where(F.col(EPOCH) <= up_to)
+    summed_up = StructType([*rows.schema.fields, StructField(SUMMARY, StringType(), nullable=False)])
+    return rows.mapInArrow(_with_summaries, summed_up)
 
 
 def _with_summaries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,26 +130,12 @@ def _summary(epoch: int, event: str, payload: str, attachment: bytes | None) -> 
         return event
 
 
-class OpenRoot(Protocol):
-    """Where a root keeps its log."""
-
-    @property
-    def log(self) -> str:
-        """The URI of its log's table."""
-        ...
-
-
 class OpenCluster(Protocol):
     """What is needed of an open cluster (`epochlake.jobs.cluster.Cluster`)."""
 
     @property
-    def root(self) -> OpenRoot:
-        """Where it is."""
-        ...
-
-    @property
-    def storage(self) -> Storage:
-        """How it is read."""
+    def log_place(self) -> LogPlace:
+        """Where its log is."""
         ...
 
     @property
@@ -252,7 +236,7 @@ class MetadataFrames:
     @property
     def history(self) -> DataFrame:
         """Every entry up to the epoch of these frames, sorted."""
-        return history(self._spark, self._cluster.root.log, self.epoch).sort(EPOCH)
+        return history(self._spark, self._cluster.log_place, self.epoch).sort(EPOCH)
 
     def part(self, name: str) -> DataFrame:
         """A table of the metadata by its name: `nodes`, `tablets`, … Raises InvalidRequest for another name."""
@@ -265,4 +249,4 @@ class MetadataFrames:
     def _metadata_at(self, epoch: int) -> ClusterMetadata:
         require_epoch_number(epoch)
         # A handle of its own: see metastore/following/history.py.
-        return metadata_at(DeltaLog(self._cluster.storage, self._cluster.root.log), self._cluster.snapshots, epoch)
+        return metadata_at(self._cluster.log_place.open(), self._cluster.snapshots, epoch)

@@ -11,6 +11,7 @@ import pytest
 from chispa import assert_df_equality
 from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
+from epochlake.metastore.log.log_place import LogBelowRoot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.tables import columns, dataframes
@@ -38,7 +39,7 @@ class HistoryOnDisk:
 
     def __init__(self, uri: Path, history: History) -> None:
         self.root = Root(uri)
-        self.storage = STORAGE
+        self.log_place = LogBelowRoot(STORAGE, self.root.log)
         self.snapshots = Snapshots(STORAGE, str(uri / "snapshots"))
         self.history = history
         self._written = 0
@@ -195,7 +196,7 @@ def test_an_event_of_a_newer_version_is_summed_up_by_its_kind(spark: SparkSessio
     history = random_history(1, 20)
     history.entries[-1] = msgspec.structs.replace(history.entries[-1], event="PaintNode")
     newer = HistoryOnDisk(tmp_path / "newer", history)
-    [row] = dataframes.history(spark, newer.root.log).where(F.col("epoch") == len(history.entries)).collect()
+    [row] = dataframes.history(spark, newer.log_place).where(F.col("epoch") == len(history.entries)).collect()
     assert row.summary == "PaintNode"
 
 

@@ -17,6 +17,8 @@ from tests.support.slices import sliced
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TOURS = sorted(NOTEBOOKS.glob("*.py"))
+DATABRICKS = "# Databricks notebook source\n"
+"""The first line of a file that Databricks takes for a notebook."""
 NOT_THERE_ON_CONNECT = re.compile(r"sparkContext|\brdd\b|\b_jvm\b|\b_jsparkSession\b")
 
 
@@ -33,7 +35,7 @@ def cells(notebook: Path) -> Iterator[Cell]:
     """The cells of a file in percent format: each begins at a `# %%`."""
     line = 1
     for source in re.split(r"^(?=# %%)", notebook.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        if source:
+        if source and source != DATABRICKS:
             yield Cell(line, source)
         line += source.count("\n")
 

@@ -76,3 +76,31 @@ print(*sorted(module.__file__ for name, module in sys.modules.items() if name.sp
     assert f"epochlake-{version}-" in wheel.name
     assert len(files) > 10
     assert not [file for file in files if not file.startswith(str(tmp_path / "site"))]
+
+
+WITHOUT_SPARK = """
+import sys
+class NoSpark:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "delta"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoSpark())
+"""
+
+
+def test_an_installation_without_spark_does_all_that_needs_none_and_says_what_does(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    told = WITHOUT_SPARK + (
+        "import epochlake, sys\n"
+        "from epochlake.jobs.cli.main import main\n"
+        "codes = [main([*words, '--root', 'lake']) for words in (['init'], ['status'], ['log', 'list'], ['demo'])]\n"
+        "try:\n    epochlake.session\nexcept ImportError as error:\n    print(error, file=sys.stderr)\n"
+        "print(codes)\n"
+    )
+    environment = {**os.environ, "EPOCHLAKE__ZOOKEEPER__CONNECT": "127.0.0.1:1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert ended.stdout.splitlines()[-1] == "[0, 0, 0, 1]", ended.stderr
+    assert "epochlake: this needs PySpark, which is not installed here\nhint: Run `pip install" in ended.stderr
+    assert "epochlake.session needs PySpark, which is not installed here" in ended.stderr

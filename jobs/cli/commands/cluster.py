@@ -16,7 +16,6 @@ from epochlake.jobs.views.status import status as status_of
 from epochlake.metastore.committing.arguments import require_request_id
 from epochlake.metastore.committing.changes import Preview
 from epochlake.metastore.errors import LogUnreadable, NotInitialised, UnknownFormat
-from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Initialise
@@ -50,12 +49,12 @@ def init(
             f"a cluster {name!r} cannot be begun with a configuration for {configuration.cluster.name!r}",
             hint="Leave --name out, or correct [cluster] name",
         )
-    require_new(session.storage, session.places)
+    require_new(session.storage, session.places, session.log_place)
     if dry_run:
         wanted = name or configuration.cluster.name or DEFAULT_NAME
         metadata = ClusterMetadata.empty()
         with suppress(NotInitialised):
-            for entry in DeltaLog(session.storage, session.places.log).read(0)[:1]:
+            for entry in session.log_place.open().read(0)[:1]:
                 metadata = metadata.apply(entry.decode(), entry.state_id)
         event = Initialise(wanted, next_state_id(""), PRODUCT_VERSION)
         session.show(planned(session, Preview.of(metadata, event)), changes_text.planned)
@@ -63,7 +62,7 @@ def init(
     require_request_id(request_id)
     request_id = request_id or next_state_id("")
     with committing(request_id, session.epoch_of) as tell:
-        committed = init_cluster(configuration, name, reason=reason, request_id=request_id)
+        committed = init_cluster(configuration, name, reason=reason, request_id=request_id, log_place=session.log_place)
         tell(committed.epoch)
     root = session.cluster.root.uri
     details = {"root": root, "cluster_id": session.cluster.metadata.identity.cluster_id}

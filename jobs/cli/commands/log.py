@@ -143,12 +143,13 @@ def verify_(
     # Not through a follower: it stops at the first entry that does not hold, and all are to be told.
     log = session.log()
     report = verify(log, Snapshots(session.storage, session.places.snapshots))
-    copied = log.stored_twice() if report.holds else StoredTwice()
+    below = not session.log_place.table
+    copied = session.log_place.delta().stored_twice() if report.holds and below else StoredTwice()
     replicas = _replicas(session.cluster) if tablets and report.holds else None
     disjoint = verify_quorums(session.log()) if quorums and report.holds else ()
     look = beyond(session.cluster, replicas=tablets) if report.holds else Look((), ())
     others = [*_copied(copied), *_lost(look, report.last_epoch), *disjoint]
-    checkpoints = [str(one) for one in damaged_checkpoints(session.storage, session.places.log)]
+    checkpoints = [str(one) for one in damaged_checkpoints(session.storage, session.places.log)] if below else []
     document = _verified(report, replicas, others, look.unasked, checkpoints, quorums=quorums and report.holds)
     session.show(document, text.verified)
     if not document.holds:
@@ -179,6 +180,7 @@ def heal(
     not certain, and where two entries of one epoch differ.
     """
     session = of(context)
+    session.log_place.delta()  # refused where Spark keeps the files
     # Before the cluster is opened, which a torn log refuses.
     mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.storage, session.places.log)))
     if mended and dry_run:

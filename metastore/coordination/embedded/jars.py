@@ -38,8 +38,8 @@ def zookeeper_jars(environ: Mapping[str, str] | None = None) -> Path:
     raise ZooKeeperMissing(
         "the embedded ZooKeeper needs the jars that come with PySpark, and there are none in "
         f"{', '.join(map(str, tried)) or 'any place: PySpark is not installed'}",
-        hint="Install pyspark==4.2.0, set SPARK_HOME to a Spark that has its jars, or name an ensemble in "
-        "`zookeeper.connect`",
+        hint="Run `pip install 'epochlake[spark]'`, set SPARK_HOME to a Spark that has its jars, or name an ensemble "
+        "in `zookeeper.connect`",
     )
 
 
