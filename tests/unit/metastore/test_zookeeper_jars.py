@@ -31,7 +31,7 @@ def test_spark_home_is_looked_in_and_without_any_place_the_error_says_what_to_do
 ) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(ZooKeeperMissing, match=r"pyspark==.* SPARK_HOME .*zookeeper\.connect"):
+    with pytest.raises(ZooKeeperMissing, match=r"epochlake\[spark\].* SPARK_HOME .*zookeeper\.connect"):
         zookeeper_jars({"SPARK_HOME": str(tmp_path)})
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "zookeeper-3.9.5.jar").touch()
