@@ -23,6 +23,7 @@ from epochlake.metastore.storage.storage import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+    from epochlake.jobs.exchange.loading import LoadedPart
     from epochlake.jobs.gate.pipeline import Pipeline
     from pyspark.sql import SparkSession
 
@@ -200,6 +201,37 @@ class Cluster(Store):
             gate = stack.enter_context(self._gates.gate(datacenter))
             of = question(gate.planning.table(table), columns, where, keys)
             return read_all(gate, stack, of, consistency)
+
+    def load(
+        self,
+        table: str,
+        files: str | Path | Iterable[str | Path],
+        *,
+        batch: str | None = None,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+    ) -> list[LoadedPart]:
+        """Write the rows of files: Parquet, CSV, JSON by the line or Arrow, directories and patterns of them.
+
+        Each 500,000 rows of a file are a write. With `batch` each has a name of its own, and a load that ended half-way
+        is called again: what has landed is `already` there. Columns that a file lacks are null, and types are cast
+        where that loses nothing; the results say so. Raises InvalidRequest for a file that does not fit, of which
+        nothing has landed then, and as `write`.
+        """
+        from epochlake.jobs.exchange.loading import load_files
+
+        named = [files] if isinstance(files, str | Path) else files
+        return load_files(self, table, named, batch=batch, consistency=consistency, datacenter=datacenter)
+
+    def sql(self, query: str, *, consistency: str | None = None, datacenter: str | None = None) -> pa.RecordBatchReader:
+        """Ask a SELECT of DuckDB over tables by their names (`FROM air.flights`), as a stream of batches of Arrow.
+
+        Each table is read as `scan` does, once, and only the columns that are needed. Needs `epochlake[sql]`. Raises
+        InvalidRequest for what is no SELECT or does not fit, and as `scan`.
+        """
+        from epochlake.jobs.exchange.sql import ask
+
+        return ask(self, query, consistency, datacenter)
 
     def count(
         self,

@@ -14,6 +14,10 @@ from epochlake.jobs.views.what_if import parse_strategy
 from epochlake.placement.errors import InvalidRequest
 
 At = Annotated[int | None, typer.Option("--at", metavar="EPOCH", help="As it was at this epoch.", min=1)]
+Level = Annotated[
+    str | None, typer.Option("--consistency", metavar="LEVEL", help="ONE, QUORUM, ALL, …; else the configuration's.")
+]
+
 TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", show_default=False)]
 RequestName = Annotated[
     str,

@@ -42,12 +42,24 @@ class Planned(msgspec.Struct, frozen=True):
     already: int | None = None
 
 
+class LoadedOf(msgspec.Struct, frozen=True):
+    """A write of some rows of a file, in a batch of this name."""
+
+    file: str
+    batch: str | None
+    rows: int
+    epoch: int
+    already: bool
+
+
 class Loaded(msgspec.Struct, frozen=True):
-    """Rows of a file that were written, or deleted by their keys, at a consistency level.
+    """Rows of files that were written, or deleted by their keys, at a consistency level.
 
     `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
-    `warnings`: what does no harm to this write and should not stay so.
+    `warnings`: what does no harm to this write and should not stay so. `casts`: columns that were stored as another
+    type; `filled`: columns that a file lacks, which are null; `parts`: each write, with the file that its rows are
+    from.
     """
 
     table: str
@@ -60,6 +72,9 @@ class Loaded(msgspec.Struct, frozen=True):
     already: bool
     missing: dict[str, str]
     warnings: tuple[str, ...] = ()
+    casts: dict[str, str] = {}
+    filled: tuple[str, ...] = ()
+    parts: tuple[LoadedOf, ...] = ()
 
 
 class RequestRow(msgspec.Struct, frozen=True):

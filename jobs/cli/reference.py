@@ -14,11 +14,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
+from epochlake.jobs.administration.adopting import Adopted
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
 from epochlake.jobs.coordinator.coordinator import CoordinatorReport
+from epochlake.jobs.exchange.exporting import Exported
 from epochlake.jobs.upkeep.compaction import CompactionReport
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
@@ -52,6 +54,8 @@ DOCUMENTS: dict[str, Any] = {
     "keyspace list": list[d.KeyspaceRow],
     "keyspace drop": CHANGE,
     "table create": CHANGE,
+    "table adopt": Adopted,
+    "table export": Exported,
     "table alter": CHANGE,
     "table list": list[d.TableRow],
     "table show": d.TableShown,

@@ -33,7 +33,9 @@ from epochlake.jobs.testing.zookeeper_client import Client
 from epochlake.metastore import metastore, threads
 from epochlake.metastore.coordination import client
 
-NOT_HERE = tuple(f"epochlake.jobs.{name}" for name in ("testing", "cli", "demo", "datasource", "airflow_provider"))
+NOT_HERE = tuple(
+    f"epochlake.jobs.{name}" for name in ("testing", "cli", "demo", "datasource", "airflow_provider", "exchange")
+)
 """Packages that are not production code in the world."""
 
 RECIPES = ("kazoo.recipe.lock", "kazoo.retry")

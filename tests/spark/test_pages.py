@@ -18,7 +18,15 @@ from tests.support.storages import STORAGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGES = ["docs/api.md", "docs/ring.md", "docs/spark.md", "docs/tablets.md", "docs/testing.md", "docs/upkeep.md"]
+PAGES = [
+    "docs/api.md",
+    "docs/own-data.md",
+    "docs/ring.md",
+    "docs/spark.md",
+    "docs/tablets.md",
+    "docs/testing.md",
+    "docs/upkeep.md",
+]
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
-from epochlake.jobs.cli.arguments import TableName, of, parse_key, parse_names
-from epochlake.jobs.cli.documents import Loaded
+from epochlake.jobs.cli.arguments import Level, TableName, of, parse_key, parse_names
+from epochlake.jobs.cli.documents import Loaded, LoadedOf
 from epochlake.jobs.cli.interruption import interrupted_says
-from epochlake.jobs.cli.row_files import Format, format_of, read_rows, write_rows
+from epochlake.jobs.cli.progress import load_bar
 from epochlake.jobs.cli.text.rows import loaded, rows_table
+from epochlake.jobs.exchange.loading import LoadedPart, load_files
+from epochlake.jobs.exchange.row_files import Format, format_of, write_rows
 from epochlake.jobs.printing import plural
+from epochlake.placement.errors import InvalidRequest
 
 SHOWN = 100
 """So many rows are printed unless another number is asked for."""
 
-Level = Annotated[
-    str | None, typer.Option("--consistency", metavar="LEVEL", help="ONE, QUORUM, ALL, …; else the configuration's.")
-]
 FileFormat = Annotated[
     Format | None, typer.Option("--format", case_sensitive=False, help="What the file is; else as its name says.")
 ]
@@ -35,50 +35,79 @@ def register(app: typer.Typer) -> None:
 def load(
     context: typer.Context,
     table: TableName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, CSV, JSON by the line, or Arrow.")],
+    file: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Parquet, CSV, JSON by the line, or Arrow; directories and patterns of them."
+        ),
+    ],
     batch: Annotated[
         str | None,
-        typer.Option("--batch", metavar="NAME", help="The write's name: however often it is tried, it lands once."),
+        typer.Option("--batch", metavar="NAME", help="The load's name: however often it is tried, it lands once."),
     ] = None,
     consistency: Level = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the rows with the file's keys; its other columns do not count.")
+        bool, typer.Option("--delete", help="Delete the rows with the files' keys; other columns do not count.")
     ] = False,
     format_: FileFormat = None,
 ) -> None:
-    """Write a file's rows to a table: insert them, or replace those with the same key. Starts no Spark.
+    """Write the rows of files to a table: insert them, or replace those with the same key. Starts no Spark.
 
-    The file has exactly the table's columns, and is held in memory. An empty cell of CSV is null, but in a column of
-    texts. Give a --batch where it may be run again.
+    Columns that a file lacks are null, and what is stored otherwise than the table declares is cast where that loses
+    nothing; a file with a row that would lose something is refused, with the row, before any of it lands. Each 500,000
+    rows are one write, which is held in memory. With --batch each write has a name, so a load that ended half-way is
+    run again and goes on. An empty cell of CSV is null, but in a column of texts.
     """
     session = of(context)
     target = session.cluster.catch_up().table(table)
-    rows = read_rows(file, format_of(file, format_), target.columns)
-    change = session.cluster.delete if delete else session.cluster.write
     advice = "the same --batch" if batch else "the same rows: nothing is written twice, as they have the same keys"
     if target.append_only and not batch:
         advice = "care: rows of an append-only table may come twice without a --batch"
-    with interrupted_says(f"the rows may have landed, whole or in part: run it again, with {advice}"):
-        done = change(table, rows, consistency=consistency, batch=batch)
+    with (
+        interrupted_says(f"the rows may have landed, whole or in part: run it again, with {advice}"),
+        load_bar(session) as bar,
+    ):
+        done = load_files(
+            session.cluster,
+            table,
+            file,
+            batch=batch,
+            consistency=consistency,
+            delete=delete,
+            format_=format_,
+            progress=bar,
+        )
     level = session.configuration.pipeline.consistency if consistency is None else consistency.upper()
-    document = Loaded(
-        table=done.table,
-        rows=done.rows,
-        files=done.files,
-        bytes=done.bytes,
-        epoch=done.epoch,
-        consistency=str(level),
-        deleted=delete,
-        already=done.already,
-        missing=done.missing,
-        warnings=done.warnings,
+    session.show(_loaded(table, done, str(level), deleted=delete), loaded)
+
+
+def _loaded(table: str, parts: list[LoadedPart], level: str, *, deleted: bool) -> Loaded:
+    written = [part.written for part in parts]
+    return Loaded(
+        table=table,
+        rows=sum(one.rows for one in written),
+        files=sum(one.files for one in written),
+        bytes=sum(one.bytes for one in written),
+        epoch=max(one.epoch for one in written),
+        consistency=level,
+        deleted=deleted,
+        already=all(one.already for one in written),
+        missing={place: why for one in written for place, why in one.missing.items()},
+        warnings=tuple(dict.fromkeys(warning for one in written for warning in one.warnings)),
+        casts={name: cast for part in parts for name, cast in part.casts.items()},
+        filled=tuple(dict.fromkeys(name for part in parts for name in part.filled)),
+        parts=tuple(
+            LoadedOf(part.file, part.batch, part.written.rows, part.written.epoch, part.written.already)
+            for part in parts
+        ),
     )
-    session.show(document, loaded)
 
 
 def query(
     context: typer.Context,
-    table: TableName,
+    table: Annotated[
+        str, typer.Argument(metavar="{KEYSPACE.TABLE|SELECT}", help="A table, or one SELECT over tables.")
+    ],
     column: Annotated[
         list[str] | None, typer.Option("--column", metavar="COLUMN[,COLUMN]", help="Only these; else all.")
     ] = None,
@@ -101,23 +130,35 @@ def query(
 ) -> None:
     """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
 
+    Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (`epochlake[sql]`),
+    joins tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.
+
     With --output json a list with an object for each row; with --to only a message on stderr, with their number.
     """
     from epochlake.jobs.cli.filters import parse_filters, parse_values
 
     session = of(context)
-    target = session.cluster.catch_up().table(table)
-    names = parse_names(column or [])
-    rows = session.cluster.scan(
-        table,
-        columns=names or None,
-        where=parse_filters(where or [], target),
-        keys=[parse_values(parse_key(key), target)] if key else None,
-        consistency=consistency,
-    )
+    if len(table.split()) > 1:
+        if column or where or key:
+            raise InvalidRequest(
+                "--column, --where and --key are for the rows of one table", hint="Say it in the SELECT"
+            )
+        what = "the query's result"
+        rows = session.cluster.sql(table, consistency=consistency)
+    else:
+        what = table
+        target = session.cluster.catch_up().table(table)
+        names = parse_names(column or [])
+        rows = session.cluster.scan(
+            table,
+            columns=names or None,
+            where=parse_filters(where or [], target),
+            keys=[parse_values(parse_key(key), target)] if key else None,
+            consistency=consistency,
+        )
     if to is not None:
         written = write_rows(_first(rows, limit), to, format_of(to, format_))
-        session.warn(f"{plural(written, 'row')} of {table} {'is' if written == 1 else 'are'} in {to}")
+        session.warn(f"{plural(written, 'row')} of {what} {'is' if written == 1 else 'are'} in {to}")
         return
     most = SHOWN if limit is None else limit
     every = (row for batch in rows for row in batch.to_pylist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,10 +13,14 @@ import typer
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.administration.schema import TableCreation, TableDrop
-from epochlake.jobs.cli.arguments import At, TableName, of, parse_duration, parse_names, parse_size, whole_list
+from epochlake.jobs.cli.arguments import At, Level, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
+from epochlake.jobs.cli.interruption import interrupted_says
+from epochlake.jobs.cli.progress import files_bar
+from epochlake.jobs.cli.text.rows import adopted, exported
 from epochlake.jobs.cli.text.schema import table_list, table_shown
+from epochlake.jobs.exchange.export_formats import ExportFormat, ending
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest
@@ -39,22 +44,28 @@ app = typer.Typer(help="Tables, their columns and tablets.", no_args_is_help=Tru
 def create(
     context: typer.Context,
     table: TableName,
+    how: How,
     column: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--column",
             metavar="'NAME TYPE [NOT NULL]'",
             help="A column; several parted by commas, or repeat. Types are Spark SQL's.",
             show_default=False,
         ),
-    ],
+    ] = None,
     primary_key: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--primary-key", metavar="COLUMN[,COLUMN]", help="Its hash says where a row belongs.", show_default=False
         ),
-    ],
-    how: How,
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like", metavar="FILE", help="Columns as of this file or Delta table, and a key that its rows allow."
+        ),
+    ] = None,
     append_only: Annotated[
         bool, typer.Option("--append-only", help="Rows are only ever inserted: reading needs no merge.")
     ] = False,
@@ -63,11 +74,92 @@ def create(
         typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's. None on the ring."),
     ] = None,
 ) -> None:
-    """Create a table: place its tablets, or find its ranges, make its replica tables, then commit."""
-    session, keys = of(context), parse_names(primary_key)
-    columns = parse_columns(column, keys)
+    """Create a table: place its tablets, or find its ranges, make its replica tables, then commit.
+
+    Give its columns and primary key, or a file with rows as it is to hold: then --column says what is to be otherwise.
+    """
+    session, keys = of(context), parse_names(primary_key or [])
+    columns = parse_columns(column or [], keys)
+    told: dict[str, object] = {}
+    if like is not None:
+        from epochlake.jobs.exchange.proposing import propose
+
+        proposal = propose(like, keys, instead=columns)
+        columns, keys = proposal.columns, list(proposal.primary_key)
+        told = {"like": like, "primary_key": ", ".join(keys), "why": proposal.why}
+    elif not columns or not keys:
+        raise InvalidRequest(
+            f"it was not said which {'columns' if not columns else 'primary key'} the table {table} has",
+            hint="Give --column and --primary-key, or --like FILE for the columns of a file",
+        )
     change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets)
-    carry_out(session, how, change, lambda: {"no_tablets_on": change.unreachable} if change.unreachable else {})
+    carry_out(
+        session, how, change, lambda: told | ({"no_tablets_on": change.unreachable} if change.unreachable else {})
+    )
+
+
+@app.command("adopt")
+def adopt(
+    context: typer.Context,
+    origin: Annotated[str, typer.Argument(metavar="DELTA_TABLE", help="The directory or URI of a Delta table.")],
+    table: TableName,
+    primary_key: Annotated[
+        list[str] | None,
+        typer.Option("--primary-key", metavar="COLUMN[,COLUMN]", help="Else one that its rows allow."),
+    ] = None,
+    tablets: Annotated[
+        int | None,
+        typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's. None on the ring."),
+    ] = None,
+    consistency: Level = None,
+) -> None:
+    """Make a replicated table of a Delta table, which stays as it is: create it, load it, compare the rows of both.
+
+    The version is pinned at the beginning and told in the log. Run it again where it ended half-way: it goes on.
+    """
+    from epochlake.jobs.administration.adopting import adopt as adopt_table
+
+    session = of(context)
+    with interrupted_says("run it again: it goes on where it was, and lands nothing twice"), files_bar(session) as bar:
+        done = adopt_table(
+            session.cluster,
+            origin,
+            table,
+            parse_names(primary_key or []),
+            consistency=consistency,
+            tablets=tablets,
+            progress=bar,
+        )
+    session.show(done, adopted)
+
+
+@app.command("export")
+def export(
+    context: typer.Context,
+    table: TableName,
+    destination: Annotated[
+        Path, typer.Argument(metavar="DESTINATION", help="A file, or the directory of a Delta table.")
+    ],
+    format_: Annotated[
+        ExportFormat | None,
+        typer.Option("--format", case_sensitive=False, help="Else as the name ends; without an ending delta."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Take the place of what is there, once all rows are written.")
+    ] = False,
+    consistency: Level = None,
+) -> None:
+    """Write all rows of a table, as of now, to a file or a Delta table: whole or not at all. Starts no Spark."""
+    from epochlake.jobs.exchange.exporting import Exported
+    from epochlake.jobs.exchange.exporting import export as export_rows
+
+    session = of(context)
+    chosen = format_ or ending(destination)
+    with interrupted_says(f"nothing was written to {destination}"):
+        epoch = session.cluster.catch_up().epoch
+        rows = session.cluster.scan(table, consistency=consistency)
+        written = export_rows(rows, destination, chosen, overwrite=overwrite)
+    session.show(Exported(table, str(destination), chosen.value, written, epoch), exported)
 
 
 @change_command(app, "alter")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from epochlake.jobs.cli.documents import Loaded
 from epochlake.jobs.printing import filled, plural, size, table
 from rich.console import RenderableType
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from epochlake.jobs.administration.adopting import Adopted
+    from epochlake.jobs.exchange.exporting import Exported
 
 
 def loaded(document: Loaded) -> list[RenderableType]:
@@ -20,9 +25,36 @@ def loaded(document: Loaded) -> list[RenderableType]:
             f"epoch {document.epoch}: {plural(document.files, 'file')}, {size(document.bytes)}"
         )
     ]
+    if len(document.parts) > 1:
+        before = sum(part.already for part in document.parts)
+        files = len({part.file for part in document.parts})
+        told = f", {before} of which had landed before" if before and not document.already else ""
+        parts.append(Text(f"{plural(files, 'file')} in {plural(len(document.parts), 'write')}{told}"))
+    parts += [Text(f"{name}: {cast}, which loses nothing") for name, cast in document.casts.items()]
+    if document.filled:
+        parts.append(Text(f"null, as the file has no such column: {', '.join(document.filled)}"))
     parts += [Text(f"{place}: {reason}", style="yellow") for place, reason in document.missing.items()]
     parts += [Text(warning, style="yellow") for warning in document.warnings]
     return parts
+
+
+def exported(document: Exported) -> RenderableType:
+    return Text(
+        f"{plural(document.rows, 'row')} of {document.table}, epoch {document.epoch}, "
+        f"{'is' if document.rows == 1 else 'are'} in {document.destination} ({document.format})"
+    )
+
+
+def adopted(document: Adopted) -> list[RenderableType]:
+    before = f", {document.already} of which had landed before" if document.already else ""
+    return [
+        Text(
+            f"{document.table} has the {plural(document.rows, 'row')} of {document.origin}, "
+            f"version {document.version}: {plural(document.parts, 'write')}{before}; numbers and hashes of both agree"
+        ),
+        Text(f"primary key: {', '.join(document.primary_key)} ({document.why})"),
+        Text(f"its origin is told in the log: epochlake log show {document.epoch}"),
+    ]
 
 
 def rows_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> RenderableType:

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no format": (["load", TABLE, "flights.txt"], "Say it with --format: parquet, csv, json, arrow"),
     "another format": (["load", TABLE, "flights.csv", "--format", "parquet"], "cannot be read as parquet"),
     "other columns": (["load", TABLE, "other.csv"], "it has no column tail"),
-    "wrong values": (["load", TABLE, "wrong.csv"], "cannot be read as csv"),
+    "wrong values": (["load", TABLE, "wrong.csv"], "column delay is double, and row 0 has 'late'"),
     "no such table": (["load", "air.planes", "flights.csv"], "no table 'air.planes'"),
     "no such level": (["load", TABLE, "flights.csv", "--consistency", "MOST"], "MOST"),
     "an empty batch": (["load", TABLE, "flights.csv", "--batch", ""], "batch name"),

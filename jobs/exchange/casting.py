@@ -1,0 +1,168 @@
+"""Rows of others as a table declares them: what loses nothing is cast and named, what would lose is refused with its
+rows.
+
+The gate itself takes only what needs no look at the values (`fitting.py`). Here somebody brings a file that he did not
+write for this table: a column may be missing and is null then, a number may be stored wider than it is, a day as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from epochlake.jobs.gate.arrow_types import arrow_type, type_name
+from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns
+from epochlake.metastore.metadata.model import Column, Table
+
+SHOWN_ROWS = 5
+"""So many rows of a column that would lose something are named."""
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """What was done to rows so that they fit. `casts`: by column, from which type to which; `filled`: columns that they
+    lack, which are null.
+    """
+
+    casts: dict[str, str]
+    filled: tuple[str, ...]
+
+
+def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = False) -> tuple[pa.Table, Fitted]:
+    """The rows with exactly the table's columns; `first_row` is the number of the first one in its file.
+
+    With `keys_only` the columns of the primary key, and no other. Raises InvalidRequest naming each column that cannot
+    be had without a loss, and the first rows that would lose, by their numbers from 0.
+    """
+    wanted = [column for column in table.columns if not keys_only or column.name in table.primary_key]
+    names = rows.column_names
+    problems = [f"it has {name} twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems += [] if keys_only else unknown_columns(table.columns, names)
+    casts: dict[str, str] = {}
+    filled: list[str] = []
+    columns: dict[str, pa.ChunkedArray] = {}
+    for column in wanted:
+        if column.name not in names:
+            if column.nullable:
+                filled.append(column.name)
+                columns[column.name] = pa.chunked_array([pa.nulls(len(rows), arrow_type(column.type))])
+            else:
+                problems.append(f"column {column.name} ({canonical(column.type)}) is missing, and may not be null")
+            continue
+        if names.count(column.name) > 1:
+            continue
+        given = rows.column(column.name)
+        fitted, lost = cast_without_loss(given, arrow_type(column.type))
+        if lost:
+            problems.append(_would_lose(column, given, lost, first_row))
+            continue
+        assert fitted is not None
+        columns[column.name] = fitted
+        if canonical(type_name(given.type)) != canonical(column.type) and not pa.types.is_null(given.type):
+            casts[column.name] = f"{canonical(type_name(given.type))} to {canonical(column.type)}"
+    if problems:
+        raise misfit(table, problems)
+    return pa.table(columns), Fitted(casts, tuple(filled))
+
+
+def cast_without_loss(values: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray | None, list[int]]:
+    """The values as another type, or the numbers of the first rows that this would change."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if values.type == wanted:
+        return values, []
+    with suppress(pa.ArrowException):
+        found = _cast(values, wanted)
+        if _is_same(values, found):
+            return found, []
+    lost = list(_losing(values, wanted))
+    if lost:
+        return None, lost
+    # Each value by itself is the same, in another writing than Arrow's: a decimal as text, a time with its zone.
+    return pa.chunked_array([_by_value(piece, wanted) for piece in values.chunks], wanted), []
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_decimal(wanted) and pa.types.is_integer(values.type):
+        # Arrow asks for room for every number of the type, not for those that are there.
+        values = values.cast(pa.decimal128(38, 0)).cast(pa.decimal128(38, wanted.scale))
+    return values.cast(wanted)
+
+
+def _is_same(values: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
+    """Whether nothing is lost: cast back, each value is what it was."""
+    if pa.types.is_nested(values.type) or pa.types.is_nested(found.type):
+        return True  # Arrow's own check has to do for these: it refuses what overflows or is cut
+    if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(found.type):
+        # Another zone shows the same moment; a time without a zone is no moment.
+        return (values.type.tz is None) == (found.type.tz is None)
+    if pa.types.is_date(values.type) and pa.types.is_timestamp(found.type) and found.type.tz is not None:
+        return False  # nor is a day
+    try:
+        back = found.cast(values.type)
+        same = pc.equal(values, back)
+        if pa.types.is_floating(values.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(values), pc.is_nan(back)))
+    except pa.ArrowException:
+        return False
+    return bool(pc.all(same, skip_nulls=True, min_count=0).as_py())
+
+
+def _losing(values: pa.ChunkedArray, wanted: pa.DataType) -> Iterator[int]:
+    """The numbers of rows whose value another type cannot hold, at most `SHOWN_ROWS`."""
+    found = 0
+    for number, value in enumerate(value for piece in values.chunks for value in piece):
+        if value.is_valid and _one(value, wanted) is None:
+            yield number
+            found += 1
+            if found == SHOWN_ROWS:
+                return
+
+
+def _by_value(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return pa.array([_one(value, wanted) if value.is_valid else None for value in values], wanted)
+
+
+def _one(value: pa.Scalar, wanted: pa.DataType) -> pa.Scalar | None:
+    """One value as another type; None where that would lose something."""
+    try:
+        alone = pa.chunked_array([pa.array([value.as_py()], value.type)])
+        found = _cast(alone, wanted)
+        if _is_same(alone, found):
+            return found[0]
+        if _is_text(value.type):
+            return found[0] if _reads_the_same(value.as_py(), found[0]) else None
+    except (pa.ArrowException, ValueError, OverflowError):
+        pass
+    return None
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+
+
+def _reads_the_same(text: str, found: pa.Scalar) -> bool:
+    """Whether a text says what was made of it: the same number however many zeros follow, the same moment."""
+    if pa.types.is_timestamp(found.type):
+        # Arrow takes a zone at the end for UTC's distance; without one it is no moment.
+        said = text.strip().upper()
+        zoned = said.endswith("Z") or "+" in said[10:] or "-" in said[10:]
+        return zoned == (found.type.tz is not None)
+    try:
+        if pa.types.is_integer(found.type):
+            return text == str(found.as_py())
+        return Decimal(text) == Decimal(repr(found.as_py()) if pa.types.is_floating(found.type) else found.as_py())
+    except (InvalidOperation, TypeError, ValueError):
+        return False
+
+
+def _would_lose(column: Column, given: pa.ChunkedArray, lost: list[int], first_row: int) -> str:
+    rows = ", ".join(f"row {first_row + number} has {given[number].as_py()!r}" for number in lost)
+    many = ", …" if len(lost) == SHOWN_ROWS else ""
+    return (
+        f"column {column.name} is {canonical(column.type)}, not {canonical(type_name(given.type))}, and would lose: "
+        f"{rows}{many}"
+    )

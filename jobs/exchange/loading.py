@@ -1,0 +1,113 @@
+"""Files into a table, in named batches: a load that was killed goes on where it was, and no row lands twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.exchange.casting import Fitted, fit
+from epochlake.jobs.exchange.row_files import Format
+from epochlake.jobs.exchange.sources import Part, Source, parts_of, sources_of
+from epochlake.jobs.gate.writing import Written
+from epochlake.jobs.printing import plural
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+
+class LoadedPart(msgspec.Struct, frozen=True):
+    """A part of a file that was written. `batch`: its name, None without one; `written`: what the gate said."""
+
+    file: str
+    batch: str | None
+    casts: dict[str, str]
+    filled: tuple[str, ...]
+    written: Written
+
+
+Progress = Callable[[LoadedPart, int, int], None]
+"""Called after each part, with the bytes of the files that are through and those of all."""
+
+
+def load_files(
+    cluster: Cluster,
+    table: str,
+    files: Iterable[str | os.PathLike[str]],
+    *,
+    batch: str | None = None,
+    consistency: str | None = None,
+    delete: bool = False,
+    format_: Format | None = None,
+    datacenter: str | None = None,
+    progress: Progress = lambda part, done, of: None,
+) -> list[LoadedPart]:
+    """Write the rows of files to a table, or delete by their keys; one write for each 500,000 rows.
+
+    `files`: names of files, directories and patterns. With `batch` each part has a name that is made of it, of the
+    file's own name and of its number, so a load that ended half-way is called again with the same arguments, and goes
+    on. A file of which a row does not fit is refused before any of it lands. Raises InvalidRequest, and as
+    `Cluster.write`; the files before the one that fails have landed, as the error says.
+    """
+    target = cluster.catch_up().table(table)
+    sources = sources_of(files, format_)
+    if target.append_only and batch is None and (len(sources) > 1 or delete):
+        raise InvalidRequest(
+            f"{table} is append-only: rows of several files may come twice if the load ends half-way",
+            hint="Name the load by --batch",
+        )
+    sizes = [source.path.stat().st_size if source.path.exists() else 0 for source in sources]
+    done: list[LoadedPart] = []
+    change = cluster.delete if delete else cluster.write
+    for number, source in enumerate(sources):
+        try:
+            for part, fitted, rows in _fitting(source, target, delete=delete):
+                name = part.batch(batch)
+                written = change(table, rows, consistency=consistency, batch=name, datacenter=datacenter)
+                done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written))
+                progress(done[-1], sum(sizes[: number + 1]), sum(sizes))
+        except EpochlakeError as error:
+            if len(sources) > 1 or done:
+                error.reason = f"{source.path}: {error.reason} ({_so_far(done, source)})"
+            raise
+    return done
+
+
+def _fitting(source: Source, table: Table, *, delete: bool) -> Iterator[tuple[Part, Fitted, object]]:
+    """The parts of a file, as the table declares them; all of a file of several are looked at before the first is
+    given.
+    """
+    parts = parts_of(source, table.columns)
+    first = _fitted(next(parts), table, delete)
+    second = next(parts, None)
+    if second is None:
+        yield first
+        return
+    before = _identity(source)
+    _fitted(second, table, delete)
+    for part in parts:
+        _fitted(part, table, delete)
+    for part in parts_of(source, table.columns):
+        if _identity(source) != before:
+            raise InvalidRequest(f"the file {source.path} was changed while it was loaded", hint="Load it again, whole")
+        yield _fitted(part, table, delete)
+
+
+def _fitted(part: Part, table: Table, delete: bool) -> tuple[Part, Fitted, object]:
+    rows, fitted = fit(part.rows, table, part.first, keys_only=delete)
+    return part, fitted, rows
+
+
+def _identity(source: Source) -> tuple[int, int, int]:
+    status = source.path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _so_far(done: list[LoadedPart], source: Source) -> str:
+    files = len({part.file for part in done} - {str(source.path)})
+    of_it = sum(part.written.rows for part in done if part.file == str(source.path))
+    landed = f"{plural(files, 'file')} before it {'has' if files == 1 else 'have'} landed"
+    return landed + (f", and {of_it:,} of its rows" if of_it else "")

@@ -1,0 +1,130 @@
+"""A table as somebody's file or Delta table suggests it: its columns, and a primary key that its rows allow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from epochlake.jobs.exchange.row_files import Format, batches_of
+from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts, sources_of
+from epochlake.jobs.gate.arrow_types import type_name
+from epochlake.jobs.replicas.schema import delta_type
+from epochlake.metastore.metadata.model import Column
+from epochlake.placement.errors import InvalidRequest, words_of
+
+KEY_NAMES = re.compile(r"(^|_)(id|key|uuid|guid)$", re.IGNORECASE)
+MOST_KEY_COLUMNS = 5
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+"""Types that Spark has not, and the next one that holds all of their values."""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """Columns, a primary key, and why it is one."""
+
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    why: str
+
+
+def propose(
+    place: str, primary_key: Sequence[str] = (), format_: Format | None = None, instead: Sequence[Column] = ()
+) -> Proposal:
+    """What a table for the rows of a file, a directory, a pattern or a Delta table would be.
+
+    `instead`: columns that are declared otherwise than the rows suggest. The first 500,000 rows are looked at for a
+    key: a single column that is unique there and never null, those first whose name says that they are one; else the
+    first columns that are so together. Raises InvalidRequest for types that no column can have, and where there is no
+    such key.
+    """
+    schema, rows = _looked_at(place, format_)
+    columns, strange = [], []
+    declared = {column.name: column for column in instead}
+    for field in schema:
+        if field.name in declared:
+            columns.append(declared[field.name])
+            continue
+        try:
+            columns.append(_column(field))
+        except InvalidRequest as error:
+            strange.append(f"{field.name} ({field.type}): {error.reason}")
+    if strange and not len(rows):
+        raise InvalidRequest(
+            f"{place} has no rows, and does not say of which types they are", hint="Declare all columns"
+        )
+    if strange:
+        raise InvalidRequest(
+            f"{place} has columns that no table can have: {'; '.join(strange)}",
+            hint="Say by --column what they are to be, as in --column 'since timestamp'",
+        )
+    if unknown := sorted(set(declared) - set(schema.names)):
+        raise InvalidRequest(f"{place} has no column {', '.join(unknown)}", hint="Leave it out, or declare all columns")
+    if primary_key:
+        return Proposal(tuple(columns), tuple(primary_key), "as it was said")
+    return Proposal(tuple(columns), *_key_of(place, columns, rows))
+
+
+def is_delta(place: str) -> bool:
+    """Whether a place is a Delta table."""
+    try:
+        return ("://" in place and DeltaTable.is_deltatable(place)) or (Path(place) / "_delta_log").is_dir()
+    except (OSError, DeltaError):
+        return False
+
+
+def _looked_at(place: str, format_: Format | None) -> tuple[pa.Schema, pa.Table]:
+    """The schema, and the first rows."""
+    if is_delta(place):
+        try:
+            data = DeltaTable(place).to_pyarrow_dataset()
+            return data.schema, data.head(ROWS_OF_PART)
+        except (OSError, DeltaError, pa.ArrowException) as error:
+            raise InvalidRequest(f"the Delta table {place} cannot be read: {words_of(error)}") from error
+    source = sources_of([place], format_)[0]
+    schema, batches = batches_of(source.path, source.format)
+    return schema, next(islice(in_parts(schema, batches), 1))
+
+
+def _column(field: pa.Field) -> Column:
+    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if pa.types.is_null(type_):
+        raise InvalidRequest("it has nothing but nulls")
+    name = type_name(_WIDER.get(type_, type_))
+    delta_type(name)
+    return Column(field.name, name, field.nullable)
+
+
+def _key_of(place: str, columns: Sequence[Column], rows: pa.Table) -> tuple[tuple[str, ...], str]:
+    looked = f"in the {'first ' if len(rows) == ROWS_OF_PART else ''}{len(rows):,} rows"
+    if not len(rows):
+        raise InvalidRequest(f"{place} has no rows to find a key by", hint="Say it by --primary-key")
+    may_be = [column.name for column in columns if _may_be_key(column) and rows.column(column.name).null_count == 0]
+    for name in sorted(may_be, key=lambda name: KEY_NAMES.search(name) is None):
+        if len(rows.column(name).unique()) == len(rows):
+            return (name,), f"{name} is unique {looked}"
+    for count in range(2, min(MOST_KEY_COLUMNS, len(may_be)) + 1):
+        names = may_be[:count]
+        if rows.group_by(names).aggregate([]).num_rows == len(rows):
+            return tuple(names), f"{', '.join(names)} together are unique {looked}"
+    raise InvalidRequest(
+        f"no columns of {place} are a key: none is unique {looked}, nor are the first {MOST_KEY_COLUMNS} together",
+        hint="Say it by --primary-key",
+    )
+
+
+def _may_be_key(column: Column) -> bool:
+    """Numbers that are measured, and what has parts, make bad keys even where they are unique."""
+    name = column.type.partition("(")[0].partition("<")[0]
+    return name not in ("float", "double", "boolean", "array", "map", "struct", "binary")

@@ -1,0 +1,343 @@
+"""A user's own files and Delta tables: proposed, loaded once, exported, adopted and asked by SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from epochlake.jobs.cli.documents import Loaded
+from epochlake.jobs.exchange import loading, sources
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.command_line import CommandLine, fits
+
+TABLE = "air.flights"
+COLUMNS = [("id", "bigint", False), ("day", "date", True), ("delay", "int", True)]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallCluster]:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sources, "ROWS_OF_PART", 100)
+    made = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, columns=COLUMNS, primary_key=("id",))
+    with made.cluster:
+        yield made
+
+
+@pytest.fixture
+def line(small: SmallCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(tmp_path / "root", capsys)
+
+
+def rows(first: int, last: int, **columns: Any) -> pa.Table:
+    ids = range(first, last)
+    days = [f"2013-01-{number % 28 + 1:02}" for number in ids]
+    return pa.table({"id": pa.array(ids, pa.int32()), "day": days} | columns)
+
+
+def ids_in(small: SmallCluster) -> list[int]:
+    return sorted(small.cluster.scan(TABLE, columns=["id"]).read_all()["id"].to_pylist())
+
+
+def test_files_of_a_directory_land_once_in_batches_of_their_own_names(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "in/deep").mkdir(parents=True)
+    pq.write_table(rows(0, 250), tmp_path / "in/a.parquet")
+    pq.write_table(rows(250, 300), tmp_path / "in/deep/b.parquet")
+    (tmp_path / "in/_SUCCESS").touch()
+    (tmp_path / "in/.part.crc").touch()
+    done = line.json("load", TABLE, tmp_path / "in", "--batch", "jan").json
+    assert fits(done, Loaded)
+    assert [part["batch"] for part in done["parts"]] == [
+        "jan/a.parquet",
+        "jan/a.parquet/1",
+        "jan/a.parquet/2",
+        "jan/deep/b.parquet",
+    ]
+    assert (done["rows"], done["already"], done["filled"]) == (300, False, ["delay"])
+    assert done["casts"] == {"day": "string to date"} | {"id": "int to bigint"}
+    assert ids_in(small) == [*range(300)]
+    pq.write_table(rows(300, 310), tmp_path / "in/c.parquet")
+    again = line.text("load", TABLE, tmp_path / "in", "--batch", "jan")
+    assert "3 files in 5 writes, 4 of which had landed before" in " ".join(again.out.split())
+    assert ids_in(small) == [*range(310)]
+
+
+def test_a_load_that_is_killed_between_any_two_steps_goes_on(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(rows(0, 450), tmp_path / "a.parquet")
+    write = small.cluster.write
+    landed: list[str | None] = []
+
+    def killed_after(steps: int) -> Any:
+        def one(*args: Any, **kwargs: Any) -> Any:
+            if len(landed) == steps:
+                raise KeyboardInterrupt
+            done = write(*args, **kwargs)
+            landed.append(kwargs["batch"])
+            return done
+
+        return one
+
+    for steps in range(1, 5):
+        landed.clear()
+        monkeypatch.setattr(small.cluster, "write", killed_after(steps))
+        with pytest.raises(KeyboardInterrupt):
+            small.cluster.load(TABLE, tmp_path / "a.parquet", batch="once")
+    monkeypatch.setattr(small.cluster, "write", write)
+    done = small.cluster.load(TABLE, tmp_path / "a.parquet", batch="once")
+    assert [part.written.already for part in done] == [True] * 4 + [False]
+    assert ids_in(small) == [*range(450)]
+
+
+def test_of_a_file_with_a_row_that_would_lose_something_nothing_lands(small: SmallCluster, tmp_path: Path) -> None:
+    pq.write_table(rows(0, 50, delay=pa.array([1] * 50)), tmp_path / "a.parquet")
+    pq.write_table(rows(50, 400, delay=pa.array([1.0] * 320 + [2.5] * 30)), tmp_path / "b.parquet")
+    with pytest.raises(InvalidRequest) as told:
+        small.cluster.load(TABLE, [tmp_path / "a.parquet", tmp_path / "b.parquet"], batch="x")
+    assert "b.parquet: these rows do not fit" in str(told.value)
+    assert "column delay is int, not double, and would lose: row 320 has 2.5" in str(told.value)
+    assert "1 file before it has landed" in str(told.value)
+    assert ids_in(small) == [*range(50)]
+
+
+def test_a_file_that_is_changed_while_it_is_loaded_is_not_loaded_on(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a.parquet"
+    pq.write_table(rows(0, 450), place)
+
+    def changed(part: loading.LoadedPart, done: int, of: int) -> None:
+        pq.write_table(rows(1000, 1450), place)
+
+    with pytest.raises(InvalidRequest, match="was changed while it was loaded"):
+        loading.load_files(small.cluster, TABLE, [place], batch="x", progress=changed)
+
+
+def test_the_same_batch_of_other_rows_is_refused(small: SmallCluster, tmp_path: Path) -> None:
+    place = tmp_path / "a.parquet"
+    pq.write_table(rows(0, 50), place)
+    small.cluster.load(TABLE, place, batch="x")
+    pq.write_table(rows(50, 100), place)
+    with pytest.raises(EpochlakeError, match="other rows"):
+        small.cluster.load(TABLE, place, batch="x")
+    assert ids_in(small) == [*range(50)]
+
+
+def test_a_table_like_a_file_has_its_columns_and_a_key_that_its_rows_allow(line: CommandLine, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table(
+            {
+                "carrier": ["UA", "UA", "AA"],
+                "flight": pa.array([1, 2, 1], pa.uint16()),
+                "fare": [1.5, 2.5, 3.5],
+                "note": pa.nulls(3),
+            }
+        ),
+        tmp_path / "a.parquet",
+    )
+    refused = line.text("table", "create", "air.like", "--like", tmp_path / "a.parquet")
+    assert refused.code == 2
+    assert "note (null): it has nothing but nulls" in refused.err
+    made = line.json("table", "create", "air.like", "--like", tmp_path / "a.parquet", "--column", "note string").json
+    assert made["details"]["primary_key"] == "carrier, flight"
+    assert made["details"]["why"] == "carrier, flight together are unique in the 3 rows"
+    shown = line.json("table", "show", "air.like").json
+    assert [(one["name"], one["type"], one["nullable"]) for one in shown["columns"]] == [
+        ("carrier", "string", False),
+        ("flight", "int", False),
+        ("fare", "double", True),
+        ("note", "string", True),
+    ]
+    assert line.json("load", "air.like", tmp_path / "a.parquet").json["rows"] == 3
+
+
+def test_columns_that_are_called_a_key_come_first_and_measured_ones_never(line: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("weight,city,tail_id\n1.5,Rome,7\n2.5,Oslo,8\n")
+    made = line.json("table", "create", "air.like", "--like", tmp_path / "a.csv", "--dry-run").json
+    assert made["details"]["primary_key"] == "tail_id"
+    (tmp_path / "b.csv").write_text("weight,city\n1.5,Rome\n2.5,Rome\n")
+    refused = line.text("table", "create", "air.like", "--like", tmp_path / "b.csv")
+    assert refused.code == 2
+    assert "no columns of" in refused.err
+    assert "--primary-key" in refused.err
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.arrow", "out"])
+def test_a_table_is_exported_whole_and_takes_no_place_unasked(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, name: str
+) -> None:
+    small.cluster.write(TABLE, [{"id": number, "day": None, "delay": 1} for number in range(30)])
+    place = tmp_path / name
+    done = line.json("table", "export", TABLE, place).json
+    assert (done["rows"], done["format"]) == (30, name.partition(".")[2] or "delta")
+    refused = line.text("table", "export", TABLE, place)
+    assert refused.code == 2
+    assert "is there already" in refused.err
+    small.cluster.delete(TABLE, [{"id": 0}])
+    assert line.json("table", "export", TABLE, place, "--overwrite").json["rows"] == 29
+    if name == "out":
+        assert sorted(DeltaTable(place).to_pyarrow_table()["id"].to_pylist()) == [*range(1, 30)]
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_an_export_that_fails_leaves_what_was_there(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    assert line.text("table", "export", TABLE, tmp_path / "out").code == 0
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("epochlake.jobs.exchange.exporting.write_deltalake", full)
+    failed = line.text("table", "export", TABLE, tmp_path / "out", "--overwrite")
+    assert "No space left on device" in failed.err
+    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
+
+
+def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = tmp_path / "origin"
+    for first in (0, 150):
+        more = rows(first, first + 150, origin=["EWR", "JFK", "LGA"] * 50)
+        write_deltalake(origin, more, mode="append", partition_by=["origin"])
+    write = small.cluster.__class__.write
+    tries: list[int] = []
+
+    def dies(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tries.append(1)
+        if len(tries) == 3:
+            raise KeyboardInterrupt
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(small.cluster.__class__, "write", dies)
+    assert line.text("table", "adopt", origin, "air.adopted").code == 130
+    write_deltalake(origin, rows(900, 950, origin=["EWR"] * 50), mode="append")  # after its version was pinned
+    done = line.json("table", "adopt", origin, "air.adopted").json
+    assert (done["rows"], done["version"], done["primary_key"], done["already"]) == (300, 1, ["id"], 2)
+    entry = line.json("log", "show", done["epoch"]).json
+    assert re.fullmatch(rf"adopted from {origin}, version 1, table \S+", entry["reason"])
+    found = small.cluster.scan("air.adopted").read_all().sort_by("id")
+    assert found["id"].to_pylist() == [*range(300)]
+    assert found["origin"].to_pylist() == ["EWR", "JFK", "LGA"] * 100
+
+
+def test_rows_with_one_key_are_no_table_that_can_be_adopted(line: CommandLine, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "one", pa.table({"id": [1, 2, 2], "note": ["a", "b", "c"]}))
+    failed = line.text("table", "adopt", tmp_path / "one", "air.one", "--primary-key", "id")
+    assert failed.code == 2
+    assert "have the same primary key {'id': 2}" in failed.err
+    for _ in range(2):
+        write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "note": ["a", "b"]}), mode="append")
+    failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
+    assert failed.code == 4
+    assert "has 2 rows, and its origin 4: 2 have the key of others" in " ".join(failed.err.split())
+    assert line.text("table", "adopt", tmp_path / "nothing", "air.three").code == 2
+
+
+def test_sql_reads_only_what_it_needs_and_joins(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.cluster.write(TABLE, [{"id": number, "day": None, "delay": number % 3} for number in range(90)])
+    asked: list[list[str] | None] = []
+    scan = small.cluster.scan
+    monkeypatch.setattr(small.cluster, "scan", lambda *a, **k: asked.append(k["columns"]) or scan(*a, **k))
+    ask = lambda query: small.cluster.sql(query).read_all().to_pylist()  # noqa: E731
+    assert ask("SELECT delay, count(*) n FROM air.flights GROUP BY ALL ORDER BY 1") == [
+        {"delay": number, "n": 30} for number in range(3)
+    ]
+    assert ask("FROM air.flights SELECT count(*) c WHERE id < 10") == [{"c": 10}]
+    assert asked == [["delay"], ["id"]]
+    twice = "SELECT count(*) c FROM air.flights a JOIN air.flights b ON a.id = b.id + 1 WHERE b.delay = 2"
+    assert ask(twice) == [{"c": 29}]
+    assert ask('WITH flights AS (SELECT 1 AS x) SELECT * FROM flights, (SELECT max(id) m FROM "air"."flights")') == [
+        {"x": 1, "m": 89}
+    ]
+    (tmp_path / "names.csv").write_text("delay,name\n0,none\n1,some\n")
+    joined = f"SELECT name, count(*) n FROM air.flights JOIN '{tmp_path}/names.csv' USING (delay) GROUP BY 1 ORDER BY 1"
+    assert line.json("query", joined).json == [{"name": "none", "n": 30}, {"name": "some", "n": 30}]
+
+
+WRONG = {
+    "no query": ("SELEC 1 FROM air.flights", "cannot be read: syntax error"),
+    "a change": ("DELETE FROM air.flights", "Only SELECT"),
+    "two": ("SELECT 1; SELECT 2", "is not one statement"),
+    "no such table": ("SELECT * FROM air.planes", "no table 'air.planes'"),
+    "no keyspace": ("SELECT * FROM planes", "planes"),
+    "no such column": ("SELECT tail FROM air.flights", '"tail"'),
+    "three names": ("SELECT * FROM a.air.flights", "Name tables as keyspace.table"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_query_that_cannot_be_answered_says_why(line: CommandLine, what: str) -> None:
+    query, said = WRONG[what]
+    told = line.text("query", query)
+    assert told.code != 0
+    assert said in " ".join(told.err.split()), told.err
+    assert "unexpected" not in told.err
+
+
+def test_a_file_that_is_damaged_while_a_query_reads_it_is_said_as_by_a_scan(small: SmallCluster) -> None:
+    small.cluster.write(TABLE, [{"id": number, "day": None, "delay": 1} for number in range(500)], consistency="ALL")
+    for path in small.directory.rglob("*.parquet"):
+        if "flights" in str(path) or "air" in str(path):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 3] ^= 1
+            path.write_bytes(bytes(data))
+    with pytest.raises(EpochlakeError) as told:
+        small.cluster.sql("SELECT sum(delay) FROM air.flights").read_all()
+    assert "damaged" in str(told.value) or "torn" in str(told.value)
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "nothing there": (["load", TABLE, "none.parquet"], "none.parquet cannot be read"),
+    "an empty directory": (["load", TABLE, "empty"], "there is no file to load below"),
+    "no match": (["load", TABLE, "*.nothing"], "no file is named as"),
+    "twice": (["load", TABLE, "a.parquet", "a.parquet"], "both called a.parquet"),
+    "torn": (["load", TABLE, "torn.parquet"], "torn.parquet cannot be read as parquet"),
+    "a key that is null": (["load", TABLE, "null.parquet"], "id"),
+    "like nothing": (["table", "create", "air.x", "--like", "none.csv"], "none.csv cannot be read"),
+    "like no rows": (["table", "create", "air.x", "--like", "none_of_it.csv"], "has no rows"),
+    "neither": (["table", "create", "air.x"], "--like FILE"),
+    "another column": (
+        ["table", "create", "air.x", "--like", "a.parquet", "--column", "tail int"],
+        "has no column tail",
+    ),
+    "into a directory": (["table", "export", TABLE, "empty", "--format", "csv", "--overwrite"], "is a directory"),
+    "over what is no table": (["table", "export", TABLE, "empty", "--overwrite"], "is no Delta table"),
+    "no format": (["table", "export", TABLE, "out.xls"], "--format"),
+    "columns of a query": (["query", "SELECT 1", "--column", "id"], "Say it in the SELECT"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_gets_one_error_and_changes_nothing(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    pq.write_table(rows(0, 5), "a.parquet")
+    (tmp_path / "torn.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
+    pq.write_table(pa.table({"id": pa.array([1, None], pa.int64())}), "null.parquet")
+    (tmp_path / "none_of_it.csv").write_text("id,day\n")
+    words, said = BAD[what]
+    epoch = small.cluster.catch_up().epoch
+    told = line.text(*words)
+    assert told.code == 2, told.err
+    assert said in " ".join(told.err.split()), told.err
+    assert told.err.count("hint:") <= 1
+    assert small.cluster.catch_up().epoch == epoch
+    assert ids_in(small) == []
