@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
+    from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
     from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
     from epochlake.jobs.gate.pipeline import Pipeline
@@ -81,6 +82,7 @@ __all__ = [
     "__version__",
     "add_node",
     "alter_node",
+    "attach",
     "compact",
     "create_keyspace",
     "create_table",
@@ -119,6 +121,7 @@ _HOMES = {
     "StorageUnavailable": "metastore.errors",
     "add_node": "jobs.administration",
     "alter_node": "jobs.administration",
+    "attach": "jobs.datasource.attaching",
     "compact": "jobs.upkeep.compaction",
     "create_keyspace": "jobs.administration",
     "create_table": "jobs.administration",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.exchange.loading import LoadedPart
+    from epochlake.jobs.gate.gate import Gate
     from epochlake.jobs.gate.pipeline import Pipeline
     from pyspark.sql import SparkSession
 
@@ -250,6 +251,10 @@ class Cluster(Store):
 
         with self._gates.gate(datacenter) as gate:
             return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+
+    def gate(self, datacenter: str | None = None) -> AbstractContextManager[Gate]:
+        """A run at the gate for a block, for engines that bring rows of their own kind (`jobs/gate/rows.py`)."""
+        return self._gates.gate(datacenter)
 
     def close(self) -> None:
         """Stop what follows the log, end the gates of writes, and leave ZooKeeper. Closing twice does no harm."""

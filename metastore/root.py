@@ -20,6 +20,7 @@ class Root:
         self.damaged = places.join(uri, "damaged")
         self.leases = places.join(uri, "leases")
         self.receipts = places.join(uri, "receipts")
+        self.spills = places.join(uri, "spills")
         self.log_table = places.join(uri, "log-table")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up
+from epochlake.jobs.gate.spilled_rows import forget_old_spills
 from epochlake.jobs.replicas.reachability import THREADS
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.volumes import require_volume
@@ -84,6 +85,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     swept += [one for one in ThreadWorkers(THREADS).run(clear_one, old) if one is not None]
     if not dry_run:
         forget_expired(cluster.storage, cluster.root.leases)
+        forget_old_spills(cluster.storage, cluster.root.spills, keep)
     return Sweep(dry_run, keep, len(leases), tuple(swept))
 
 

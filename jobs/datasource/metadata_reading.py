@@ -43,6 +43,12 @@ def table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
     return plain(_table_of(options, epoch))
 
 
+def log_between(options: ReadOptions, first: int, last: int) -> pa.Table:
+    """The rows of `system.log` from one epoch to another."""
+    with options.open() as cluster:
+        return _log(history.entries(cluster.log(), first, last))
+
+
 def plain(table: pa.Table) -> pa.Table:
     """A table without dictionaries: Spark has no such columns."""
     fields = [

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.committing.arguments import require_epoch_number
+from epochlake.metastore.configuration import Configuration
 from epochlake.placement.errors import InvalidRequest
 
-KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "epoch")
+KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "epoch", "startingepoch")
+WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
+OF_SPARK = ("table", "checkpointlocation")
+"""What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
+"""
 
 SYSTEM = "system."
 """Begins the names of tables that are of the metadata. Tables of a keyspace with this name are read by a pipeline."""
@@ -27,6 +32,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     datacenter: str | None = None
     columns: tuple[str, ...] | None = None
     epoch: int | None = None
+    starting_epoch: int | None = None
+    settings: str | None = None
 
     @property
     def metadata_table(self) -> str | None:
@@ -35,18 +42,61 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
     def open(self) -> Cluster:
         """The cluster, for a `with`. Raises as `open_cluster`."""
-        return open_cluster(configurations.load(self.conf, root=self.root))
+        return _opened(self.conf, self.root, self.settings)
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a read; their names count in any case. Raises InvalidRequest."""
+class WriteOptions(msgspec.Struct, frozen=True):
+    """What `df.write.format("epochlake").options(…).save(table)` says, and nothing that it does not."""
+
+    table: str
+    conf: str | None = None
+    root: str | None = None
+    consistency: str | None = None
+    datacenter: str | None = None
+    batch: str | None = None
+    deletes: bool = False
+    settings: str | None = None
+
+    def open(self) -> Cluster:
+        """The cluster, for a `with`. Raises as `open_cluster`."""
+        return _opened(self.conf, self.root, self.settings)
+
+
+def _opened(conf: str | None, root: str | None, settings: str | None) -> Cluster:
+    if settings is None:
+        return open_cluster(configurations.load(conf, root=root))
+    return open_cluster(msgspec.json.decode(settings, type=Configuration))
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a write; their names count in any case. Raises InvalidRequest."""
+    options, table = _known(given, WRITTEN, 'Name it: .save("keyspace.table")')
+    if table.startswith(SYSTEM):
+        raise InvalidRequest(f"{table} is of the metadata, which is changed by committing epochs, not by writing rows")
+    deletes = options.get("delete", "false").lower()
+    if deletes not in ("true", "false"):
+        raise InvalidRequest(f"the option 'delete' is {deletes!r}", hint="Give true or false")
+    return WriteOptions(
+        table,
+        options.get("conf"),
+        options.get("root"),
+        options.get("consistency"),
+        options.get("datacenter"),
+        options.get("batch"),
+        deletes == "true",
+        options.get("settings"),
+    )
+
+
+def _known(given: Mapping[str, str], known: Sequence[str], advice: str) -> tuple[dict[str, str], str]:
+    """The options by their names, and the table that they name."""
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, 1)
+        if name not in known and name not in OF_SPARK and "settings" not in options:
+            near = difflib.get_close_matches(name, known, 1)
             raise InvalidRequest(
                 f"the data source epochlake has no option {name!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Its options: {', '.join(KNOWN[1:])}",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Its options: {', '.join(known[1:])}",
             )
     for name in ("conf", "root"):
         place = options.get(name)
@@ -55,9 +105,15 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
                 f"the option {name!r} is {place!r}, which counts from a directory that Spark's processes choose",
                 hint="Give the whole path",
             )
-    table = options.get("path", "")
+    table = options.get("table") or options.get("path", "")
     if not table:
-        raise InvalidRequest("it was not said which table to load", hint='Name it: .load("keyspace.table")')
+        raise InvalidRequest("it was not said which table it is about", hint=advice)
+    return options, table
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read; their names count in any case. Raises InvalidRequest."""
+    options, table = _known(given, KNOWN, 'Name it: .load("keyspace.table")')
     read = ReadOptions(
         table,
         options.get("conf"),
@@ -66,6 +122,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("datacenter"),
         _names(options.get("columns")),
         _epoch(options.get("epoch")),
+        _epoch(options.get("startingepoch")),
+        options.get("settings"),
     )
     of_rows = [name for name in ("consistency", "datacenter", "columns") if name in options]
     if read.metadata_table is not None and of_rows:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import cached_property
 
 from epochlake.jobs.datasource.errors import as_spark_says
-from epochlake.jobs.datasource.metadata_reading import MetadataReader, table_of
-from epochlake.jobs.datasource.options import ReadOptions, read_options
+from epochlake.jobs.datasource.log_streaming import LogStream
+from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, table_of
+from epochlake.jobs.datasource.options import ReadOptions, read_options, write_options
 from epochlake.jobs.datasource.table_reading import TableReader
+from epochlake.jobs.datasource.table_writing import StreamWriter, TableWriter
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.placement.dataframes.frames import schema_of
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 FORMAT = "epochlake"
@@ -24,8 +33,12 @@ class EpochlakeDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        self._given = dict(options)
+
+    @cached_property
+    def _read(self) -> ReadOptions:
         with as_spark_says():
-            self._read: ReadOptions = read_options(options)
+            return read_options(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -48,12 +61,37 @@ class EpochlakeDataSource(DataSource):
         return MetadataReader(self._read) if self._read.metadata_table is not None else TableReader(self._read, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refused: see docs/spark.md."""
+        """The writer of rows: one write of the gate, of rows that are inserted, replaced by their keys, or deleted."""
         with as_spark_says():
-            raise InvalidRequest(
-                f"rows of {self._read.table} cannot be written by a DataFrame's `write`",
-                hint="Write them with cluster.pipeline(name, spark).write(rows, table), in its `with`",
-            )
+            options = write_options(self._given)
+            if overwrite:
+                raise InvalidRequest(
+                    f"{options.table} cannot be overwritten: nothing takes all rows away and brings others at once",
+                    hint='Use mode("append"), which replaces rows by their keys, or create another table',
+                )
+            return TableWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The writer of a stream, whose option `batch` names it."""
+        with as_spark_says():
+            options = write_options(self._given)
+            if overwrite:
+                raise InvalidRequest(
+                    "a stream is written in the output mode append, as rows are replaced by their keys"
+                )
+            if not options.batch:
+                raise InvalidRequest(
+                    "the stream has no name by which a micro-batch that comes again is known",
+                    hint='Give option("batch", NAME), another one for each stream into a table',
+                )
+            return StreamWriter(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The stream of `system.log`."""
+        with as_spark_says():
+            if self._read.metadata_table != LOG:
+                raise InvalidRequest(f"{self._read.table} is no stream", hint="Stream system.log, or read the table")
+            return LogStream(self._read)
 
 
 def register(spark: SparkSession) -> None:

@@ -205,7 +205,133 @@ def test_what_it_cannot_do_it_says_with_a_code_and_a_hint(
     assert type(raised.value).__module__.startswith("pyspark.")
 
 
-def test_a_write_is_refused_and_says_where_to_write(lake: Lake) -> None:
-    rows = lake.load().limit(0)
-    with pytest.raises(Exception, match=r"cluster\.pipeline\(name, spark\)\.write"):
-        rows.write.format("epochlake").options(conf=str(lake.conf)).mode("append").save(FLIGHTS)
+@pytest.fixture
+def sales(lake: Lake, request: pytest.FixtureRequest) -> str:
+    """A new, empty table."""
+    name = f"air.t{abs(hash(request.node.name)) % 10**8}"
+    columns = [("id", "bigint", False), ("note", "string", True), ("day", "date", True)]
+    epochlake.create_table(lake.cluster, name, columns, ["id"], tablets=4)
+    return name
+
+
+def some(lake: Lake, first: int, last: int, note: str = "n") -> DataFrame:
+    rows = lake.spark.range(first, last).selectExpr("id", f"'{note}' as note", "date'2026-01-01' as day")
+    return rows.repartition(3, "day", "id")
+
+
+def write(lake: Lake, frame: DataFrame, table: str, mode: str = "append", **options: Any) -> None:
+    frame.write.format("epochlake").mode(mode).options(**{"conf": str(lake.conf), **options}).save(table)
+
+
+def test_rows_are_inserted_replaced_and_deleted_by_their_keys_and_a_batch_lands_once(lake: Lake, sales: str) -> None:
+    write(lake, some(lake, 0, 300, "old"), sales)
+    write(lake, some(lake, 200, 400, "new"), sales, batch="b", consistency="ALL")
+    write(lake, some(lake, 200, 400, "new"), sales, batch="b")
+    write(lake, lake.spark.range(0, 100), sales, delete="true")
+    found = lake.cluster.scan(sales).read_all().to_pydict()
+    assert sorted(zip(found["id"], found["note"], strict=True)) == [
+        *((number, "old") for number in range(100, 200)),
+        *((number, "new") for number in range(200, 400)),
+    ]
+    with lake.cluster.pipeline("look", lake.spark) as pipeline:  # the batch is that of every other engine
+        assert pipeline.write(some(lake, 200, 400, "new"), sales, batch="b").already
+    spills = lake.directory / "root" / "spills"
+    assert not [path for path in spills.rglob("*") if path.is_file()]
+
+
+def test_a_write_that_fails_in_a_task_leaves_nothing(lake: Lake, sales: str) -> None:
+    bad = some(lake, 0, 50).selectExpr("if(id = 7, null, id) as id", "note", "day")
+    with pytest.raises(Exception, match="EPOCHLAKE_INVALID_REQUEST"):
+        write(lake, bad, sales)
+    with pytest.raises(Exception, match=r"(?s)same primary key"):
+        write(lake, some(lake, 0, 5).union(some(lake, 4, 6)), sales)
+    assert lake.cluster.count(sales) == 0
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an option": ({"batc": "x"}, "Did you mean 'batch'"),
+    "a level": ({"consistency": "MOST"}, "Use one of ONE"),
+    "a deletion": ({"delete": "perhaps"}, "Give true or false"),
+    "overwriting": ({"mode": "overwrite"}, "cannot be overwritten"),
+    "metadata": ({"table": "system.tablets"}, "changed by committing epochs"),
+    "no such table": ({"table": "air.none"}, "EPOCHLAKE_REJECTED"),
+    "columns": ({"columns": ["id", "'x' as day"]}, "column day is date, not string"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_write_that_cannot_be_says_why_before_any_task_runs(lake: Lake, sales: str, what: str) -> None:
+    options, said = REFUSED[what]
+    frame = some(lake, 0, 5).selectExpr(*options.pop("columns", ["*"]))
+    with pytest.raises(Exception, match=r"EPOCHLAKE_") as told:
+        write(lake, frame, **{"table": sales, **options})
+    assert said in str(told.value)
+    assert lake.cluster.count(sales) == 0
+
+
+def test_the_log_is_a_stream_of_epochs_each_once(lake: Lake, tmp_path: Path) -> None:
+    def play(table: str) -> list[int]:
+        log = lake.spark.readStream.format("epochlake").options(conf=str(lake.conf), startingEpoch=3).load("system.log")
+        query = (
+            log.select("epoch").writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
+        running = query.trigger(availableNow=True).start(str(tmp_path / "epochs"))
+        assert running.awaitTermination(120)
+        return sorted(row.epoch for row in lake.spark.read.parquet(str(tmp_path / "epochs")).collect())
+
+    before = lake.cluster.catch_up().epoch
+    assert play("first") == [*range(3, before + 1)]
+    lake.cluster.log_place.delta().compact()
+    epochlake.pause_balancing(lake.cluster)
+    epochlake.resume_balancing(lake.cluster)
+    assert play("second") == [*range(3, before + 3)]
+
+
+def test_a_stream_is_written_once_across_restarts(lake: Lake, sales: str, tmp_path: Path) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+
+    def play() -> None:
+        rows = lake.spark.readStream.schema("id bigint, note string, day date").parquet(str(source))
+        writing = rows.writeStream.format("epochlake").option("checkpointLocation", str(checkpoint))
+        running = writing.options(conf=str(lake.conf), batch="s").trigger(availableNow=True).start(sales)
+        assert running.awaitTermination(120)
+
+    some(lake, 0, 100).write.parquet(str(source))
+    play()
+    some(lake, 100, 150).write.mode("append").parquet(str(source))
+    play()
+    assert lake.cluster.count(sales) == 150
+    # Killed after the batch had landed and before Spark had noted that: the batch comes again.
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    lake.cluster.delete(sales, [{"id": 149}])
+    play()
+    assert lake.cluster.count(sales) == 149, "a batch that had landed is not written again"
+    rows = lake.spark.readStream.schema("id bigint, note string, day date").parquet(str(source))
+    unnamed = rows.writeStream.format("epochlake").option("checkpointLocation", str(tmp_path / "other"))
+    unnamed = unnamed.options(conf=str(lake.conf)).trigger(availableNow=True)
+    with pytest.raises(Exception, match=r'option\("batch", NAME\)'):
+        unnamed.start(sales).awaitTermination(120)
+
+
+def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, sales: str) -> None:
+    lake.spark.catalog.dropTempView("flights")
+    views = epochlake.attach(lake.spark, lake.cluster)
+    short = sales.partition(".")[2]
+    assert {sales, short, FLIGHTS, "flights"} <= {*views}
+    lake.spark.sql(f"INSERT INTO {short} SELECT id, 'sql' AS note, date'2026-02-02' AS day FROM range(20)")
+    epochlake.attach(lake.spark, lake.cluster, ["air"])
+    joined = lake.spark.sql(f"SELECT count(*) AS n FROM `{sales}` s JOIN flights f ON f.number = s.id")
+    assert (
+        joined.collect()[0].n
+        == lake.cluster.sql(f"SELECT count(*) AS n FROM {sales} s JOIN {FLIGHTS} f ON f.number = s.id")
+        .read_all()["n"]
+        .to_pylist()[0]
+    )
+    epochlake.drop_table(lake.cluster, sales)
+    assert short not in epochlake.attach(lake.spark, lake.cluster)
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
+        lake.spark.sql(f"SELECT * FROM {short}").collect()
+    with pytest.raises(epochlake.InvalidRequest, match="no keyspace sea"):
+        epochlake.attach(lake.spark, lake.cluster, ["sea"])

@@ -1,0 +1,73 @@
+"""Tables of a cluster as views of a session, for SQL.
+
+A catalog is code of the JVM, and Spark reads no table of its own catalog through a data source of Python.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.datasource.source import FORMAT, register
+from epochlake.metastore.storage import places
+from epochlake.placement.errors import InvalidRequest
+from pyspark.sql import SparkSession
+
+VIEWS = "spark.epochlake.views"
+"""The setting of a session that says which views were made by `attach`."""
+
+
+def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Make the tables of a cluster views of the session, for SQL; the names of the views.
+
+    A table is the view `` `air.flights` ``, and `flights` as well where no other keyspace has a table of that name and
+    the session has no view of it. Rows may be inserted into them. A view shows what is committed when it is first
+    queried: `attach` again shows what has come since, tables that were created included, and takes views of tables away
+    that were dropped. `keyspaces`: only these. Raises InvalidRequest.
+    """
+    register(spark)
+    schema = cluster.catch_up().schema
+    wanted = set(schema.keyspaces if keyspaces is None else keyspaces)
+    if unknown := sorted(wanted - set(schema.keyspaces)):
+        raise InvalidRequest(f"there is no keyspace {', '.join(unknown)}", hint="`epochlake keyspace list` has them")
+    tables = sorted((table.keyspace, table.name) for table in schema.tables.values() if table.keyspace in wanted)
+    times = Counter(name for _, name in tables)
+    mine = set(spark.conf.get(VIEWS, "").split("\n")) - {""}  # type: ignore[union-attr]
+    others = {view.name for view in spark.catalog.listTables() if view.isTemporary} - mine
+    views: dict[str, str] = {}
+    for keyspace, name in tables:
+        full = f"{keyspace}.{name}"
+        views[full] = full
+        if times[name] == 1 and name not in others:
+            views[name] = full
+    for view in mine - set(views):
+        spark.catalog.dropTempView(view)
+    settings = _text(_settings_of(cluster))
+    for view, full in views.items():
+        options = f"settings {settings}, table {_text(full)}"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(view)} USING {FORMAT} OPTIONS ({options})")
+    spark.conf.set(VIEWS, "\n".join(views))
+    return tuple(views)
+
+
+def _settings_of(cluster: Cluster) -> str:
+    """What opens this cluster in other processes. Options of storage stay behind: they may be secrets."""
+    configuration = cluster.configuration
+    root = configuration.root if places.local_path(configuration.root) is None else os.path.abspath(configuration.root)
+    shown = msgspec.structs.replace(
+        configuration,
+        root=root,
+        storage=msgspec.structs.replace(configuration.storage, options={}),
+    )
+    return msgspec.json.encode(shown).decode()
+
+
+def _quoted(*names: str) -> str:
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

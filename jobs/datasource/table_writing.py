@@ -1,0 +1,104 @@
+"""Rows of a DataFrame into a table, through the gate: tasks store what they have in token order, the driver writes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.options import WriteOptions
+from epochlake.jobs.gate.fitting import require_fitting_columns
+from epochlake.jobs.gate.spilled_rows import Spill, SpilledRows, forget_spills, spill
+from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.storage import places
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import InvalidRequest
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+
+class Spilled(WriterCommitMessage):
+    """What a task has stored."""
+
+    def __init__(self, spills: list[Spill]) -> None:
+        self.spills = spills
+
+
+class _Writing:
+    """What both kinds of writers do: tasks spill, and one process writes all of it as one write of the gate."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        with as_spark_says(), options.open() as cluster:
+            if options.consistency is not None:
+                ConsistencyLevel.parse(options.consistency)
+            self._table = cluster.catch_up().table(options.table)
+            _require_fitting(self._table, schema, deleted=options.deletes)
+            if options.deletes and self._table.append_only:
+                raise InvalidRequest(f"table {options.table} is append-only: its rows cannot be deleted")
+            self._storage = cluster.storage
+            self._place = places.join(cluster.root.spills, uuid.uuid4().hex)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Store the rows of a task."""
+        context = TaskContext.get()
+        name = f"{context.partitionId()}-{context.attemptNumber()}" if context else "0"
+        name += f"-{uuid.uuid4().hex[:8]}"  # a second try at the same time has files of its own
+        with as_spark_says():
+            self._storage.create_directory(self._place, parents=True)
+            return Spilled(
+                spill(self._storage, self._place, name, self._table, iterator, deleted=self._options.deletes)
+            )
+
+    def _land(self, messages: list[WriterCommitMessage | None], batch: str | None) -> None:
+        spills = [one for message in messages if isinstance(message, Spilled) for one in message.spills]
+        rows = SpilledRows(self._storage, spills, self._table)
+        with as_spark_says(), self._options.open() as cluster:
+            try:
+                _write(cluster, self._table, rows, self._options, batch)
+            finally:
+                forget_spills(self._storage, self._place)
+
+
+class TableWriter(_Writing, DataSourceArrowWriter):
+    """`df.write`: one write, which lands as a whole or not at all."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write what all tasks have stored."""
+        self._land(messages, self._options.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was written: delete what was stored."""
+        forget_spills(self._storage, self._place)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream`: each micro-batch is a named batch, so one that comes again after a restart lands once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Write a micro-batch."""
+        self._land(messages, f"{self._options.batch}/{batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing was written: delete what was stored."""
+        forget_spills(self._storage, self._place)
+
+
+def _write(cluster: Cluster, table: Table, rows: SpilledRows, options: WriteOptions, batch: str | None) -> None:
+    with cluster.gate(options.datacenter) as gate:
+        now = gate.planning.table(options.table)
+        if now.table_id != table.table_id:
+            raise InvalidRequest(f"table {options.table} was dropped and made anew since the write began")
+        gate.write(rows, now, options.consistency, batch, deleted=options.deletes)
+
+
+def _require_fitting(table: Table, schema: StructType, *, deleted: bool) -> None:
+    """Before any task runs: the types of the columns. Values are looked at by the tasks."""
+    columns = [column for column in table.columns if not deleted or column.name in table.primary_key]
+    given = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    if deleted:
+        given = [one for one in given if one[0] in table.primary_key]
+    require_fitting_columns(table, columns, given)
