@@ -102,6 +102,11 @@ class Cluster(Store):
         super().__init__(configuration, storage=storage, log=log, queue=queue, log_place=log_place)
         self._gates = StandingGates(self)
 
+    def __repr__(self) -> str:
+        known = self.follower.metadata
+        closed = ", closed" if self._closed else ""
+        return f"<cluster {known.identity.name} at epoch {known.epoch}, root {self.root.uri}{closed}>"
+
     @classmethod
     def open(cls, conf: str | Path | Configuration | None = None) -> Self:
         """`open_cluster`, by the name that it had before the public API. Goes with release 0.3."""

@@ -341,3 +341,10 @@ def test_bad_input_gets_one_error_and_changes_nothing(
     assert told.err.count("hint:") <= 1
     assert small.cluster.catch_up().epoch == epoch
     assert ids_in(small) == []
+
+
+def test_a_cluster_shows_which_one_it_is(small: SmallCluster) -> None:
+    shown = repr(small.cluster)
+    assert re.fullmatch(rf"<cluster \w+ at epoch {small.cluster.metadata.epoch}, root \S+>", shown), shown
+    small.cluster.close()
+    assert repr(small.cluster).endswith(", closed>")
