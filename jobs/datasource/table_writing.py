@@ -1,4 +1,4 @@
-"""Rows of a DataFrame into a table, through the gate: tasks store what they have in token order, the driver writes it."""
+"""Rows of a DataFrame into a table, by the gate: tasks store what they have in token order, the driver writes it."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class _Run:
 
 
 def forget_spills(storage: Storage, place: str) -> None:
-    """Delete what tasks have stored at a place, those that failed as well. Vacuum deletes what cannot be deleted now."""
+    """Delete what tasks have stored at a place, those that failed as well. Vacuum deletes what cannot be now."""
     local = places.local_path(place)
     with suppress(StorageUnavailable):
         if local is not None:
