@@ -10,6 +10,7 @@ from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.configuration import Configuration
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "epoch", "startingepoch")
@@ -65,7 +66,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
 def _opened(conf: str | None, root: str | None, settings: str | None) -> Cluster:
     if settings is None:
         return open_cluster(configurations.load(conf, root=root))
-    return open_cluster(msgspec.json.decode(settings, type=Configuration))
+    return open_cluster(msgspec.json.decode(settings, type=decodable(Configuration)))
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -27,7 +27,7 @@ MODULES = [epochlake.airflow, epochlake.testing]
 """Modules of public names, beside the package itself."""
 NEEDS_AIRFLOW = epochlake.airflow
 """What its names are is tested where Airflow is installed (`make test-airflow`)."""
-NEEDS_SPARK = {"MetadataFrames", "Pipeline", "compact", "register", "repair", "session"}
+NEEDS_SPARK = {"attach", "MetadataFrames", "Pipeline", "compact", "register", "repair", "session"}
 """Names that start nothing, but import PySpark when they are used."""
 
 
