@@ -206,9 +206,12 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
     try:
         one.filter(where)
     except _NOT_APPLIED as error:
+        decimal = next((field.name for field in declared if pa.types.is_decimal(field.type)), None)
+        hint = f"It has {', '.join(f'{field.name} ({field.type})' for field in declared)}"
+        if decimal is not None and "Precision" in str(error):
+            hint = f"Compare a decimal with one: pyarrow.compute.field({decimal!r}) < decimal.Decimal(10)"
         raise InvalidRequest(
-            f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}",
-            hint=f"It has {', '.join(f'{field.name} ({field.type})' for field in declared)}",
+            f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}", hint=hint
         ) from error
     return tuple(name for name in declared.names if not _applies(where, one.drop_columns([name])))
 

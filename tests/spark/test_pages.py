@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAGES = [
     "docs/api.md",
     "docs/own-data.md",
+    "docs/pipelines.md",
     "docs/ring.md",
     "docs/spark.md",
     "docs/tablets.md",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.cli.documents import Loaded
 from epochlake.jobs.gate import crowding
 from epochlake.jobs.upkeep.compaction import compact
+from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine, fits
@@ -192,3 +195,9 @@ def test_who_writes_faster_than_is_compacted_is_told_so_and_status_says_what_rea
     assert line.json("status").json["health"]["tables"][0]["backlog"] is None
     assert "To be compacted" not in line.text("status").out
     assert line.json("load", TABLE, tmp_path / "flights.csv").json["warnings"] == []
+
+
+def test_a_decimal_that_is_compared_with_another_number_is_told_how(table: SmallCluster) -> None:
+    with pytest.raises(InvalidRequest, match=r"Compare a decimal with one: pyarrow\.compute\.field\('fare'\)"):
+        table.cluster.scan(TABLE, where=pc.field("fare") < 10)
+    assert table.cluster.scan(TABLE, where=pc.field("fare") < Decimal(10)).read_all().num_rows == 0
