@@ -38,7 +38,7 @@ def load(
     file: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE…", help="Parquet, CSV, JSON by the line, or Arrow; directories and patterns of them."
+            metavar="FILE", help="Parquet, CSV, JSON by the line, or Arrow; directories and patterns of them."
         ),
     ],
     batch: Annotated[
@@ -105,9 +105,7 @@ def _loaded(table: str, parts: list[LoadedPart], level: str, *, deleted: bool) -
 
 def query(
     context: typer.Context,
-    table: Annotated[
-        str, typer.Argument(metavar="{KEYSPACE.TABLE|SELECT}", help="A table, or one SELECT over tables.")
-    ],
+    table: Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE|SELECT", help="A table, or one SELECT over tables.")],
     column: Annotated[
         list[str] | None, typer.Option("--column", metavar="COLUMN[,COLUMN]", help="Only these; else all.")
     ] = None,
@@ -130,8 +128,8 @@ def query(
 ) -> None:
     """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
 
-    Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (`epochlake[sql]`),
-    joins tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.
+    Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (the extra `sql`), joins
+    tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.
 
     With --output json a list with an object for each row; with --to only a message on stderr, with their number.
     """
