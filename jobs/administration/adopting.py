@@ -18,6 +18,7 @@ from epochlake.jobs.exchange.casting import fit
 from epochlake.jobs.exchange.proposing import is_delta, propose
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts
 from epochlake.jobs.gate.arrow_rows import hashes
+from epochlake.jobs.replicas.staging import digested_columns
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import InvalidRequest, InvariantViolated, words_of
 
@@ -145,8 +146,7 @@ def _require_the_same(cluster: Cluster, table: Table, consistency: str | None, r
 
 
 def _digest(rows: pa.Table, table: Table) -> int:
-    ordered = rows.select([column.name for column in table.columns])
-    return int(hashes(ordered).sum(dtype=np.int64))
+    return int(hashes(rows.select(digested_columns(table))).sum(dtype=np.int64))
 
 
 def _added(one: int, other: int) -> int:

@@ -60,10 +60,11 @@ def _export_delta(rows: pa.RecordBatchReader, destination: Path) -> int:
             os.rename(destination, before)
         os.rename(temporary, destination)
     except (OSError, DeltaError, pa.ArrowException) as error:
-        if before.exists() and not destination.exists():
-            os.rename(before, destination)
         raise InvalidRequest(f"{destination} cannot be written as a Delta table: {words_of(error)}") from error
     finally:
+        # Also where somebody has interrupted it between the two renames.
+        if before.exists() and not destination.exists():
+            os.rename(before, destination)
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(before, ignore_errors=True)
     return written

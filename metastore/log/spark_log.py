@@ -17,6 +17,7 @@ the table here either; `OPTIMIZE` may run at any time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,10 @@ _SQL_TYPES = {
 
 _COLUMNS = [(field.name, _SQL_TYPES[field.type], field.nullable) for field in SCHEMA]
 
-_CONFLICTS = ("CONCURRENT", "METADATA_CHANGED", "Concurrent", "MetadataChanged", "ProtocolChanged", "PROTOCOL_CHANGED")
+_CONFLICT = re.compile(
+    r"\[?DELTA_(CONCURRENT_\w+|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
+    r"|\bio\.delta\.exceptions\.(Concurrent|MetadataChanged|ProtocolChanged)\w*"
+)
 """What an error of Delta says of a write that has met another one, and was certainly not made."""
 
 
@@ -288,8 +292,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 
 def _is_conflict(error: Exception) -> bool:
-    said = _said(error)
-    return any(word in said for word in _CONFLICTS)
+    return _CONFLICT.search(_said(error)) is not None
 
 
 def _said(error: Any) -> str:

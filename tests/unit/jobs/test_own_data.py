@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from epochlake.jobs.cli.documents import Loaded
-from epochlake.jobs.exchange import loading, sources
+from epochlake.jobs.exchange import exporting, loading, sources
+from epochlake.jobs.exchange.export_formats import ExportFormat
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
@@ -204,6 +206,26 @@ def test_an_export_that_fails_leaves_what_was_there(
     failed = line.text("table", "export", TABLE, tmp_path / "out", "--overwrite")
     assert "No space left on device" in failed.err
     assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
+
+
+def test_an_export_that_is_interrupted_between_its_renames_leaves_what_was_there(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA)
+    rename, renamed = os.rename, list[Path]()
+
+    def interrupted(source: Path, target: Path) -> None:
+        renamed.append(target)
+        if len(renamed) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA, overwrite=True)
+    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
 
 
 def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
