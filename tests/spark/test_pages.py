@@ -55,8 +55,12 @@ def test_a_page_is_done_as_it_is_written(page: str, spark: SparkSession, lake: P
 
 def follow(page: str, spark: SparkSession, lake: Path) -> None:
     assert len(list(steps(REPOSITORY / page))) > 5
+    before = {*Path.cwd().iterdir()}
     for command, code, printed in perform(REPOSITORY / page, spark, lake):
         where = f"{page}:{command.line}: {command.typed}"
         # A command fails only where the page shows why.
         assert (code != 0) == ("rejected" in command.printed), f"{where} ends with {code}\n{printed}"
         assert not command.printed or agrees(printed, command.printed), f"{where} prints\n{printed}"
+    # Spark's working directory is another one than that of who reads the page: relative paths lead here.
+    left = {path.name for path in {*Path.cwd().iterdir()} - before if not path.name.startswith(".")}
+    assert left <= {"build", "spark-warehouse"}, f"{page} leaves {left} in the directory of the tests"
