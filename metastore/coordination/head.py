@@ -108,9 +108,12 @@ class _Publication:
 
     def begin(self, known: Value | None) -> None:
         if known is None:
-            self._look()
+            self._create()
         else:
             self._raise_from(known)
+
+    def _create(self) -> None:
+        self._client.create_async(self._path, self._data, makepath=True).rawlink(self._written)
 
     def _look(self) -> None:
         self._client.get_async(self._path).rawlink(self._read)
@@ -119,7 +122,7 @@ class _Publication:
         try:
             data, stat = result.get_nowait()
         except NoNodeError:
-            self._client.create_async(self._path, self._data, makepath=True).rawlink(self._written)
+            self._create()
         except (KazooException, *NO_ANSWER) as error:
             logger.debug("epoch %d is not announced: %s", self._head.epoch, error)
         else:

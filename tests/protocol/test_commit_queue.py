@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,24 @@ def test_what_is_announced_while_one_waits_in_line_is_known_when_the_lock_is_had
         assert waiting.result(60)
     assert queue.announced() == announced
     queue.release()
+
+
+def test_the_first_head_is_announced_before_the_lock_is_given_back(connect: Opener) -> None:
+    """However late the leader's process hears answers: a second request would come when somebody else has the lock."""
+    session, before = connect(), connect()
+    queue, leader = ZooKeeperQueue(lambda _: session), ZooKeeperQueue(lambda _: before)
+    assert leader.acquire(30)
+    assert leader.announced() is None
+    announced, hears = Position(7, "state-7", "hash-7", 1), threading.Event()
+    before.client.get_async("/").rawlink(lambda _: hears.wait(60))
+    try:
+        leader.publish(announced)
+        leader.release()
+        assert queue.acquire(30)
+        assert queue.announced() == announced
+        queue.release()
+    finally:
+        hears.set()
 
 
 def test_what_is_done_while_others_are_waited_for_is_done_once_and_only_after_the_time(connect: Opener) -> None:
