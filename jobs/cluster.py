@@ -16,9 +16,11 @@ from epochlake.metastore import metastore
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.showing import Listing, html_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from epochlake.jobs.exchange.loading import LoadedPart
     from epochlake.jobs.gate.gate import Gate
     from epochlake.jobs.gate.pipeline import Pipeline
+    from epochlake.jobs.views.balancing import BalancePlan
+    from epochlake.jobs.views.history import Differences, LogRow
+    from epochlake.jobs.views.nodes import NodeStatus
+    from epochlake.jobs.views.requests import RequestRow
+    from epochlake.jobs.views.schema import KeyspaceRow, TableRow, TableShown
+    from epochlake.jobs.views.status import Status
     from pyspark.sql import SparkSession
 
 
@@ -106,6 +114,11 @@ class Cluster(Store):
         known = self.follower.metadata
         closed = ", closed" if self._closed else ""
         return f"<cluster {known.identity.name} at epoch {known.epoch}, root {self.root.uri}{closed}>"
+
+    def _repr_html_(self) -> str:
+        from epochlake.jobs.views.overview import overview
+
+        return html_of(overview(self.root.uri, self.storage, self.follower.metadata))
 
     @classmethod
     def open(cls, conf: str | Path | Configuration | None = None) -> Self:
@@ -256,6 +269,68 @@ class Cluster(Store):
 
         with self._gates.gate(datacenter) as gate:
             return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+
+    def status(self, *, at: int | None = None, ask_volumes: bool = True) -> Status:
+        """The state of the cluster now, or as it was at an epoch: what `epochlake status` shows.
+
+        Without `ask_volumes` only what the metadata says. Raises InvalidRequest for an epoch that is not there.
+        """
+        from epochlake.jobs.views.status import status
+
+        return status(self, at=at, ask_volumes=ask_volumes)
+
+    def nodes(self, *, at: int | None = None, everything: bool = False) -> Listing[NodeStatus]:
+        """The nodes by what the metadata says of them, with `everything` also those that have left."""
+        from epochlake.jobs.views.nodes import node_rows
+
+        return node_rows(self.storage, self.at(at), everything=everything)
+
+    def keyspaces(self, *, at: int | None = None) -> Listing[KeyspaceRow]:
+        """The keyspaces, now or at an epoch."""
+        from epochlake.jobs.views.schema import keyspace_rows
+
+        return keyspace_rows(self.at(at))
+
+    def tables(self, *, at: int | None = None) -> Listing[TableRow]:
+        """The tables, now or at an epoch."""
+        from epochlake.jobs.views.schema import table_rows
+
+        return table_rows(self.at(at))
+
+    def table(self, name: str, *, at: int | None = None) -> TableShown:
+        """A table's columns, options, and how its tablets or ranges are spread. Raises Rejected (unknown-table)."""
+        from epochlake.jobs.views.schema import shown_table
+
+        return shown_table(self.at(at), name)
+
+    def requests(self, *, at: int | None = None, everything: bool = False) -> Listing[RequestRow]:
+        """The open topology requests, with `everything` also those that have ended; the newest last."""
+        from epochlake.jobs.views.requests import request_rows
+
+        return request_rows(self.at(at), everything=everything)
+
+    def history(self, first: int = 1, last: int | None = None) -> Listing[LogRow]:
+        """What changed, when, by whom and why: the entries of epochs `first` to `last`, both included.
+
+        Raises InvalidRequest for a range that is empty or begins after the tail, LogUnreadable.
+        """
+        from epochlake.jobs.views.history import log_row
+
+        metadata = self.catch_up()
+        return Listing(log_row(entry, metadata) for entry in entries(self.log(), first, last))
+
+    def diff(self, before: int, after: int | None = None) -> Differences:
+        """What differs between two epochs; None: the newest."""
+        from epochlake.jobs.views.history import differences
+
+        newer = self.at(after)
+        return differences(self.at(before), newer)
+
+    def plan_balance(self) -> BalancePlan:
+        """What balancing would do now, with its reasons: what `epochlake plan balance` shows. Nothing is changed."""
+        from epochlake.jobs.views.balancing import plan_balance
+
+        return plan_balance(self.storage, self.catch_up(), self.configuration.coordinator.streams_per_volume)
 
     def gate(self, datacenter: str | None = None) -> AbstractContextManager[Gate]:
         """A run at the gate for a block, for engines that bring rows of their own kind (`jobs/gate/rows.py`)."""

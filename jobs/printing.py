@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from epochlake.placement.showing import size
 from rich import box
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
+
+__all__ = ["bold", "filled", "left_out", "plural", "seconds", "size", "state", "table", "without_trailing_blanks"]
 
 COLOURS = {
     "normal": "green",
@@ -21,7 +24,6 @@ COLOURS = {
     "left": "bright_black",
     "joining": "cyan",
 }
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def without_trailing_blanks(console: Console, part: RenderableType) -> Segments:
@@ -57,16 +59,6 @@ def filled(made: Table, rows: Iterable[Sequence[Any]]) -> Table:
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text("-" if cell is None else str(cell)) for cell in row))
     return made
-
-
-def size(count: int | None) -> str | None:
-    """Bytes for people, three digits; decimal units, as capacities are given and disks are sold."""
-    if count is None:
-        return None
-    value, unit = float(count), 0
-    while value >= 1000 and unit < len(UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.3g} {UNITS[unit]}"
 
 
 def seconds(value: float) -> str:

@@ -8,6 +8,7 @@ not hold, 75 worth retrying.
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any, Self
 
 
@@ -56,6 +57,10 @@ class EpochlakeError(Exception):
 
     def __str__(self) -> str:
         return sentences(self.statement, self.hint)
+
+    def _repr_html_(self) -> str:
+        hint = f"<br><em>{escape(self.hint)}</em>" if self.hint else ""
+        return f"<b>{escape(type(self).__name__)}</b>: {escape(self.statement)}{hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)

@@ -21,6 +21,7 @@ from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.replicas.staging import digested_columns
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import InvalidRequest, InvariantViolated, words_of
+from epochlake.placement.showing import Shown
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _ORIGIN = re.compile(r"adopted from (?P<uri>.+), version (?P<version>\d+), table (?P<id>\S+)\Z")
 
 
-class Adopted(msgspec.Struct, frozen=True):
+class Adopted(Shown, msgspec.Struct, frozen=True):
     """A table that was made of a Delta table. `epoch`: of its creation; `already`: parts that had landed before."""
 
     table: str

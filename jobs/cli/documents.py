@@ -6,9 +6,7 @@ from typing import Any
 
 import msgspec
 from epochlake.jobs.views.movements import RingPlan
-from epochlake.jobs.views.status import NodeStatus
 from epochlake.metastore.metadata.differences import Difference
-from epochlake.metastore.metadata.model import Column, CompactionOptions
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -77,107 +75,6 @@ class Loaded(msgspec.Struct, frozen=True):
     parts: tuple[LoadedOf, ...] = ()
 
 
-class RequestRow(msgspec.Struct, frozen=True):
-    """A topology request: of what kind and about what, and what became of it. `epoch` is the one that changed it last.
-
-    `reason` is why it was asked for, `detail` why it was paused, cancelled or failed. `left_out`: how many older
-    requests the list leaves out for its `--limit`, the same in each of its rows.
-    """
-
-    request_id: str
-    kind: str
-    about: str
-    state: str
-    paused: bool
-    reason: str
-    detail: str | None
-    requested_epoch: int
-    started_epoch: int | None
-    epoch: int
-    left_out: int = 0
-
-
-class NodeShown(msgspec.Struct, frozen=True):
-    """A node in full: how it is, the tokens that it owns, and the open requests that it takes part in."""
-
-    node: NodeStatus
-    tokens: tuple[int, ...]
-    requests: tuple[RequestRow, ...]
-    epoch: int
-
-
-class KeyspaceRow(msgspec.Struct, frozen=True):
-    """A keyspace; `replication` is replicas by datacenter, or `replication_factor` of SimpleStrategy."""
-
-    name: str
-    placement: str
-    strategy: str
-    replication: dict[str, int]
-    tables: int
-    epoch: int
-
-
-class TableRow(msgspec.Struct, frozen=True):
-    """A table in a list; `in_transition` of its `tablets` are on their way. On the ring `tablets` are ranges."""
-
-    name: str
-    table_id: str
-    placement: str
-    append_only: bool
-    primary_key: tuple[str, ...]
-    columns: int
-    tablets: int
-    in_transition: int
-    epoch: int
-
-
-class TableOptions(msgspec.Struct, frozen=True):
-    """How tablets are sized, where they may go, and how the table is compacted; null: as everywhere, or no limit."""
-
-    target_bytes: int | None
-    min_tablets: int
-    max_tablets: int | None
-    tags: tuple[str, ...]
-    apart_from: tuple[str, ...]
-    compaction: CompactionOptions = CompactionOptions()
-
-
-class TableShown(msgspec.Struct, frozen=True):
-    """A table in full; `version` is the state id of the last change of its schema.
-
-    On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
-    """
-
-    name: str
-    table_id: str
-    placement: str
-    append_only: bool
-    primary_key: tuple[str, ...]
-    columns: tuple[Column, ...]
-    version: str
-    tablets: int
-    in_transition: int
-    replicas_by_node: dict[str, int]
-    options: TableOptions
-    epoch: int
-
-
-class LogRow(msgspec.Struct, frozen=True):
-    """An entry of the log. `summary` is for people, `committed_at` ISO 8601.
-
-    `left_out`: how many older entries the list leaves out for its `--limit`, the same in each of its rows.
-    """
-
-    epoch: int
-    event: str
-    summary: str
-    author: str
-    reason: str
-    committed_at: str
-    request_id: str
-    left_out: int = 0
-
-
 class LogEntry(msgspec.Struct, frozen=True):
     """An entry in full, with its event, its place in the chain, and what it changed."""
 
@@ -196,14 +93,6 @@ class LogEntry(msgspec.Struct, frozen=True):
     hash: str
     attachment_bytes: int
     payload: Any
-    changes: tuple[Difference, ...]
-
-
-class Differences(msgspec.Struct, frozen=True):
-    """What differs between two epochs."""
-
-    before: int
-    after: int
     changes: tuple[Difference, ...]
 
 

@@ -26,7 +26,11 @@ from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
 from epochlake.jobs.views.explanation import Explanation
+from epochlake.jobs.views.history import Differences, LogRow
+from epochlake.jobs.views.nodes import NodeShown
+from epochlake.jobs.views.requests import RequestRow
 from epochlake.jobs.views.resizing import ResizePlan
+from epochlake.jobs.views.schema import KeyspaceRow, TableRow, TableShown
 from epochlake.jobs.views.status import NodeStatus, Status
 
 CHANGE = "change"
@@ -36,7 +40,7 @@ DOCUMENTS: dict[str, Any] = {
     "status": Status,
     "node add": CHANGE,
     "node list": list[NodeStatus],
-    "node show": d.NodeShown,
+    "node show": NodeShown,
     "node move": CHANGE,
     "node decommission": CHANGE,
     "node remove": CHANGE,
@@ -45,25 +49,25 @@ DOCUMENTS: dict[str, Any] = {
     "node cancel": CHANGE,
     "node maintenance": CHANGE,
     "node set": CHANGE,
-    "request list": list[d.RequestRow],
+    "request list": list[RequestRow],
     "request pause": CHANGE,
     "request resume": CHANGE,
     "request cancel": CHANGE,
     "keyspace create": CHANGE,
     "keyspace alter": CHANGE,
-    "keyspace list": list[d.KeyspaceRow],
+    "keyspace list": list[KeyspaceRow],
     "keyspace drop": CHANGE,
     "table create": CHANGE,
     "table adopt": Adopted,
     "table export": Exported,
     "table alter": CHANGE,
-    "table list": list[d.TableRow],
-    "table show": d.TableShown,
+    "table list": list[TableRow],
+    "table show": TableShown,
     "table drop": CHANGE,
     "coordinator run": CoordinatorReport,
-    "log list": list[d.LogRow],
+    "log list": list[LogRow],
     "log show": d.LogEntry,
-    "log diff": d.Differences,
+    "log diff": Differences,
     "log verify": d.Verified,
     "log compact": d.Compacted,
     "log heal": d.Healed,

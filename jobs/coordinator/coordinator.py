@@ -38,6 +38,7 @@ from epochlake.metastore.errors import (
 )
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.planning.balancing import Loads
+from epochlake.placement.showing import Shown
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Progress(msgspec.Struct, frozen=True):
     blocked: tuple[str, ...]
 
 
-class CoordinatorReport(msgspec.Struct, frozen=True):
+class CoordinatorReport(Shown, msgspec.Struct, frozen=True):
     """What a run did. `idle`: nothing was left to do; otherwise `blocked` says what it waits for."""
 
     idle: bool

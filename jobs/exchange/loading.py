@@ -14,12 +14,13 @@ from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.printing import plural
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.showing import Shown
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 
-class LoadedPart(msgspec.Struct, frozen=True):
+class LoadedPart(Shown, msgspec.Struct, frozen=True):
     """A part of a file that was written. `batch`: its name, None without one; `written`: what the gate said."""
 
     file: str

@@ -22,10 +22,11 @@ from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import Interval
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(Shown, msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
     `tablets`: how many tablets, or ranges of a table on the ring, the files have rows in; a file that many tablets

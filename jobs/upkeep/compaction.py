@@ -62,6 +62,7 @@ from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WaitTimeout
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MIN_TOKEN
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class CostlyRange(msgspec.Struct, frozen=True):
     due_at: int | None
 
 
-class CompactionReport(msgspec.Struct, frozen=True):
+class CompactionReport(Shown, msgspec.Struct, frozen=True):
     """What `compact` did in one table, planned at an epoch.
 
     `purge_before`: deletes older than this (microseconds since 1970) were forgotten, None: none were, and

@@ -74,6 +74,7 @@ from epochlake.metastore.errors import StorageUnavailable, WaitTimeout, WrongClu
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import DatacenterOf, blocking
+from epochlake.placement.showing import Shown
 
 if TYPE_CHECKING:
     from epochlake.jobs.replicas.store import Store
@@ -124,7 +125,7 @@ class DamagedFile(msgspec.Struct, frozen=True):
         return self.healed or self.given_up
 
 
-class RepairReport(msgspec.Struct, frozen=True):
+class RepairReport(Shown, msgspec.Struct, frozen=True):
     """What `repair` found and did in one table at an epoch.
 
     `ranges` were compared, in `differing` of them replicas lacked something of each other. `unreachable`: what replicas

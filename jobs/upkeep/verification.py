@@ -28,6 +28,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, RequestState, Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import highs, index_of
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval, tablet_label, tokens_of_label
 
 THREADS = 16
@@ -56,7 +57,7 @@ class ReplicaFinding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class ReplicaReport(msgspec.Struct, frozen=True):
+class ReplicaReport(Shown, msgspec.Struct, frozen=True):
     """`violations` of INV-TABL-1; ranges whose replicas `differ`; replicas that were `unreachable`.
 
     `unswept`: rows on the ring that were moved away by a request in flight, which takes them away before it ends.

@@ -14,6 +14,7 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Plan
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons, stay_reasons
+from epochlake.placement.showing import Shown
 
 
 class MovePlanned(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Stays(msgspec.Struct, frozen=True):
     reason: str
 
 
-class BalancePlan(msgspec.Struct, frozen=True):
+class BalancePlan(Shown, msgspec.Struct, frozen=True):
     """What balancing, and draining, would do now. `balancing`: whether the coordinator may balance at all."""
 
     epoch: int

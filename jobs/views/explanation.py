@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.placements import Placement, highs, index_of
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.hashing import token_of
 from epochlake.placement.ring.state import OperationKind, Step
+from epochlake.placement.showing import Shown
 from epochlake.placement.tablets.transitions import READS, WRITES
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tablet_label, tablet_of, tablet_range
 
@@ -66,7 +67,7 @@ class OperationExplained(msgspec.Struct, frozen=True):
     writes_to: str
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Shown, msgspec.Struct, frozen=True):
     """Where a tablet or, on the ring, a range is. `token` is null when it was asked for by number.
 
     Its tokens are `(token_start, token_end]`, the lowest token belongs to the first. `placement` is `tablets` or

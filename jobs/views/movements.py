@@ -22,6 +22,7 @@ from epochlake.placement.ring.state import STEPS, Operation, RingState
 from epochlake.placement.ring.steps import accepted, advanced
 from epochlake.placement.ring.strategies import Replication, replication_of
 from epochlake.placement.ring.streaming import streams
+from epochlake.placement.showing import Shown
 
 
 class KeyspaceMoved(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class MovementPlanned(msgspec.Struct, frozen=True):
     keyspaces: tuple[KeyspaceMoved, ...]
 
 
-class RingPlan(msgspec.Struct, frozen=True):
+class RingPlan(Shown, msgspec.Struct, frozen=True):
     """The operations that a request would become, one after another.
 
     Where one cannot be prepared now, `obstacle` says why (with the code of the rejection): the request would wait.

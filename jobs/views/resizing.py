@@ -10,6 +10,7 @@ from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.metastore.planning.resizing import planned_resizes
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.showing import Shown
 
 
 class TableResize(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class TableResize(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ResizePlan(msgspec.Struct, frozen=True):
+class ResizePlan(Shown, msgspec.Struct, frozen=True):
     """The decisions for all tables, by name. `resizing`: whether the coordinator carries any out now, else `paused`
     says why not. `unmeasured`: volumes that do not answer.
     """

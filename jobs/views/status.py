@@ -35,6 +35,7 @@ from epochlake.metastore.storage.deadlines import LatePlace, left_behind
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvariantViolated
 from epochlake.placement.ring.allocation import ownership
+from epochlake.placement.showing import Shown
 from epochlake.placement.tablets.resizing import Resize
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class VolumeStatus(msgspec.Struct, frozen=True):
     obstacle: str | None = None
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
+class NodeStatus(Shown, msgspec.Struct, frozen=True):
     """A node; `tablets`, `capacity` and `bytes` are sums over its volumes. `state`: `joining` until its join begins.
 
     `tokens` are how many it owns on the ring, `owns` how much of each keyspace there it serves reads of (1.0 is all).
@@ -109,7 +110,7 @@ class LogComparison(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Status(msgspec.Struct, frozen=True):
+class Status(Shown, msgspec.Struct, frozen=True):
     """A cluster at an epoch. `now` is false for an epoch of the past: then volumes and ZooKeeper were not asked.
 
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.

@@ -23,6 +23,7 @@ from epochlake.metastore.metadata.ring_state import ring_state, settles
 from epochlake.metastore.storage.failures import MissingFile, StorageDamaged
 from epochlake.placement.errors import words_of
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import Shown
 
 UNREADABLE = "unreadable"
 GAP = "gap"
@@ -57,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-class VerificationReport(msgspec.Struct, frozen=True):
+class VerificationReport(Shown, msgspec.Struct, frozen=True):
     """What `verify` has looked at, up to `last_epoch`, and what it has found.
 
     `entries` were chained, `events` of them checked and applied, `snapshots` compared with the replay.

@@ -44,6 +44,7 @@ from epochlake.metastore.metadata.placements import (
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import html_of
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.events import Event
@@ -51,6 +52,14 @@ if TYPE_CHECKING:
 
 OPEN = (RequestState.PENDING, RequestState.RUNNING, RequestState.CANCELLING)
 """States of a request that has not ended."""
+
+
+class MetadataShown(msgspec.Struct, frozen=True):
+    """What a notebook shows of the metadata."""
+
+    cluster: str
+    epoch: int
+    there_are: dict[str, int]
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True):
@@ -69,6 +78,19 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     requests: Annotated[Requests, REQUESTS]
     switches: Annotated[Switches, SWITCHES]
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
+
+    def __repr__(self) -> str:
+        told = (f"{name} {count}" for name, count in self._counts())
+        return f"<metadata of cluster {self.identity.name} at epoch {self.epoch}: {', '.join(told)}>"
+
+    def _repr_html_(self) -> str:
+        return html_of(MetadataShown(self.identity.name, self.epoch, dict(self._counts())))
+
+    def _counts(self) -> Iterator[tuple[str, int]]:
+        yield "nodes", len(self.directory.nodes)
+        yield "keyspaces", len(self.schema.keyspaces)
+        yield "tables", len(self.schema.tables)
+        yield "open requests", sum(1 for _ in self.open_requests())
 
     @classmethod
     def empty(cls) -> Self:

@@ -53,10 +53,10 @@ FLOORS = (
     {"replicas"},
     {"gate", "coordinator"},
     {"upkeep", "exchange"},
-    {"cluster"},
     {"administration"},
     {"views"},
-    {"datasource", "demo", "testing"},
+    {"cluster"},
+    {"datasource", "demo", "pictures", "testing"},
     {"cli"},
 )
 """The floors of `jobs`, from the ground up: each may use those below it, and nothing beside it. Jobs are on top."""
@@ -335,6 +335,7 @@ ASKS_THE_SYSTEM = {
     "jobs/spark_session.py": "jars and settings of Spark",
     "jobs/cli": "what a user names at the command line",
     "jobs/exchange": "a user's own files",
+    "jobs/pictures": "pages that a user wants written",
     "jobs/demo": "files of the tour",
     "jobs/testing/folder_disk.py": "a disk of a world, in a folder",
     "jobs/testing/delta_rs.py": "what delta-rs does to that folder",

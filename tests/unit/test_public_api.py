@@ -15,6 +15,7 @@ from types import ModuleType
 
 import epochlake
 import epochlake.airflow
+import epochlake.pictures
 import epochlake.testing
 import pytest
 from epochlake.jobs.cluster import Cluster, initialise
@@ -23,7 +24,7 @@ from epochlake.metastore.configuration import Configuration
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "epochlake" / "__init__.py"
 HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
-MODULES = [epochlake.airflow, epochlake.testing]
+MODULES = [epochlake.airflow, epochlake.pictures, epochlake.testing]
 """Modules of public names, beside the package itself."""
 NEEDS_AIRFLOW = epochlake.airflow
 """What its names are is tested where Airflow is installed (`make test-airflow`)."""
@@ -140,7 +141,9 @@ def test_the_names_for_airflow_are_told_to_type_checkers_and_to_python_alike() -
 
 def test_a_public_module_loads_no_spark_and_the_package_does_not_load_it() -> None:
     assert "pyspark" not in loaded_by("import epochlake.testing")
-    assert not {"epochlake.testing", "epochlake.airflow"} & loaded_by("import epochlake; dir(epochlake)")
+    assert not {"epochlake.testing", "epochlake.airflow", "epochlake.pictures"} & loaded_by(
+        "import epochlake; dir(epochlake)"
+    )
 
 
 def test_the_names_of_before_the_api_do_the_same_and_warn(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,8 +10,8 @@ from epochlake.jobs.administration.schema import KeyspaceCreation, KeyspaceDrop
 from epochlake.jobs.administration.topology_changes import ReplicationChange
 from epochlake.jobs.cli.arguments import At, of, parse_replication
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.documents import KeyspaceRow
 from epochlake.jobs.cli.text.schema import keyspace_list
+from epochlake.jobs.views.schema import keyspace_rows
 from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.ring import strategies
 
@@ -84,13 +83,7 @@ def alter(
 def list_(context: typer.Context, at: At = None) -> None:
     """List the keyspaces."""
     session = of(context)
-    metadata = session.cluster.at(at)
-    tables = Counter(table.keyspace for table in metadata.schema.tables.values())
-    rows = [
-        KeyspaceRow(k.name, k.placement.value, k.strategy, k.replication, tables[k.name], k.epoch)
-        for k in sorted(metadata.schema.keyspaces.values(), key=lambda keyspace: keyspace.name)
-    ]
-    session.show(rows, keyspace_list)
+    session.show(keyspace_rows(session.cluster.at(at)), keyspace_list)
 
 
 @change_command(app, "drop")

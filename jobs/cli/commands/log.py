@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -13,11 +12,9 @@ from epochlake.jobs.cli.arguments import Limit, of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.documents import (
     Compacted,
-    Differences,
     FindingRow,
     Healed,
     LogEntry,
-    LogRow,
     Verified,
 )
 from epochlake.jobs.cli.interruption import committing, interrupted_says
@@ -28,7 +25,8 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.upkeep.log_upkeep import compact_log, heal_files, heal_log, plan_healing, stored_twice
 from epochlake.jobs.upkeep.lost_epochs import Look, accept_loss, beyond
 from epochlake.jobs.upkeep.verification import ReplicaFinding, ReplicaReport, verify_replicas
-from epochlake.jobs.views.summaries import summary
+from epochlake.jobs.views.history import differences as differences_of
+from epochlake.jobs.views.history import log_row
 from epochlake.metastore.committing.arguments import require_request_id
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.following.history import VerificationReport, entries, metadata_at, verify
@@ -38,7 +36,6 @@ from epochlake.metastore.following.snapshots import Snapshots
 from epochlake.metastore.following.verification import BEHIND, CHECKPOINT_DAMAGED, DUPLICATE, NOT_COMPARED, Finding
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import StoredTwice
-from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import KINDS
@@ -70,7 +67,7 @@ def list_(
     chosen = [entry for entry in found if event in (None, entry.event)]
     shown = chosen[-limit if limit else 0 :]
     left_out = len(chosen) - len(shown) + unread
-    rows = [msgspec.structs.replace(_row(entry, metadata), left_out=left_out) for entry in shown]
+    rows = [msgspec.structs.replace(log_row(entry, metadata), left_out=left_out) for entry in shown]
     session.show(rows, text.log_list)
     if left_out and session.output is Output.JSON:
         session.warn(f"{left_out:,} older epochs are left out: --limit 0 lists all")
@@ -89,7 +86,7 @@ def show(context: typer.Context, epoch: Epoch) -> None:
     after = before.apply(entry.decode(), entry.state_id)
     newest, stopped = _newest(session)
     _warn_of(session, stopped)
-    row = _row(entry, newest or after)
+    row = log_row(entry, newest or after)
     session.show(
         LogEntry(
             **{name: getattr(row, name) for name in row.__struct_fields__ if name != "left_out"},
@@ -117,7 +114,7 @@ def diff(
     session = of(context)
     newer = session.cluster.at(after)
     older = session.cluster.at(before)
-    session.show(Differences(before, newer.epoch, tuple(diff_of(older, newer))), differences)
+    session.show(differences_of(older, newer), differences)
 
 
 @app.command("verify")
@@ -243,30 +240,6 @@ def _newest(session: Session) -> tuple[ClusterMetadata | None, LogUnreadable | N
 def _warn_of(session: Session, stopped: LogUnreadable | None) -> None:
     if stopped is not None:
         session.warn(f"the log does not hold: {stopped}. See `epochlake log verify`")
-
-
-def _row(entry: Entry, metadata: ClusterMetadata | None) -> LogRow:
-    return LogRow(
-        epoch=entry.epoch,
-        event=entry.event,
-        summary=_summary(entry, metadata),
-        author=entry.author,
-        reason=entry.reason,
-        committed_at=_iso(entry.committed_at),
-        request_id=entry.request_id,
-    )
-
-
-def _summary(entry: Entry, metadata: ClusterMetadata | None) -> str:
-    """What the entry says, also when it cannot be read: a list of a damaged log is still a list."""
-    try:
-        return summary(entry.decode(), metadata)
-    except LogUnreadable as error:
-        return str(error)
-
-
-def _iso(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _copied(found: StoredTwice) -> list[Finding]:

@@ -9,7 +9,7 @@ import typer
 from epochlake.jobs.administration.nodes import NodeAddition, NodeReplacement
 from epochlake.jobs.administration.operators import NodeAlteration, NodeMaintenance
 from epochlake.jobs.administration.places import sharing_one_file_system
-from epochlake.jobs.administration.topology_changes import Decommission, NodeMove, NodeRebuild, NodeRemoval, subjects
+from epochlake.jobs.administration.topology_changes import Decommission, NodeMove, NodeRebuild, NodeRemoval
 from epochlake.jobs.cli.arguments import (
     At,
     ForceOption,
@@ -22,11 +22,10 @@ from epochlake.jobs.cli.arguments import (
     whole_list,
 )
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.commands.requests import cancel_request, request_row
-from epochlake.jobs.cli.documents import NodeShown
+from epochlake.jobs.cli.commands.requests import cancel_request
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text.nodes import node_list, node_shown
-from epochlake.jobs.views.status import node_statuses
+from epochlake.jobs.views.nodes import node_rows, shown_node
 from epochlake.jobs.views.what_if import parse_tokens
 from epochlake.metastore.errors import Rejected
 from epochlake.placement.errors import InvalidRequest
@@ -86,24 +85,14 @@ def list_(
 ) -> None:
     """List the nodes by what the metadata says of them; `status` asks the volumes as well."""
     session = of(context)
-    found = node_statuses(session.cluster.storage, session.cluster.at(at))
-    session.show([node for node in found if everything or node.state != "left"], node_list)
+    session.show(node_rows(session.cluster.storage, session.cluster.at(at), everything=everything), node_list)
 
 
 @app.command("show")
 def show(context: typer.Context, name: Name, at: At = None) -> None:
     """Show a node: its tokens, its part of each keyspace on the ring, and the requests that it takes part in."""
     session = of(context)
-    metadata = session.cluster.at(at)
-    node = metadata.node(name)
-    requests = [request for request in metadata.open_requests() if name in subjects(metadata, request)]
-    shown = NodeShown(
-        node=next(found for found in node_statuses(session.cluster.storage, metadata) if found.node_id == node.node_id),
-        tokens=node.tokens,
-        requests=tuple(request_row(metadata, request) for request in requests),
-        epoch=node.epoch,
-    )
-    session.show(shown, node_shown)
+    session.show(shown_node(session.cluster.storage, session.cluster.at(at), name), node_shown)
 
 
 @change_command(app, "move")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 import typer
 from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.administration.schema import TableCreation, TableDrop
 from epochlake.jobs.cli.arguments import At, Level, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.documents import TableOptions, TableRow, TableShown
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import files_bar
 from epochlake.jobs.cli.text.rows import adopted, exported
 from epochlake.jobs.cli.text.schema import table_list, table_shown
 from epochlake.jobs.exchange.export_formats import ExportFormat, ending
-from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.jobs.views.schema import shown_table, table_rows
 from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.tablets.tablet_map import NO_REPLICA
 
 USUAL = "usual"
 
@@ -223,54 +219,20 @@ def alter(
 def list_(context: typer.Context, at: At = None) -> None:
     """List the tables."""
     session = of(context)
-    metadata = session.cluster.at(at)
-    moving = Counter(key[0] for key in metadata.tablets.transitions)
-    rows = [
-        TableRow(
-            name=t.full_name,
-            table_id=t.table_id,
-            placement=metadata.schema.keyspaces[t.keyspace].placement.value,
-            append_only=t.append_only,
-            primary_key=t.primary_key,
-            columns=len(t.columns),
-            tablets=_tablets(metadata, t),
-            in_transition=moving[t.table_id],
-            epoch=t.epoch,
-        )
-        for t in sorted(metadata.schema.tables.values(), key=lambda table: table.full_name)
-    ]
-    session.show(rows, table_list)
+    session.show(table_rows(session.cluster.at(at)), table_list)
 
 
 @app.command("show")
 def show(context: typer.Context, table: TableName, at: At = None) -> None:
     """Show a table's columns and how its tablets or ranges are spread."""
     session = of(context)
-    metadata = session.cluster.at(at)
-    session.show(_shown(metadata, metadata.table(table)), table_shown)
+    session.show(shown_table(session.cluster.at(at), table), table_shown)
 
 
 @change_command(app, "drop")
 def drop(context: typer.Context, table: TableName, how: How) -> None:
     """Drop a table from the metadata; its files stay on the volumes."""
     carry_out(of(context), how, TableDrop(table))
-
-
-def _shown(metadata: ClusterMetadata, table: Table) -> TableShown:
-    return TableShown(
-        name=table.full_name,
-        table_id=table.table_id,
-        placement=metadata.schema.keyspaces[table.keyspace].placement.value,
-        append_only=table.append_only,
-        primary_key=table.primary_key,
-        columns=table.columns,
-        version=table.version,
-        tablets=_tablets(metadata, table),
-        in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
-        replicas_by_node=_replicas_by_node(metadata, table),
-        options=_options(metadata, table),
-        epoch=table.epoch,
-    )
 
 
 def _compaction(
@@ -288,35 +250,3 @@ def _compaction(
         kept = None if grace == USUAL else parse_duration(grace)
         said = msgspec.structs.replace(said, tombstone_grace_seconds=kept)
     return said
-
-
-def _tablets(metadata: ClusterMetadata, table: Table) -> int:
-    """How many tablets it has, or on the ring how many ranges."""
-    if metadata.is_on_ring(table.table_id):
-        return len(metadata.ring_placements(table.keyspace).lows)
-    return metadata.tablets.maps[table.table_id].count
-
-
-def _options(metadata: ClusterMetadata, table: Table) -> TableOptions:
-    tables, options = metadata.schema.tables, table.options
-    return TableOptions(
-        target_bytes=options.target_bytes,
-        min_tablets=options.min_count,
-        max_tablets=options.max_count,
-        tags=options.tags,
-        apart_from=tuple(tables[key].full_name if key in tables else key for key in options.apart_from),
-        compaction=table.compacting,
-    )
-
-
-def _replicas_by_node(metadata: ClusterMetadata, table: Table) -> dict[str, int]:
-    if metadata.is_on_ring(table.table_id):
-        held = metadata.ring_placements(table.keyspace).write_volumes
-    else:
-        held = metadata.tablets.maps[table.table_id].to_array()
-    volumes, counts = np.unique(held, return_counts=True)
-    by_node: Counter[str] = Counter()
-    for volume, count in zip(volumes.tolist(), counts.tolist(), strict=True):
-        if volume != NO_REPLICA:
-            by_node[metadata.directory.node_of_volume[volume].name] += count
-    return dict(sorted(by_node.items()))

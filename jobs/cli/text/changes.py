@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from epochlake.jobs.cli.documents import Changed, Differences, Planned
+from epochlake.jobs.cli.documents import Changed, Planned
 from epochlake.jobs.cli.text.request_list import ring_plan
 from epochlake.jobs.printing import bold, plural
+from epochlake.jobs.views.history import Differences
 from epochlake.metastore.metadata.differences import WHOLE, Difference
 from rich.console import RenderableType
 from rich.text import Text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, LogRow, Verified
+from epochlake.jobs.cli.documents import Compacted, Healed, LogEntry, Verified
 from epochlake.jobs.cli.text.changes import change_lines
 from epochlake.jobs.printing import bold, filled, left_out, plural, table
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
+from epochlake.jobs.views.history import LogRow
 from rich.console import Group, RenderableType
 from rich.text import Text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import NodeShown
 from epochlake.jobs.cli.text.request_list import request_list
 from epochlake.jobs.printing import bold, filled, plural, size, state, table
+from epochlake.jobs.views.nodes import NodeShown
 from epochlake.jobs.views.status import NodeStatus
 from rich.console import RenderableType
 from rich.text import Text

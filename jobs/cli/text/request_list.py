@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import RequestRow
 from epochlake.jobs.printing import filled, left_out, plural, size, table
 from epochlake.jobs.views.movements import MovementPlanned, RingPlan
+from epochlake.jobs.views.requests import RequestRow
 from epochlake.metastore.metadata.model import RequestKind
 from rich.console import RenderableType
 from rich.text import Text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.cli.documents import KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.printing import bold, filled, plural, size, table
+from epochlake.jobs.views.schema import KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType

@@ -313,16 +313,20 @@ def test_a_barrier_at_all_waits_for_every_replica_until_it_relaxes(
 
 
 def test_throttled_streaming_takes_its_time(tmp_path: Path) -> None:
-    settings = msgspec.structs.replace(QUICK.coordinator, bytes_per_second=20_000)
+    rate = 6_000
+    settings = msgspec.structs.replace(QUICK.coordinator, bytes_per_second=rate)
     ring = ringed(tmp_path, FOUR, configuration=msgspec.structs.replace(QUICK, coordinator=settings))
+    for _ in range(4):
+        ring.write_rows(ring.pipeline(), SPREAD, "ALL")  # each is a file of its own
     join(ring)
     ring.until(Step.START)
     [operation] = ring.metadata.rings.operations.values()
-    rate = 20_000
     size = operation_progress(STORAGE, ring.metadata, operation).bytes_total
     began = time.monotonic()
     ring.until(Step.MID)
-    assert time.monotonic() - began > 0.5 * size / rate
+    took = time.monotonic() - began
+    # The first file is let through at once.
+    assert took > 0.4 * size / rate, (took, size)
     ring.settle()
 
 

@@ -1,0 +1,147 @@
+"""Keyspaces and tables as lists show them, and a table in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Column, CompactionOptions, Table
+from epochlake.placement.showing import Listing, Shown
+from epochlake.placement.tablets.tablet_map import NO_REPLICA
+
+
+class KeyspaceRow(Shown, msgspec.Struct, frozen=True):
+    """A keyspace; `replication` is replicas by datacenter, or `replication_factor` of SimpleStrategy."""
+
+    name: str
+    placement: str
+    strategy: str
+    replication: dict[str, int]
+    tables: int
+    epoch: int
+
+
+class TableRow(Shown, msgspec.Struct, frozen=True):
+    """A table in a list; `in_transition` of its `tablets` are on their way. On the ring `tablets` are ranges."""
+
+    name: str
+    table_id: str
+    placement: str
+    append_only: bool
+    primary_key: tuple[str, ...]
+    columns: int
+    tablets: int
+    in_transition: int
+    epoch: int
+
+
+class TableOptions(Shown, msgspec.Struct, frozen=True):
+    """How tablets are sized, where they may go, and how the table is compacted; null: as everywhere, or no limit."""
+
+    target_bytes: int | None
+    min_tablets: int
+    max_tablets: int | None
+    tags: tuple[str, ...]
+    apart_from: tuple[str, ...]
+    compaction: CompactionOptions = CompactionOptions()
+
+
+class TableShown(Shown, msgspec.Struct, frozen=True):
+    """A table in full; `version` is the state id of the last change of its schema.
+
+    On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
+    """
+
+    name: str
+    table_id: str
+    placement: str
+    append_only: bool
+    primary_key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    version: str
+    tablets: int
+    in_transition: int
+    replicas_by_node: dict[str, int]
+    options: TableOptions
+    epoch: int
+
+
+def keyspace_rows(metadata: ClusterMetadata) -> Listing[KeyspaceRow]:
+    """All keyspaces by name."""
+    tables = Counter(table.keyspace for table in metadata.schema.tables.values())
+    return Listing(
+        KeyspaceRow(k.name, k.placement.value, k.strategy, k.replication, tables[k.name], k.epoch)
+        for k in sorted(metadata.schema.keyspaces.values(), key=lambda keyspace: keyspace.name)
+    )
+
+
+def table_rows(metadata: ClusterMetadata) -> Listing[TableRow]:
+    """All tables by name."""
+    moving = Counter(key[0] for key in metadata.tablets.transitions)
+    return Listing(
+        TableRow(
+            name=t.full_name,
+            table_id=t.table_id,
+            placement=metadata.schema.keyspaces[t.keyspace].placement.value,
+            append_only=t.append_only,
+            primary_key=t.primary_key,
+            columns=len(t.columns),
+            tablets=_tablets(metadata, t),
+            in_transition=moving[t.table_id],
+            epoch=t.epoch,
+        )
+        for t in sorted(metadata.schema.tables.values(), key=lambda table: table.full_name)
+    )
+
+
+def shown_table(metadata: ClusterMetadata, name: str) -> TableShown:
+    """A table by its full name. Raises Rejected for one that there is not."""
+    table = metadata.table(name)
+    return TableShown(
+        name=table.full_name,
+        table_id=table.table_id,
+        placement=metadata.schema.keyspaces[table.keyspace].placement.value,
+        append_only=table.append_only,
+        primary_key=table.primary_key,
+        columns=table.columns,
+        version=table.version,
+        tablets=_tablets(metadata, table),
+        in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
+        replicas_by_node=_replicas_by_node(metadata, table),
+        options=_options(metadata, table),
+        epoch=table.epoch,
+    )
+
+
+def _tablets(metadata: ClusterMetadata, table: Table) -> int:
+    """How many tablets it has, or on the ring how many ranges."""
+    if metadata.is_on_ring(table.table_id):
+        return len(metadata.ring_placements(table.keyspace).lows)
+    return metadata.tablets.maps[table.table_id].count
+
+
+def _options(metadata: ClusterMetadata, table: Table) -> TableOptions:
+    tables, options = metadata.schema.tables, table.options
+    return TableOptions(
+        target_bytes=options.target_bytes,
+        min_tablets=options.min_count,
+        max_tablets=options.max_count,
+        tags=options.tags,
+        apart_from=tuple(tables[key].full_name if key in tables else key for key in options.apart_from),
+        compaction=table.compacting,
+    )
+
+
+def _replicas_by_node(metadata: ClusterMetadata, table: Table) -> dict[str, int]:
+    if metadata.is_on_ring(table.table_id):
+        held = metadata.ring_placements(table.keyspace).write_volumes
+    else:
+        held = metadata.tablets.maps[table.table_id].to_array()
+    volumes, counts = np.unique(held, return_counts=True)
+    by_node: Counter[str] = Counter()
+    for volume, count in zip(volumes.tolist(), counts.tolist(), strict=True):
+        if volume != NO_REPLICA:
+            by_node[metadata.directory.node_of_volume[volume].name] += count
+    return dict(sorted(by_node.items()))
