@@ -23,6 +23,7 @@ from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
 from epochlake.jobs.demo.directory import claimed
+from epochlake.jobs.demo.page import require_room_for, write_page
 from epochlake.jobs.demo.progress import DemoProgress
 from epochlake.jobs.demo.report import DemoReport, Failure, Throughput
 from epochlake.jobs.demo.stage import RunningDemo, raised
@@ -54,6 +55,7 @@ class DemoOptions(msgspec.Struct, frozen=True):
     months: int
     keep: bool
     output: str
+    page: Path | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,6 +114,7 @@ def parsed(argv: Sequence[str]) -> DemoOptions:
         help=f"the first months of the year, {SHORTEST} to {flights.MONTHS} (%(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster where it is, to look around in it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write pictures of it to a file of one page")
     parser.add_argument("--output", "-o", choices=("text", "json"), default="text", help="for people or for programs")
     given = parser.parse_args(list(argv))
     if not SHORTEST <= given.months <= flights.MONTHS:
@@ -122,7 +125,9 @@ def parsed(argv: Sequence[str]) -> DemoOptions:
         )
     if given.rows is not None and given.rows < given.months:
         raise InvalidRequest(f"--rows {given.rows}: every one of {given.months} batches needs a row", hint="Give more")
-    return DemoOptions(given.root, given.rows, given.months, given.keep, given.output)
+    if given.page is not None:
+        require_room_for(given.page)
+    return DemoOptions(given.root, given.rows, given.months, given.keep, given.output, given.page)
 
 
 def _run(options: DemoOptions, errors: Console, before_checks: Callable[[RunningDemo], None]) -> DemoReport:
@@ -139,6 +144,8 @@ def _run(options: DemoOptions, errors: Console, before_checks: Callable[[Running
                 evidence = gathered(stage)
                 progress.say("checking what is stored")
                 checks = examine(evidence)
+                if options.page is not None:
+                    write_page(options.page, stage.cluster, stage.story)
                 stage.dismiss()
             checks.append(processes(stage.story))
             document = _report(stage, evidence.read_back, checks, time.monotonic() - began, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -175,8 +175,13 @@ def _bar(lane: str, kind: str, first: int, last: int, at: dict[int, int], told: 
     return Bar(lane, kind, first, last, at[first], at[last], told)
 
 
-def draw_timeline(timeline: Timeline, title: str, by: str = "time") -> go.Figure:
-    """The timeline; `by` says what is across: `time`, or `epoch`, which gives each of them the same room."""
+def draw_timeline(
+    timeline: Timeline, title: str, by: str = "time", colours: Mapping[str, str] | None = None
+) -> go.Figure:
+    """The timeline; `by` says what is across: `time`, or `epoch`, which gives each of them the same room.
+
+    `colours` of kinds of bars that somebody has added.
+    """
     go = style.plotly()
     figure = go.Figure()
     lanes = list(dict.fromkeys(bar.lane for bar in timeline.bars))
@@ -184,7 +189,7 @@ def draw_timeline(timeline: Timeline, title: str, by: str = "time") -> go.Figure
     def across(epoch: int, micros: int) -> object:
         return datetime.fromtimestamp(micros / 1e6, UTC) if by == "time" else epoch
 
-    for kind, colour in _COLOURS.items():
+    for kind, colour in {**(colours or {}), **_COLOURS}.items():
         bars = [bar for bar in timeline.bars if bar.kind == kind]
         if not bars:
             continue
@@ -216,7 +221,7 @@ def draw_timeline(timeline: Timeline, title: str, by: str = "time") -> go.Figure
                 y=[OTHERS] * len(timeline.points),
                 mode="markers",
                 name=OTHERS,
-                marker={"color": style.COLOURS[1], "size": 8, "symbol": "diamond"},
+                marker={"color": style.COLOURS[8], "size": 8, "symbol": "diamond"},
                 text=[f"epoch {point.epoch}: {style.plain(point.told)}" for point in timeline.points],
                 hovertemplate="%{text}<extra></extra>",
             )

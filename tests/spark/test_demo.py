@@ -57,6 +57,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     for _ in range(2):
         root = tmp_path_factory.mktemp("demo") / "root"
         arguments = ["--root", str(root), "--rows", str(ROWS), "--months", str(MONTHS), "--output", "json"]
+        arguments += ["--page", str(root.parent / "demo.html")]
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exit_code = run(arguments, before_checks=break_and_mend)
         document = json.loads(out.getvalue())
@@ -97,6 +98,24 @@ def test_what_it_prints_fits_a_terminal_and_has_no_line_that_ends_with_blanks(
     printed = out.getvalue()
     assert "All 13 checks hold" in printed
     assert [line for line in printed.splitlines() if line != line.rstrip()] == []
+
+
+def test_its_page_shows_every_batch_and_every_request(shown: Shown) -> None:
+    page = (shown.root.parent / "demo.html").read_text(encoding="utf-8")
+    assert all(f"{write['name']}: {write['rows']:,} rows" in page for write in shown.document["writes"])
+    assert all(f"join {node}" in page for node in ("n1", "n2", "n3", "n4", "n5"))
+    assert "replace n6 for n3" in page
+    assert page.count('class="plotly-graph-div"') == 3
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_demo_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    for place in (tmp_path, tmp_path / "nowhere" / "demo.html"):
+        assert run(["--root", str(root), "--page", str(place)]) == 2
+        assert "Name a file in a directory that is there" in capsys.readouterr().err
+    assert not root.exists()
 
 
 def test_a_demo_that_holds_leaves_nothing_behind(shown: Shown) -> None:
