@@ -152,7 +152,10 @@ improved = [
 ]
 forgotten = [entry for entry in entries if not entry.reason.startswith("INC-7: disks")]
 for forged in (improved, forgotten):
-    found = verify(InMemoryLog(forged), None)
+    copy = InMemoryLog()
+    copy.read(0)
+    copy.append(forged)
+    found = verify(copy, None)
     assert not found.holds
     print(found.findings[0].message)
 

@@ -13,7 +13,7 @@ from epochlake.metastore.configuration import Configuration
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
-KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "epoch", "startingepoch")
+KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "where", "keys", "epoch", "startingepoch")
 WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
 OF_SPARK = ("table", "checkpointlocation")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
@@ -34,6 +34,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None = None
     epoch: int | None = None
     starting_epoch: int | None = None
+    where: str | None = None
+    keys: str | None = None
     settings: str | None = None
 
     @property
@@ -124,9 +126,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _names(options.get("columns")),
         _epoch(options.get("epoch")),
         _epoch(options.get("startingepoch")),
+        options.get("where"),
+        options.get("keys"),
         options.get("settings"),
     )
-    of_rows = [name for name in ("consistency", "datacenter", "columns") if name in options]
+    of_rows = [name for name in ("consistency", "datacenter", "columns", "where", "keys") if name in options]
     if read.metadata_table is not None and of_rows:
         raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
     if read.metadata_table is None and read.epoch is not None:

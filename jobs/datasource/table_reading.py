@@ -12,6 +12,7 @@ from contextlib import suppress
 import pyarrow as pa
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import ReadOptions
+from epochlake.jobs.exchange.filters import parse_condition, parse_keys
 from epochlake.jobs.gate.arrow_reading import question, round_damage
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.verified_reading import damage_behind
@@ -47,8 +48,9 @@ class RowsOf(InputPartition):
 class TableReader(DataSourceReader):
     """Reads a table at a consistency level, as it is when Spark first plans it.
 
-    It takes no filters, on purpose: Spark 4.2 keeps one plan for all queries of a frame or a view, the one with the
-    last filters that it was told, and others would miss rows (docs/decisions/056-data-source.md).
+    Its options `where` and `keys` say which rows are read. It takes no filters of queries, on purpose: Spark 4.2 keeps
+    one plan for all queries of a frame or a view, the one with the last filters that it was told, and others would miss
+    rows (docs/decisions/056-data-source.md).
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -60,12 +62,16 @@ class TableReader(DataSourceReader):
         options = self._options
         with as_spark_says(), options.open() as cluster, Gate(cluster, NAME, options.datacenter) as gate:
             table = gate.planning.table(options.table)
-            of = question(table, self._names)
-            plan = round_damage(lambda: gate.plan_read(table, options.consistency))
+            where = None if options.where is None else parse_condition(options.where, table)
+            keys = None if options.keys is None else parse_keys(options.keys, table)
+            of = question(table, self._names, where, keys)
+            plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows))
             return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task. What is found damaged by it is noted, so that the next plan goes round it."""
+        if type(partition) is InputPartition and partition.value is None:
+            return  # Spark's way to say that there were no tasks
         assert isinstance(partition, RowsOf)
         with as_spark_says():
             try:

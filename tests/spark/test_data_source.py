@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import epochlake
 import pytest
 from epochlake.metastore import configuration as configurations
+from pyspark.errors import PySparkException
 
 from tests.support.replicas import flip_in_a_page
 
@@ -139,6 +144,78 @@ def test_sql_reads_it_by_a_view(lake: Lake) -> None:
     lake.load().createOrReplaceTempView("flights")
     [row] = lake.spark.sql("select count(*) as n, max(number) as most from flights where carrier = 'UA'").collect()
     assert (row.n, row.most) == (100, 99)
+
+
+def test_options_say_which_rows_are_read(lake: Lake) -> None:
+    with lake.cluster.pipeline("look", lake.spark) as pipeline:
+        everything = pipeline.read(FLIGHTS).localCheckpoint()
+    for where, same in (
+        ("carrier = AA and number = 7", "carrier = 'AA' and number = 7"),
+        ("carrier = 'UA' AND number >= 90 and day is not null", "carrier = 'UA' and number >= 90 and day is not null"),
+        ("carrier = ' and ' and number < 3", "false"),
+        ("day < 2026-01-09 and fare != 5", "day < date'2026-01-09' and fare != 5"),
+    ):
+        assert lines(lake.load(where=where)) == lines(everything.where(same)), where
+        narrow = lake.load(where=where, columns="fare")
+        assert lines(narrow) == lines(everything.where(same).select("fare")), where
+    keys = '[{"carrier": "AA", "number": 7}, {"number": 9, "carrier": "AA"}, {"carrier": "UA", "number": 31}]'
+    chosen = everything.where("(carrier = 'AA' and number in (7, 9)) or (carrier = 'UA' and number = 31)")
+    assert lines(lake.load(keys=keys)) == lines(chosen)
+    assert chosen.count() == 2, "a deleted one is none"
+    assert lines(lake.load(keys=keys, where="number > 7")) == lines(chosen.where("number > 7"))
+    assert lake.load(keys="[]").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"where": "number >"}, "'' is no int"),
+        ({"where": "nothing = 3"}, "has no column nothing"),
+        ({"where": "number = 1 or number = 2"}, "'1 or number = 2' is no int"),
+        ({"keys": "7"}, "is no key of air.flights"),
+        ({"keys": "[{"}, "are no JSON"),
+        ({"keys": '[{"carrier": "AA"}]'}, "is no key of air.flights"),
+        ({"keys": '[{"carrier": "AA", "number": "x"}]'}, "'x' is no int"),
+        ({"keys": '[{"carrier": "AA", "number": null}]'}, "a key is never null"),
+    ],
+)
+def test_options_that_cannot_be_meant_say_so(lake: Lake, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        lake.load(**options).collect()
+    assert said in str(caught.value)
+
+
+def test_a_table_without_rows_is_read_as_one(lake: Lake) -> None:
+    epochlake.create_table(lake.cluster, "air.empty", [("id", "bigint", False)], ["id"], tablets=2)
+    assert lake.load("air.empty").collect() == []
+    assert lake.load("air.empty").where("id = 3").count() == 0
+
+
+@pytest.mark.skipif(
+    "connect" in os.environ.get("EPOCHLAKE_TEST_SPARK", ""), reason="the session is started by the test"
+)
+def test_spark_finds_the_format_by_itself_where_it_is_installed(lake: Lake, tmp_path: Path) -> None:
+    """As pip installs it: Spark does not look into editable installations."""
+    shutil.copytree(Path(__file__).parents[2] / "pyspark_epochlake", tmp_path / "pyspark_epochlake")
+    program = f"""
+import epochlake
+spark = epochlake.session("found")
+flights = spark.read.format("epochlake").option("conf", {str(lake.conf)!r})
+print("rows", flights.load({FLIGHTS!r}).count())
+epochlake.register(spark)
+epochlake.register(spark)
+print("again", flights.option("keys", '[{{"carrier": "AA", "number": 7}}]').load({FLIGHTS!r}).count())
+spark.stop()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "rows 399" in run.stdout, run.stderr
+    assert "again 1" in run.stdout, run.stderr
 
 
 def test_metadata_and_the_log_are_tables_as_of_any_epoch(lake: Lake) -> None:

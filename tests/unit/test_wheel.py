@@ -17,6 +17,7 @@ INSTALLED_AS = {
     "placement": "epochlake/placement",
     "metastore": "epochlake/metastore",
     "jobs": "epochlake/jobs",
+    "pyspark_epochlake": "pyspark_epochlake",
 }
 FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 made_by_python = shutil.ignore_patterns("__pycache__")

@@ -133,7 +133,7 @@ def query(
 
     With --output json a list with an object for each row; with --to only a message on stderr, with their number.
     """
-    from epochlake.jobs.cli.filters import parse_filters, parse_values
+    from epochlake.jobs.exchange.filters import parse_filters, parse_values
 
     session = of(context)
     if len(table.split()) > 1:

@@ -1,7 +1,8 @@
-"""Filters of rows as text: `delay > 30`, `origin = EWR`, `tail is null`."""
+"""Filters of rows, and keys, as text: `delay > 30`, `origin = EWR and tail is null`, `[{"id": 7}]`."""
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,8 @@ _FILTER = re.compile(
     r"\s*(?P<name>[^\s<>=!]+)\s*(?P<sign><=|>=|<>|!=|==|=|<|>|is\s+not\s+null|is\s+null)\s*(?P<value>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+
+_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
 _COMPARED: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
     "=": operator.eq,
@@ -34,6 +37,43 @@ def parse_filters(texts: Iterable[str], table: Table) -> pc.Expression | None:
     """The expression that all of the filters are, None for none. Raises InvalidRequest."""
     found = [_filter(text, table) for text in texts]
     return reduce(operator.and_, found) if found else None
+
+
+def parse_condition(text: str, table: Table) -> pc.Expression | None:
+    """Filters with `and` between them, as one expression. Raises InvalidRequest."""
+    # Every second part is quoted, and its words are not ours.
+    parts = re.split(r"('[^']*'|\"[^\"]*\")", text)
+    filters = [""]
+    for number, part in enumerate(parts):
+        first, *others = [part] if number % 2 else _AND.split(part)
+        filters[-1] += first
+        filters += others
+    return parse_filters(filters, table)
+
+
+def parse_keys(text: str, table: Table) -> list[dict[str, object]]:
+    """Primary keys as JSON: an object or a list of them; where the key is one column, values do.
+
+    Raises InvalidRequest.
+    """
+    example = json.dumps([dict.fromkeys(table.primary_key, "…")], ensure_ascii=False)
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(f"the keys {text!r} are no JSON: {error}", hint=f"Write {example}") from None
+    keys = []
+    for key in found if isinstance(found, list) else [found]:
+        if not isinstance(key, dict) and len(table.primary_key) == 1:
+            key = {table.primary_key[0]: key}
+        if not isinstance(key, dict) or set(key) != set(table.primary_key):
+            raise InvalidRequest(f"{json.dumps(key)} is no key of {table.full_name}", hint=f"Write {example}")
+        keys.append(
+            {
+                name: value_of(_column(name, table), value).as_py() if isinstance(value, str) else value
+                for name, value in key.items()
+            }
+        )
+    return keys
 
 
 def parse_values(texts: Mapping[str, str], table: Table) -> dict[str, object]:
