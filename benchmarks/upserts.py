@@ -61,9 +61,9 @@ def after_upserts() -> list[Result]:
         delta = f"delta.`{directory}/delta`"
         with cluster.pipeline("benchmark", spark) as pipeline:
             for table in (*fresh.values(), *changed.values()):
-                pipeline.write(_rows(spark.range(ROWS), 0), table)
-            pipeline.write(_rows(spark.range(1), 1), changed["a row"])
-            pipeline.write(_rows(_ids(spark, 1), 1), changed["a batch"])
+                pipeline.write(rows_of(spark.range(ROWS), 0), table)
+            pipeline.write(rows_of(spark.range(1), 1), changed["a row"])
+            pipeline.write(rows_of(keys_of(spark, 1), 1), changed["a batch"])
             _load(pipeline, spark, list(upserted.values()), delta)
             taken = _measured(pipeline, spark, upserted, {**fresh, **changed}, delta)
     found = [
@@ -100,21 +100,21 @@ def after_upserts() -> list[Result]:
     ]
 
 
-def _summed(df: DataFrame) -> object:
+def summed(df: DataFrame) -> object:
     return df.agg(F.bit_xor(F.xxhash64(*df.columns))).collect()
 
 
 QUERIES: dict[str, Query] = {
-    "three columns": Query({"columns": SCANNED}, lambda df: df.select(SCANNED), _summed, 1.0),
+    "three columns": Query({"columns": SCANNED}, lambda df: df.select(SCANNED), summed, 1.0),
     "a filter of 1 %": Query(
         {"columns": SCANNED, "where": pc.field("kind") < 10},
         lambda df: df.where("kind < 10").select(SCANNED),
-        _summed,
+        summed,
         1.0,
     ),
     "a row by its key": Query({"keys": [{"id": 777}]}, lambda df: df.where("id = 777"), DataFrame.collect, 0.5),
     "count": Query({"columns": ["id"]}, lambda df: df, DataFrame.count, 3.0, Pipeline.count),
-    "all columns": Query({}, lambda df: df, _summed, 1.0),
+    "all columns": Query({}, lambda df: df, summed, 1.0),
 }
 
 
@@ -149,14 +149,14 @@ def _of_all(everything: Callable[[], DataFrame], query: Query) -> object:
 
 
 def _load(pipeline: Pipeline, spark: SparkSession, tables: list[str], delta: str) -> None:
-    first = _rows(spark.range(ROWS), 0)
+    first = rows_of(spark.range(ROWS), 0)
     for table in tables:
         pipeline.write(first, table)
     columns = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
     spark.sql(f"CREATE TABLE {delta} ({columns}) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     first.write.format("delta").mode("append").save(delta.removeprefix("delta.").strip("`"))
     for batch in range(1, BATCHES + 1):
-        rows = _rows(_ids(spark, batch), batch).localCheckpoint()
+        rows = rows_of(keys_of(spark, batch), batch).localCheckpoint()
         for table in tables:
             pipeline.write(rows, table)
         rows.createOrReplaceTempView("upserted")
@@ -166,14 +166,14 @@ def _load(pipeline: Pipeline, spark: SparkSession, tables: list[str], delta: str
         )
 
 
-def _ids(spark: SparkSession, batch: int) -> DataFrame:
+def keys_of(spark: SparkSession, batch: int) -> DataFrame:
     """The keys of a batch, all over the table, each once."""
     apart = ROWS // BATCH_ROWS
     number = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(apart))
     return spark.range(BATCH_ROWS).select((F.col("id") * apart + number).alias("id"))
 
 
-def _rows(ids: DataFrame, version: int) -> DataFrame:
+def rows_of(ids: DataFrame, version: int) -> DataFrame:
     number = F.xxhash64("id", F.lit(version))
     return ids.select(
         "id",

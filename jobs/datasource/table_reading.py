@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 NAME = "spark.read"
 """How operators see these reads."""
 
-LEAST_TASK_ROWS = 1 << 17
-"""Fewer rows are not worth a task of their own."""
+LEAST_TASK_ROWS = 1 << 19
+"""Fewer rows are not worth a task of their own: to begin and to end one takes Spark as long as reading half of them."""
 
 TASKS = 32
 """In about so many tasks a table is read, however many executors there are: Spark does not say how many."""
