@@ -42,6 +42,20 @@ def token_of(values: Sequence[tuple[str, str | None]]) -> int:
     return hashed - (1 << 64) if hashed >> 63 else hashed
 
 
+_WORDS = frozenset(
+    {"boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "date", "bigint", "long", *_TIMESTAMPS}
+)
+"""Types whose values are hashed as one word of 4 or 8 bytes, each value as another one."""
+
+
+def has_token_of_its_own(types: Sequence[str]) -> bool:
+    """Whether no two keys with columns of these types, in order, have the same token.
+
+    So it is where the key is one word: every step of XXH64 that a single word goes through can be taken back.
+    """
+    return len(types) == 1 and types[0].strip().lower() in _WORDS
+
+
 def xxhash64(data: bytes, seed: int) -> int:
     """XXH64 of `data`, unsigned."""
     position, length = 0, len(data)

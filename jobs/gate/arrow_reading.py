@@ -18,7 +18,7 @@ from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import Asked, scan
-from epochlake.jobs.replicas.superseding import comparable
+from epochlake.jobs.replicas.superseding import comparable, judged_by
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
@@ -75,7 +75,8 @@ def question(
     chosen = None if keys is None else _keys(table, keys)
     schema = pa.schema([declared.field(name) for name in names])
     needed = () if where is None else _needed(table, where, declared)
-    asked = Asked(schema, table.primary_key, where, needed, None if chosen is None else chosen.values)
+    values = None if chosen is None else chosen.values
+    asked = Asked(schema, table.primary_key, where, needed, values, judged_by(table))
     return Question(table, asked, chosen)
 
 

@@ -22,7 +22,7 @@ from epochlake.metastore.metadata.model import Column, Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LEAST_TASK_ROWS = 1 << 17
+LEAST_TASK_ROWS = 1 << 18
 """Fewer rows are not worth a task of their own, however many cores there are."""
 
 

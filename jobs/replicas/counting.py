@@ -15,7 +15,7 @@ import pyarrow as pa
 from epochlake.jobs.replicas.reading import ReadPlan, numbered
 from epochlake.jobs.replicas.scanning import Asked, rows_of_slices
 from epochlake.jobs.replicas.sections import Run, Slice, tasks, work_of
-from epochlake.jobs.replicas.superseding import judged
+from epochlake.jobs.replicas.superseding import different_tokens, judged
 from epochlake.jobs.workers.threads import ThreadWorkers
 
 if TYPE_CHECKING:
@@ -71,5 +71,7 @@ def _counts(
 
 def _count(asked: Asked, piece: Slice) -> int:
     if len(piece.runs) > 1 and asked.where is None and asked.keys is None:
-        return sum(int(np.count_nonzero(~one.dead)) for one in judged(asked.primary_key, piece))
+        if not asked.judged_by and not any(run.copy.file.has_tombstones for run in piece.runs):
+            return different_tokens(piece)
+        return sum(int(np.count_nonzero(~one.dead)) for one in judged(asked.judged_by, piece))
     return sum(rows.num_rows for rows in rows_of_slices([piece], asked))

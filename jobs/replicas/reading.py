@@ -31,6 +31,7 @@ from epochlake.jobs.replicas.superseding import (
     SUPERSEDED,
     SUPERSEDED_DDL,
     WORDS,
+    judged_by,
     superseded_positions,
     tell_superseded,
 )
@@ -294,7 +295,7 @@ def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFr
     rows = _union([scan_rows(spark, table, scan).select("*", *place) for scan in plan.merged])
     if is_told_here(plan):
         numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.tasks)), pa.int64())})
-        words = pa.Table.from_batches(tell_superseded(table.primary_key, plan.tasks, [numbers]), SUPERSEDED)
+        words = pa.Table.from_batches(tell_superseded(judged_by(table), plan.tasks, [numbers]), SUPERSEDED)
         positions = superseded_positions(words)
         if sum(map(len, positions.values())) <= NAMED_POSITIONS:
             named = [(F.col(_FILE) == name) & F.col(f"`{_POSITION}`").isin(at) for name, at in positions.items()]
@@ -303,7 +304,7 @@ def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFr
         else:
             told = spark.createDataFrame(words)
     else:
-        tell = partial(tell_superseded, table.primary_key, plan.tasks)
+        tell = partial(tell_superseded, judged_by(table), plan.tasks)
         told = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
     if any(run.copy.file.has_tombstones for section in plan.sections for run in section):
         # It is told of deletes only where another file has rows of their tokens.

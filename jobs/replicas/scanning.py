@@ -30,6 +30,7 @@ count. Of larger ones keys are read first, and what else is asked for after that
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """What of each row is wanted, and of which rows: the fields of `schema`, where `where` is true, of these `keys`
     only (values in the order of `primary_key`, as `comparable` makes them). `needed`: the columns that `where` reads.
+    `told_by`: the columns that tell keys of one token apart; there are none where a key has a token of its own.
     """
 
     schema: pa.Schema
@@ -37,6 +38,12 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     where: pc.Expression | None = None
     needed: tuple[str, ...] = ()
     keys: Collection[object] | None = None
+    told_by: tuple[str, ...] | None = None
+
+    @property
+    def judged_by(self) -> tuple[str, ...]:
+        """`told_by`, or the whole key where that was not said."""
+        return self.primary_key if self.told_by is None else self.told_by
 
     @property
     def columns(self) -> list[str]:
@@ -74,12 +81,10 @@ def rows_of_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.Table]:
             yield from _asked_for(_rows(run, window, asked, any_column), asked)
             continue
         if bytes_of(piece) <= ONCE_BYTES:
-            for one in judged(asked.primary_key, piece, keys_only, asked.columns):
+            for one in judged(asked.judged_by, piece, keys_only, asked.columns):
                 yield from _asked_for([one.rows.filter(pa.array(~one.dead))], asked)
             continue
-        found = [
-            (one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.primary_key, piece, keys_only)
-        ]
+        found = [(one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.judged_by, piece, keys_only)]
         for run, dead, rows in found:
             if len(dead) < rows:
                 yield from _asked_for(_rows(run, window, asked, any_column, dead), asked)

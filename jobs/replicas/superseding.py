@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.hashing import has_token_of_its_own
 from epochlake.placement.tokens import TOKEN, Interval
 from numpy.typing import NDArray
 
@@ -38,9 +40,9 @@ MOST_COMPARED = 1024
 
 
 def tell_superseded(
-    primary_key: tuple[str, ...], tasks: Sequence[Task], batches: Iterable[pa.RecordBatch]
+    told_by: tuple[str, ...], tasks: Sequence[Task], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: numbers of `tasks` in, rows of SUPERSEDED out.
+    """For `mapInArrow`: numbers of `tasks` in, rows of SUPERSEDED out; `told_by` as for `judged`.
 
     Raises StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than
     were written.
@@ -48,7 +50,7 @@ def tell_superseded(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for piece in tasks[number]:
-                told = [_words(run.name, positions) for run, positions in superseded(primary_key, piece)]
+                told = [_words(run.name, positions) for run, positions in superseded(told_by, piece)]
                 if told:
                     yield pa.RecordBatch.from_pylist(told, SUPERSEDED)
 
@@ -62,6 +64,13 @@ def superseded_positions(told: pa.Table) -> dict[str, list[int]]:
     return dict(found)
 
 
+def judged_by(table: Table) -> tuple[str, ...]:
+    """The columns that tell keys of one token apart; none where each key of the table has a token of its own."""
+    types = {column.name: column.type for column in table.columns}
+    alone = has_token_of_its_own([types[name] for name in table.primary_key])
+    return () if alone else table.primary_key
+
+
 class Judged(NamedTuple):
     """Rows of a run, as they are stored, their positions in its file, and which of them are `dead`: do not count."""
 
@@ -71,17 +80,20 @@ class Judged(NamedTuple):
     dead: NDArray[np.bool_]
 
 
-def superseded(primary_key: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions]]:
+def superseded(told_by: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions]]:
     """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count."""
-    for one in judged(primary_key, piece):
+    for one in judged(told_by, piece):
         if one.dead.any():
             yield one.run, one.positions[one.dead]
 
 
 def judged(
-    primary_key: Sequence[str], piece: Slice, can_match: CanMatch | None = None, columns: Sequence[str] = ()
+    told_by: Sequence[str], piece: Slice, can_match: CanMatch | None = None, columns: Sequence[str] = ()
 ) -> Iterator[Judged]:
-    """The rows of each run of a slice, with these columns and those of the key, and which of them do not count.
+    """The rows of each run of a slice, with these columns and those of `told_by`, and which of them do not count.
+
+    `told_by`: the columns that tell keys of one token apart: those of the key, or none where each key has a token of
+    its own (`judged_by`).
 
     Per key the highest `_written_at` counts, then a tombstone, then the highest file id; a tombstone never counts as a
     row. The versions of a key are all in the slice. Row groups of which `can_match` says no are left out: it may ask
@@ -89,7 +101,7 @@ def judged(
     """
     runs = sorted(piece.runs, key=_age)
     ranked = _are_ranked(runs)
-    needed = [TOKEN, *primary_key, *([] if ranked else [WRITTEN_AT])]
+    needed = [TOKEN, *told_by, *([] if ranked else [WRITTEN_AT])]
     parts = []
     for run in runs:
         deletes = [DELETED] if run.copy.file.has_tombstones else []
@@ -104,10 +116,17 @@ def judged(
         ranks = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
         rank = np.repeat([ranks[run.name] for run in runs], [part.num_rows for part, _ in parts])
         order = np.lexsort((rank, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
-    dead = deleted | has_newer(rows.select(list(primary_key)), tokens, order)
+    dead = deleted | has_newer(rows.select(list(told_by)), tokens, order)
     starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
     for run, (part, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
         yield Judged(run, part, positions, dead[start:end])
+
+
+def different_tokens(piece: Slice) -> int:
+    """How many tokens the rows of a slice have, each counted once. Raises StorageUnavailable."""
+    parts = [_read(run, (piece.low, piece.high), [TOKEN], None)[0].column(TOKEN) for run in piece.runs]
+    tokens = np.sort(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).to_numpy())
+    return int(len(tokens) and 1 + np.count_nonzero(tokens[1:] != tokens[:-1]))
 
 
 def _age(run: Run) -> tuple[int, int, str]:
