@@ -136,8 +136,7 @@ def _put(
         try:
             disk.write(temporary, data, new=True)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
-            # In this order: others who commit this version and the next one meanwhile leave no hole.
-            if _is_hole(disk, directory, version) and disk.status(path) is None:
+            if _is_hole(disk, directory, version):
                 raise TornCommit(table, version, "is missing, and later ones are there")
             progress()  # nobody is told of a commit that nobody waits for any more: better none
             try:
@@ -263,10 +262,11 @@ def is_missing(storage: Storage, table: str, version: int) -> bool:
 
 def _is_hole(disk: Disk, directory: str, missing: int) -> bool:
     """Looks a few commits ahead, and where the newest checkpoint says that it is: one is written every few commits."""
-    if disk.any_there([_commit_path(directory, missing + step) for step in range(1, LOOK_AHEAD + 1)]):
-        return True
-    # A hint: it may be missing, and who opens the table from its beginning judges it.
-    return (pointed_at(disk, directory) or -1) >= missing
+    ahead = [_commit_path(directory, missing + step) for step in range(1, LOOK_AHEAD + 1)]
+    # The checkpoint is a hint: it may be missing, and who opens the table from its beginning judges it.
+    is_passed = disk.any_there(ahead) or (pointed_at(disk, directory) or -1) >= missing
+    # Others may have committed it, and those after it, since it was looked for.
+    return is_passed and disk.status(_commit_path(directory, missing)) is None
 
 
 def identity(storage: Storage, table: str, version: int) -> tuple[int, ...] | None:

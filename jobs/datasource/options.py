@@ -15,7 +15,7 @@ from epochlake.placement.errors import InvalidRequest
 
 KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "where", "keys", "epoch", "startingepoch")
 WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
-OF_SPARK = ("table", "checkpointlocation")
+OF_SPARK = ("table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
 """
 

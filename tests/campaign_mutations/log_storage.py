@@ -33,7 +33,7 @@ MUTATIONS = (
         "a hole between commits is filled",
         "020: a commit that is missing between others is neither read over nor filled",
         COMMITS,
-        "            if _is_hole(disk, directory, version) and disk.status(path) is None:\n",
+        "            if _is_hole(disk, directory, version):\n",
         "            if False:\n",
         TABLES,
     ),

@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "jobs": set(PACKAGES),
     PUBLIC: set(PACKAGES),
 }
+FOUND_BY_SPARK = "pyspark_epochlake"
+"""A package beside ours, of nothing but the name by which Spark finds the data source (decision 063)."""
 SHOWS_THE_API = ("jobs/demo", "jobs/airflow_provider/examples")
 """What in `jobs` takes public names from `epochlake`, as the notebooks do."""
 HOMES = {name: f"epochlake.{home}" for name, home in epochlake._HOMES.items()}
@@ -37,6 +39,7 @@ BELOW_THE_API = {
     "epochlake.jobs.upkeep.verification": {"verify_replicas"},
     "epochlake.metastore.following.quorums": {"quorums_of", "verify_quorums"},
     "epochlake.metastore.following.verification": {"verify"},
+    "epochlake.metastore.log.in_memory": {"InMemoryLog"},
     "epochlake.placement.dataframes.balancing": {"balance"},
     "epochlake.placement.dataframes.ring": {"read_placements"},
     "epochlake.placement.what_if.nodetool": {"from_ring"},
@@ -415,7 +418,7 @@ def test_every_folder_with_modules_is_in_the_package() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     listed = set(setup["options"]["packages"].split())
-    assert listed == {dotted_name(path.parent / "__init__.py") for path in modules(*ALL_CODE)}
+    assert listed == {dotted_name(path.parent / "__init__.py") for path in modules(*ALL_CODE)} | {FOUND_BY_SPARK}
 
 
 def test_unit_tests_start_neither_a_jvm_nor_zookeeper() -> None:

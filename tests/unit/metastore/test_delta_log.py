@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -326,6 +326,29 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
         sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
     assert not stray.exists()
     assert_only_those_awake(uri, sleeper)
+
+
+@pytest.mark.parametrize("ask", [delta_commits.has_moved_on, delta_commits.is_missing, delta_commits.commits_after])
+def test_what_others_commit_between_two_looks_is_no_hole(
+    uri: str, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Storage, str, int], object]
+) -> None:
+    """The next commit is not there; before it is looked whether later ones are, others commit it and a later one."""
+    put(DeltaLog(STORAGE, uri), chain(1))
+    version = DeltaTable(uri).version()
+    proper, came = STORAGE.disk.any_there, []
+
+    def late(paths: Sequence[str]) -> bool:
+        if not came:
+            came.append(paths)
+            for number in (1, 2):
+                assert delta_commits.put_commit(STORAGE, uri, version + number, "WRITE", [])
+        return proper(paths)
+
+    monkeypatch.setattr(STORAGE.disk, "any_there", late)
+    asked = version + 1 if ask is delta_commits.is_missing else version
+    assert ask(STORAGE, uri, asked) in (False, [])
+    assert came
+    assert delta_commits.commits_after(STORAGE, uri, version) is not None
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
