@@ -167,12 +167,11 @@ def _table(
 ) -> tuple[list[str], Iterator[list[str]], int]:
     """The columns that say something in any row, the cells, and how many rows are left out."""
     shown = rows[:ROWS]
+    told = {name for row in shown for name, _ in _told(row)}
     # A column that is no in every row says nothing either.
-    names = dict.fromkeys(name for row in shown for name, value in _told(row) if value is not False)
+    names = {name for name in told if any(getattr(row, name, None) is not False for row in shown)}
     ordered = [
-        name
-        for name in dict.fromkeys(n for row in shown for n in row.__struct_fields__)
-        if name in names.keys() - without
+        name for name in dict.fromkeys(n for row in shown for n in row.__struct_fields__) if name in names - without
     ]
     cells = ([cell(name, getattr(row, name, None)) for name in ordered] for row in shown)
     return ordered, cells, len(rows) - len(shown)

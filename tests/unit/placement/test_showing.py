@@ -76,6 +76,16 @@ def test_what_is_as_usual_is_left_out_of_tables_and_what_is_not_is_there() -> No
     assert "2.5" in text_of(Listing([other]))
 
 
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    nullable: bool = True
+
+
+def test_what_is_no_where_it_usually_is_yes_is_told() -> None:
+    assert text_of(Listing([Column("id", False), Column("note")])) == "name  nullable\nid    no\nnote  yes"
+    assert text_of(Listing([Column("id"), Column("note")])) == "name\nid\nnote"
+
+
 def test_a_listing_is_a_tuple_that_shows_itself() -> None:
     listing = Listing([Part("one", 1)])
     assert listing == (Part("one", 1),)
