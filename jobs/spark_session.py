@@ -121,10 +121,16 @@ def _sockets() -> dict[str, str]:
     this process; where its path is too long for a socket, nothing is set.
     """
     directory = tempfile.mkdtemp(prefix="epochlake-spark-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(_remove, directory, os.getpid())
     if len(os.fsencode(directory)) + _SOCKET_NAME > _LONGEST_SOCKET_PATH:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": directory}
+
+
+def _remove(directory: str, made_by: int) -> None:
+    """At the end of the process that made it, and not of one that was forked from it."""
+    if os.getpid() == made_by:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def submit_options() -> list[str]:

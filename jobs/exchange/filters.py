@@ -19,6 +19,8 @@ _FILTER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_QUOTE = re.compile(r"['\"]")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
 _COMPARED: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
@@ -48,6 +50,12 @@ def parse_condition(text: str, table: Table) -> pc.Expression | None:
         first, *others = [part] if number % 2 else _AND.split(part)
         filters[-1] += first
         filters += others
+    for one in filters:
+        found = _FILTER.fullmatch(one)
+        value = "" if found is None else found["value"].strip()
+        if _QUOTE.search(value) and not _QUOTED.fullmatch(value):
+            # A quote within a value may have begun what was taken for quoted, with an `and` in it.
+            raise InvalidRequest(f"the value {value} has a quote", hint="Write all of it in the other kind of quotes")
     return parse_filters(filters, table)
 
 
