@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.placements import TablePlacements
+from epochlake.metastore.metadata.placements import RingPlacements, TablePlacements
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN
 from numpy.typing import NDArray
@@ -53,13 +53,20 @@ def arcs_of(metadata: ClusterMetadata, name: str) -> Arcs:
     nodes = sorted(metadata.directory.nodes)
     row_of = {metadata.directory.nodes[key].name: row for row, key in enumerate(nodes)}
     of_volume = {volume: row_of[node.name] for volume, node in metadata.directory.node_of_volume.items()}
-    found = [placements.placement(index) for index in range(len(placements.lows))]
+    if isinstance(placements, RingPlacements):  # its ranges may be hundreds of thousands
+        rows = np.full(max(of_volume, default=0) + 2, -1, dtype=np.int64)  # padding is the last one
+        rows[list(of_volume)] = list(of_volume.values())
+        reads, writes = rows[placements.read_volumes], rows[placements.write_volumes]
+    else:
+        found = [placements.placement(index) for index in range(len(placements.lows))]
+        reads = _padded([[of_volume[volume] for volume in one.reads] for one in found])
+        writes = _padded([[of_volume[volume] for volume in one.writes] for one in found])
     described = [metadata.directory.nodes[key] for key in nodes]
     return Arcs(
         title=f"{what} at epoch {metadata.epoch}",
         lows=np.asarray(placements.lows, dtype=np.int64),
-        reads=_padded([[of_volume[volume] for volume in one.reads] for one in found]),
-        writes=_padded([[of_volume[volume] for volume in one.writes] for one in found]),
+        reads=reads,
+        writes=writes,
         nodes=tuple(node.name for node in described),
         groups=tuple(f"{node.datacenter}/{node.rack}" for node in described),
     )

@@ -48,10 +48,11 @@ def tablets(
     """
     metadata = cluster.at(at)
     now = metadata is cluster.metadata
-    sizes = measure_loads(cluster.storage, metadata).sizes if now else None
-    if sizes is not None and not any(sizes.values()):
-        sizes = None  # of empty tables there is nothing but replicas to see
-    heat = heat_of(metadata, sizes, table, plan)
+    loads = measure_loads(cluster.storage, metadata) if now else None
+    # Of empty tables there is nothing but replicas to see.
+    measured = loads is not None and (bool(loads.unmeasured) or any(loads.sizes.values()))
+    sizes, unmeasured = (loads.sizes, loads.unmeasured) if loads is not None and measured else (None, ())
+    heat = heat_of(metadata, sizes, table, plan, unmeasured)
     return draw_heat(heat, f"Tablets of {table or metadata.identity.name} by volume, at epoch {metadata.epoch}")
 
 

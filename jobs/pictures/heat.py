@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +23,10 @@ MOST_COLUMNS, MOST_ROWS = 400, 400
 
 
 class Heat(msgspec.Struct, frozen=True, eq=False):
-    """Cells (rows, columns): bytes, or replicas where bytes are not known. `after` is None without a plan."""
+    """Cells (rows, columns): bytes, or replicas where bytes are not known. `after` is None without a plan.
+
+    `unmeasured`: volumes that did not answer; their cells are empty.
+    """
 
     now: NDArray[np.float64]
     after: NDArray[np.float64] | None
@@ -33,6 +36,7 @@ class Heat(msgspec.Struct, frozen=True, eq=False):
     tablets: int
     measured: bool
     moves: int = 0
+    unmeasured: tuple[str, ...] = ()
 
 
 def heat_of(
@@ -40,6 +44,7 @@ def heat_of(
     sizes: Mapping[tuple[str, int, VolumeId], int] | None,
     table: str | None = None,
     plan: BalancePlan | None = None,
+    unmeasured: Iterable[VolumeId] = (),
 ) -> Heat:
     """What each volume holds of each tablet; with `plan` also what it will. `sizes` None: replicas are counted.
 
@@ -94,6 +99,7 @@ def heat_of(
         tablets=len(column_of),
         measured=sizes is not None,
         moves=len(moves),
+        unmeasured=tuple(metadata.describe(volume) for volume in sorted(unmeasured)) if sizes is not None else (),
     )
 
 
@@ -141,7 +147,8 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
     figure.update_layout(coloraxis=scale)
     pooled = "; cells are sums of several" if heat.tablets > len(heat.columns) or heat.volumes > len(heat.rows) else ""
     moves = f", {heat.moves:,} moves" if heat.after is not None else ""
-    subtitle = f"{heat.volumes:,} volumes, {heat.tablets:,} tablets{moves}{pooled}"
+    missing = f"; {style.and_more(heat.unmeasured)} could not be measured" if heat.unmeasured else ""
+    subtitle = f"{heat.volumes:,} volumes, {heat.tablets:,} tablets{moves}{pooled}{missing}"
     each = max(260, min(600, 60 + 22 * len(heat.rows)))
     return style.styled(figure, title, subtitle, 110 + each * len(panels))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from epochlake.jobs.pictures import style
-from epochlake.jobs.views.streamed_bytes import Arrival
+from epochlake.jobs.views.streamed_bytes import Arrivals
 from epochlake.placement.showing import size
 
 if TYPE_CHECKING:
@@ -20,15 +20,18 @@ NAMED = 10
 """Up to so many nodes have colours of their own; the others, which got least, are one."""
 
 
-def draw_moved(arrivals: Sequence[Arrival], title: str, nodes: Sequence[str] = ()) -> go.Figure:
+def draw_moved(seen: Arrivals, title: str, nodes: Sequence[str] = ()) -> go.Figure:
     """A bar for each step of time, of as many parts as nodes got something, and a line of all bytes so far.
 
     `nodes` are all nodes in their order: each has its colour by that.
     """
     go = style.plotly()
     figure = go.Figure()
+    arrivals = seen.found
+    unread = f"; without {style.and_more(seen.unread)}, which could not be read" if seen.unread else ""
     if not arrivals:
-        return style.styled(figure, title, "nothing was moved in the time that replicas keep their commits of", 200)
+        told = f"nothing was moved in the time that replicas keep their commits of{unread}"
+        return style.styled(figure, title, told, 200)
     times = np.array([one.at_ms for one in arrivals], dtype=np.int64)
     step = max(1000, int(np.ceil((times.max() - times.min() + 1) / STEPS)))
     begin = int(times.min())
@@ -70,7 +73,7 @@ def draw_moved(arrivals: Sequence[Arrival], title: str, nodes: Sequence[str] = (
         )
     )
     tables = sorted({one.table for one in arrivals})
-    subtitle = f"{size(int(amounts.sum()))} in {len(arrivals):,} commits, of {style.and_more(tables)}"
+    subtitle = f"{size(int(amounts.sum()))} in {len(arrivals):,} commits, of {style.and_more(tables)}{unread}"
     figure.update_layout(barmode="stack", yaxis2={"overlaying": "y", "side": "right", "showgrid": False})
     drawn = style.styled(figure, title, subtitle, 400)
     for axis, highest in (("yaxis", _highest(figure)), ("yaxis2", float(total[-1]))):

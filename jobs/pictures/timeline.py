@@ -29,6 +29,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import RequestState, TableId
+from epochlake.placement.tablets.resizing import Resize
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -162,6 +163,8 @@ def _of_tablets(entries: Iterable[Entry], metadata: ClusterMetadata, at: dict[in
                     since.setdefault((TABLETS, table_id), min(at))
                     if not moving[table_id]:
                         end(TABLETS, table_id, entry.epoch)
+            case DecideResize(table_id=table_id, resize_type=Resize.NONE):
+                end(RESIZE, table_id, entry.epoch)
             case DecideResize(table_id=table_id):
                 since.setdefault((RESIZE, table_id), entry.epoch)
             case FinishResize(table_id=table_id):

@@ -7,25 +7,26 @@ what is older has no commits any more.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.reachability import probe
 from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.metadata.events import AdvanceOperation, AdvanceTransitions
+from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage.failures import MissingFile
+from epochlake.metastore.storage.places import join
 from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
-    from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 THREADS = 16
-_COMMIT = re.compile(r"(\d{20})\.json$")
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -37,24 +38,44 @@ class Arrival(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def arrivals(cluster: Cluster) -> list[Arrival]:
-    """All that was streamed to the nodes of now, as far back as their replicas keep their commits; oldest first.
+class Arrivals(msgspec.Struct, frozen=True):
+    """What has arrived, oldest first; `unread`: the volumes that did not answer, or of which a commit is damaged."""
 
-    A volume that does not answer is left out.
-    """
-    metadata = cluster.catch_up()
+    found: tuple[Arrival, ...]
+    unread: tuple[str, ...]
+
+
+def arrivals(cluster: Cluster) -> Arrivals:
+    """All that was streamed to the nodes of now, as far back as their replicas keep their commits."""
+    metadata, storage = cluster.catch_up(), cluster.storage
     sessions = sessions_of(cluster.log().read(0))
-    places = _places(cluster.storage, metadata)
+    present = [node for node in metadata.directory.nodes.values() if node.state != "left" and not node.lost]
+    volumes = [volume for node in present for volume in node.volumes]
+    answers = probe(storage, metadata, volumes)
+    unread = {volume.volume_id for volume in volumes if answers[volume.volume_id].obstacle}
+    places = [
+        (volume.volume_id, table)
+        for table in metadata.schema.tables.values()
+        for volume in volumes
+        if volume.volume_id not in unread
+    ]
 
-    def look(place: tuple[str, str, str]) -> list[Arrival]:
-        uri, node, table = place
+    def look(place: tuple[VolumeId, Table]) -> list[Arrival] | None:
+        volume, table = place
+        node = metadata.directory.node_of_volume[volume].name
+        uri = address_of(storage, metadata, table, volume).uri
         try:
-            return list(_of_replica(cluster.storage, uri, node, table, sessions))
+            return list(_of_replica(storage, uri, node, table.full_name, sessions))
         except StorageUnavailable:
-            return []
+            return None
 
-    found = ThreadWorkers(THREADS).run(look, places)
-    return sorted((one for several in found for one in several), key=lambda one: one.at_ms)
+    found: list[Arrival] = []
+    for (volume, _), several in zip(places, ThreadWorkers(THREADS).run(look, places), strict=True):
+        found += several or ()
+        if several is None:
+            unread.add(volume)
+    found.sort(key=lambda one: one.at_ms)
+    return Arrivals(tuple(found), tuple(metadata.describe(volume) for volume in sorted(unread)))
 
 
 def sessions_of(entries: Iterable[Entry]) -> frozenset[str]:
@@ -71,27 +92,18 @@ def sessions_of(entries: Iterable[Entry]) -> frozenset[str]:
     return frozenset(sessions)
 
 
-def _places(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, str, str]]:
-    """The replica tables that there may be: where, on which node, of which table."""
-    present = [
-        (volume.volume_id, node.name)
-        for node in metadata.directory.nodes.values()
-        if node.state != "left" and not node.lost
-        for volume in node.volumes
-    ]
-    return [
-        (address_of(storage, metadata, table, volume).uri, node, table.full_name)
-        for table in metadata.schema.tables.values()
-        for volume, node in present
-    ]
-
-
-def _of_replica(storage: Storage, uri: str, node: str, table: str, sessions: frozenset[str]) -> Iterable[Arrival]:
-    log = f"{uri.rstrip('/')}/_delta_log"
-    for name in storage.list_names(log):
-        if _COMMIT.search(name) is None:
-            continue
-        actions = [json.loads(line) for line in storage.read_bytes(f"{log}/{name}").splitlines() if line.strip()]
+def _of_replica(storage: Storage, uri: str, node: str, table: str, sessions: frozenset[str]) -> Iterator[Arrival]:
+    """What streams have committed to a replica table; nothing where there is none."""
+    try:
+        files = storage.list_files(join(uri, delta_commits.LOG))
+    except MissingFile:
+        return
+    versions = [int(match[1]) for file in files if (match := delta_commits.COMMIT.fullmatch(file.name))]
+    for version in versions:
+        try:
+            actions: list[Any] = [*delta_commits.read_commit(storage, uri, version)]
+        except MissingFile:
+            continue  # clean-up has taken it since
         if not any(action.get("txn", {}).get("appId") in sessions for action in actions):
             continue
         added = [action["add"] for action in actions if "add" in action]
