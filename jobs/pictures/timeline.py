@@ -13,21 +13,8 @@ from epochlake.jobs.pictures import style
 from epochlake.jobs.views.summaries import summary
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.metadata import events
 from epochlake.metastore.metadata.cluster import OPEN, ClusterMetadata
-from epochlake.metastore.metadata.events import (
-    AdvanceOperation,
-    AdvanceTransitions,
-    CancelRequest,
-    DecideResize,
-    FinishRequest,
-    FinishResize,
-    FinishTransitions,
-    RegisterNode,
-    RequestTopology,
-    RetreatOperation,
-    StartRequest,
-    StartTransitions,
-)
 from epochlake.metastore.metadata.model import RequestState, TableId
 from epochlake.placement.tablets.resizing import Resize
 
@@ -35,18 +22,18 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 SHOWN_BY_BARS = (
-    AdvanceOperation,
-    AdvanceTransitions,
-    CancelRequest,
-    DecideResize,
-    FinishRequest,
-    FinishResize,
-    FinishTransitions,
-    RegisterNode,
-    RequestTopology,
-    RetreatOperation,
-    StartRequest,
-    StartTransitions,
+    events.AdvanceOperation,
+    events.AdvanceTransitions,
+    events.CancelRequest,
+    events.DecideResize,
+    events.FinishRequest,
+    events.FinishResize,
+    events.FinishTransitions,
+    events.RegisterNode,
+    events.RequestTopology,
+    events.RetreatOperation,
+    events.StartRequest,
+    events.StartTransitions,
 )
 MOST_LANES = 40
 """Of more requests the newest are drawn."""
@@ -151,11 +138,11 @@ def _of_tablets(entries: Iterable[Entry], metadata: ClusterMetadata, at: dict[in
         except LogUnreadable:
             continue
         match event:
-            case StartTransitions(transitions=new):
+            case events.StartTransitions(transitions=new):
                 for one in new:
                     moving[one.table_id].add(one.tablet)
                     since.setdefault((TABLETS, one.table_id), entry.epoch)
-            case FinishTransitions(tablets=keys):
+            case events.FinishTransitions(tablets=keys):
                 for table_id, tablet in keys:
                     moving[table_id].discard(tablet)
                     moved[table_id] += 1
@@ -163,11 +150,11 @@ def _of_tablets(entries: Iterable[Entry], metadata: ClusterMetadata, at: dict[in
                     since.setdefault((TABLETS, table_id), min(at))
                     if not moving[table_id]:
                         end(TABLETS, table_id, entry.epoch)
-            case DecideResize(table_id=table_id, resize_type=Resize.NONE):
+            case events.DecideResize(table_id=table_id, resize_type=Resize.NONE):
                 end(RESIZE, table_id, entry.epoch)
-            case DecideResize(table_id=table_id):
+            case events.DecideResize(table_id=table_id):
                 since.setdefault((RESIZE, table_id), entry.epoch)
-            case FinishResize(table_id=table_id):
+            case events.FinishResize(table_id=table_id):
                 end(RESIZE, table_id, entry.epoch)
     for kind, table_id in list(since):
         end(kind, table_id, last)
