@@ -14,6 +14,7 @@ import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
+from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
 from epochlake.metastore.metadata.components.identity import IDENTITY
 from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
 from epochlake.metastore.metadata.components.rings import RINGS, Rings
@@ -78,6 +79,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     requests: Annotated[Requests, REQUESTS]
     switches: Annotated[Switches, SWITCHES]
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
+    dropped: Annotated[Dropped, DROPPED]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())

@@ -25,7 +25,9 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetTable,
     Initialise,
+    KeepHistory,
     NewTransition,
     PauseChanges,
     PauseRequest,
@@ -35,10 +37,12 @@ from epochlake.metastore.metadata.events import (
     RelaxedBarrier,
     RequestReplication,
     RequestTopology,
+    RestoreTable,
     ResumeChanges,
     ResumeRequest,
     RetreatOperation,
     SetMaintenance,
+    ShelveTable,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -154,6 +158,10 @@ EVENTS: dict[tuple[str, int], Event] = {
         Table("t-2", "sky", "stars", COLUMNS, ("id",), options=TabletOptions(2**30, 2, 64, ("ssd",), ("t-1",))), 0
     ),
     ("DropTable", 1): DropTable("t-1", "air.flights"),
+    ("ShelveTable", 4): ShelveTable("t-1", "air.flights", 86_400.0),
+    ("RestoreTable", 4): RestoreTable("t-1", "flights_again"),
+    ("ForgetTable", 4): ForgetTable("t-1", "air.flights"),
+    ("KeepHistory", 4): KeepHistory("t-1", "air.flights", 604_800.0),
     ("StartTransitions", 1): StartTransitions(
         (
             NewTransition("t-1", 0, Kind.MIGRATION, 1, 4, "to spread"),

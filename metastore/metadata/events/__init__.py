@@ -12,6 +12,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -59,7 +60,9 @@ __all__ = [
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetTable",
     "Initialise",
+    "KeepHistory",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
@@ -69,10 +72,12 @@ __all__ = [
     "RelaxedBarrier",
     "RequestReplication",
     "RequestTopology",
+    "RestoreTable",
     "ResumeChanges",
     "ResumeRequest",
     "RetreatOperation",
     "SetMaintenance",
+    "ShelveTable",
     "StageChange",
     "StartRequest",
     "StartTransitions",

@@ -17,6 +17,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -85,6 +86,10 @@ EVENT_KINDS = (
     EventKind("AlterTable", AlterTable, since=2),
     EventKind("AcceptLoss", AcceptLoss, since=3),
     EventKind("RelaxBarriers", RelaxBarriers, since=3),
+    EventKind("ShelveTable", ShelveTable, since=4),
+    EventKind("RestoreTable", RestoreTable, since=4),
+    EventKind("ForgetTable", ForgetTable, since=4),
+    EventKind("KeepHistory", KeepHistory, since=4),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
