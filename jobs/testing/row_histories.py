@@ -26,6 +26,7 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
+from epochlake.jobs.testing.past import wrong_as_of
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
@@ -323,6 +324,7 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings:
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
+            _ask_for_the_past(world, cluster, accesses, playing)
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -338,6 +340,33 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings:
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
+
+
+def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
+    """Read as of times of the history, before and after all is put together."""
+    scenario = playing.scenario
+    writes = [access for access in accesses.all if access.kind != "read"]
+    for turn in range(1 if world.folder is None else 2):
+        if turn:
+            with suppress(EpochlakeError):
+                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
+        playing.unexpected.extend(
+            wrong_as_of(
+                cluster,
+                writes,
+                scenario.seed + turn,
+                playing.coverage,
+                append_only=scenario.settings.append_only,
+                in_time=_all_are_announced(scenario),
+                keys=KEYS,
+                over=_is_later,
+            )
+        )
+
+
+def _is_later(one: Access, other: Access, in_time: bool) -> bool:
+    """Whether a write that was acknowledged surely counts instead of another one."""
+    return other.ended < one.began or (in_time and one.is_over(other))
 
 
 @contextmanager
