@@ -114,11 +114,11 @@ class Merging:
                 if intents:
                     batches.require_same(self._table, batch or "", intents[-1].source, source)
                     entry = self._journal.entry(intents[-1].number)
+                    if entry is not None and entry.attempt == intents[-1].attempt:
+                        return self._merged(entry, number, already=already)
                     if entry is None:
                         self._take_for_nothing(tail + 1)
                         continue
-                    if entry.attempt == intents[-1].attempt:
-                        return self._merged(entry, number, already=already)
                 merged = self._attempt(plan, source, level, tail, name, batch, len(intents), number)
                 if merged is not None:
                     return merged
