@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from epochlake.jobs.gate.merge_clauses import (
 )
 from epochlake.jobs.gate.merge_journal import MergeCounts
 from epochlake.jobs.gate.merging import Merged, Merging
+from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.replicas.staging import wrapped
 from epochlake.jobs.replicas.superseding import comparable
@@ -150,6 +151,26 @@ class _PlannedMerge:
         return _sorted(_read(self._gate, self._of, self._level)[1]) == _sorted(self._target)
 
 
+class NewRows(Protocol):
+    """Rows that are to be the rows of a table, as an engine holds them: they fit it."""
+
+    def keys(self) -> pa.Table:
+        """Their primary keys."""
+        ...
+
+    def count_outside(self, where: pc.Expression) -> int:
+        """For how many of them a condition is not true."""
+        ...
+
+    def counted(self) -> Count:
+        """How many they are, and the sum of their digests."""
+        ...
+
+    def with_deletes(self, deletes: pa.Table) -> Rows:
+        """They, and deletes of other keys, as a batch of changes."""
+        ...
+
+
 def overwrite(
     opened: Opened,
     table: str,
@@ -161,55 +182,86 @@ def overwrite(
     """See `Cluster.overwrite`."""
     with opened() as gate:
         target = gate.planning.table(table)
-        given = conform_arrow(rows, target)
-        if target.append_only:
-            raise InvalidRequest(f"table {target.full_name} is append-only: its rows cannot be deleted")
-        require_fitting_source(given, target)
-        if where is not None:
-            question(target, where=where)
-            outside = given.num_rows - given.filter(where).num_rows
-            if outside:
-                raise InvalidRequest(
-                    f"{outside} of the rows that are to replace a part of {target.full_name} are not in that part",
-                    hint="Give only rows for which the condition is true",
-                )
+        given = require_fitting_source(conform_arrow(rows, target), target)
+        return overwrite_by(gate, target, _InMemory(given, target), where, consistency, batch)
 
-        def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
-            return _PlannedOverwrite(gate, table, level, given, where)
 
-        return Merging(gate, target).run(plan, _counted(given), consistency, batch)
+def overwrite_by(
+    gate: Gate,
+    table: Table,
+    given: NewRows,
+    where: pc.Expression | None,
+    consistency: str | None,
+    batch: str | None,
+) -> Merged:
+    """Make these the rows of a table, or of the part of it for which `where` is true: see `Cluster.overwrite`."""
+    require_overwritable(table)
+    if where is not None:
+        question(table, where=where)
+        if outside := given.count_outside(where):
+            raise InvalidRequest(
+                f"{outside} of the rows that are to replace a part of {table.full_name} are not in that part",
+                hint="Give only rows for which the condition is true",
+            )
+
+    def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
+        return _PlannedOverwrite(gate, table, level, given, where)
+
+    return Merging(gate, table).run(plan, given.counted(), consistency, batch)
+
+
+def require_overwritable(table: Table) -> None:
+    """Raises InvalidRequest for a table whose rows are never deleted."""
+    if table.append_only:
+        raise InvalidRequest(f"table {table.full_name} is append-only: its rows cannot be deleted")
+
+
+class _InMemory:
+    """New rows that are in memory."""
+
+    def __init__(self, rows: pa.Table, table: Table) -> None:
+        self._rows = rows
+        self._table = table
+
+    def keys(self) -> pa.Table:
+        return self._rows.select(list(self._table.primary_key))
+
+    def count_outside(self, where: pc.Expression) -> int:
+        return self._rows.num_rows - self._rows.filter(where).num_rows  # type: ignore[no-any-return]
+
+    def counted(self) -> Count:
+        return _counted(self._rows)
+
+    def with_deletes(self, deletes: pa.Table) -> ArrowRows:
+        return changes_of(self._rows, deletes, self._table)
 
 
 class _PlannedOverwrite:
     """New rows, and deletes of the keys that are there and not among them."""
 
     def __init__(
-        self, gate: Gate, table: Table, level: ConsistencyLevel, given: pa.Table, where: pc.Expression | None
+        self, gate: Gate, table: Table, level: ConsistencyLevel, given: NewRows, where: pc.Expression | None
     ) -> None:
         _, there = _read(gate, question(table, columns=table.primary_key, where=where), level)
-        new = _among(there, given, table)
-        self._replaced = int(new.sum())
-        self._deletes = conform_arrow_keys(there.filter(pa.array(~new)), table)
+        keys = given.keys()
+        among = _among(there, keys, table)
+        replaced = int(among.sum())
         self._given = given
-        self._table = table
+        self._deletes = conform_arrow_keys(there.filter(pa.array(~among)), table)
+        self.counts = MergeCounts(keys.num_rows - replaced, replaced, self._deletes.num_rows)
 
     @cached_property
-    def rows(self) -> ArrowRows:
-        return changes_of(self._given, self._deletes, self._table)
-
-    @property
-    def counts(self) -> MergeCounts:
-        return MergeCounts(self._given.num_rows - self._replaced, self._replaced, self._deletes.num_rows)
+    def rows(self) -> Rows:
+        return self._given.with_deletes(self._deletes)
 
     def still_holds(self) -> bool:
         """What was written since stays, with or without being read: nothing follows from values that are there."""
         return True
 
 
-def _among(there: pa.Table, given: pa.Table, table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which keys that are there are among those of the rows that are given."""
+def _among(there: pa.Table, keys: pa.Table, table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which keys that are there are among others."""
     names = list(table.primary_key)
-    keys = given.select(names)
     found = np.isin(hashes(there.select(names)), hashes(keys))
     wanted = {comparable(key) for key in keys.to_pylist()}
     suspects = np.flatnonzero(found)
