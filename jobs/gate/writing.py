@@ -57,6 +57,11 @@ def is_acknowledged(
     )
 
 
+def _operation(deleted: bool, changes: bool) -> str:
+    """By what the names of batches are apart."""
+    return "change" if changes else "delete" if deleted else "write"
+
+
 class Writing:
     """The writes of one run at the gate; `app_id` marks their commits."""
 
@@ -68,9 +73,18 @@ class Writing:
         self._versions = 0
 
     def write(
-        self, rows: Rows, table: Table, level: ConsistencyLevel, batch: str | None = None, *, deleted: bool = False
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        batch: str | None = None,
+        *,
+        deleted: bool = False,
+        changes: bool = False,
     ) -> Written:
         """Write rows, or with `deleted` tombstones for their keys, as a named batch or one of its own.
+
+        `changes`: the rows say each by itself, in `_deleted`, whether it is a tombstone.
 
         Returns when every range's acknowledgements have reached the level in the placement of the newest epoch. Raises
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
@@ -80,7 +94,7 @@ class Writing:
         if batch is None:
             return self.land(table, self._stage(rows, table, level, opened, deleted), level, opened=opened)
         root = self._cluster.root.batches
-        name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
+        name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
         if not decision.generations:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
@@ -99,6 +113,12 @@ class Writing:
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
             located = self.locate(table, decision, opened, failed)
         return self.land(table, located.files, level, located, already=self.is_reached(table, level, located, opened))
+
+    def stage(
+        self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
+    ) -> list[StagedFile]:
+        """The first phase alone, of a batch of changes, at a time later than all that `opened` have: for `land`."""
+        return self._stage(rows, table, level, opened, deleted=False)
 
     def land(
         self,

@@ -216,7 +216,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
     scenario = seed if isinstance(seed, Scenario) else row_scenario(seed)
     with world or world_of(scenario) as world:
         world.found()
-        _set_up(world, scenario.settings)
+        set_up(world, scenario.settings)
         settings = scenario.settings
         forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
         holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
@@ -227,7 +227,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "coordinator":
                     Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
                 case "pipeline":
-                    operations = _waited(playing, player, thread)
+                    operations = waited(playing, player, thread)
                     for first in operations:
                         with Gate(cluster, world.scheduler.current.process.name) as gate:
                             for operation in itertools.chain([first], operations):
@@ -238,9 +238,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                 else:
                                     accesses.change(gate, operation)
                 case _:
-                    for operation in _waited(playing, player, thread):
+                    for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        report = operate(cluster, partial(_new_volume, world), operation)
+                        report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
 
@@ -266,7 +266,7 @@ def _is_one_range(scenario: Scenario) -> bool:
     return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
-def _set_up(world: World, settings: Settings) -> None:
+def set_up(world: World, settings: Settings) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
         for number in range(1, NODES + 1):
@@ -288,7 +288,7 @@ def _set_up(world: World, settings: Settings) -> None:
         raise actor.error
 
 
-def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
+def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
     """The operations that are left, each after its wait, until the end."""
     for _, operation in player.left(thread):
         playing.world.scheduler.sleep(operation.wait)
@@ -363,7 +363,7 @@ def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> Non
             continue
 
 
-def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
+def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
     world.storage(world.scheduler.current.process).create_directory(place(number), parents=True)
     return f"n{number}", [("d1", place(number), 10**12)]
 
@@ -492,14 +492,14 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
     for node in list(metadata.directory.members()):
         if node.node_id not in removed and any(volume.uri in destroyed for volume in node.volumes):
             try:
-                administration.replace_node(cluster, node.name, *_new_volume(world, next(numbers)))
+                administration.replace_node(cluster, node.name, *new_volume(world, next(numbers)))
             except Rejected:
                 # It has handed its ranges over already, and leaves: there is no place to take.
                 administration.remove_node(cluster, node.name)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
         # A node that leaves needs others to go to.
         for rack in sorted(set(racks)):
-            name, volumes = _new_volume(world, next(numbers))
+            name, volumes = new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
 
 
