@@ -21,6 +21,7 @@ class Root:
         self.leases = places.join(uri, "leases")
         self.receipts = places.join(uri, "receipts")
         self.spills = places.join(uri, "spills")
+        self.changes = places.join(uri, "changes")
         self.log_table = places.join(uri, "log-table")
 
 
@@ -34,7 +35,16 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
     _require_named(storage, root, log.table)
     if log.is_there():
         return
-    below = (root.log, root.snapshots, root.batches, root.compactions, root.damaged, root.receipts, root.leases)
+    below = (
+        root.log,
+        root.snapshots,
+        root.batches,
+        root.compactions,
+        root.damaged,
+        root.receipts,
+        root.leases,
+        root.changes,
+    )
     left = [place for place in below if _holds_files(storage, place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not log.is_there():
