@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.exchange.loading import LoadedPart
+    from epochlake.jobs.gate.change_streaming import Changes
     from epochlake.jobs.gate.gate import Gate
     from epochlake.jobs.gate.merge import Merge, Run
     from epochlake.jobs.gate.merging import Merged
@@ -265,6 +266,37 @@ class Cluster(Store):
             gate = stack.enter_context(self._gates.gate(datacenter))
             of = question(gate.planning.table(table), columns, where, keys)
             return read_all(gate, stack, of, consistency)
+
+    def changes(
+        self,
+        table: str,
+        *,
+        after: int | None = None,
+        up_to: int | None = None,
+        reader: str | None = None,
+        columns: Iterable[str] | None = None,
+        late: bool = True,
+        follow: bool = False,
+    ) -> Changes:
+        """The changes of a table whose changes are kept (`keep_changes`), in order; iterate over it for batches.
+
+        A batch has the table's columns (or `columns`), `_change` (upsert, insert in a table that is append-only, or
+        delete), `_written_at`, `_position` and `_late`: whether a newer change of the key comes before it. Whoever
+        applies the changes that are not late, in their order, comes to what reads show; `late=False` leaves these out.
+
+        After the position `after`, None: after what the named `reader` has told of, or from the oldest that is kept. Up
+        to the position `up_to`, None: the newest; with `follow` it never ends. docs/changes.md says all of it. Raises
+        Rejected (no-changes), ChangesGone where the position is not kept any more, StorageUnavailable.
+        """
+        from epochlake.jobs.gate.change_streaming import Changes
+
+        return Changes(self, table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow)
+
+    def changes_position(self, table: str) -> int:
+        """Where the changes of a table end now: a scan that begins after this call shows all of them up to there."""
+        from epochlake.jobs.gate.change_streaming import open_stream
+
+        return open_stream(self, self.catch_up(), table).index.tail().position
 
     def load(
         self,

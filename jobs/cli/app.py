@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.commands import (
+    changes,
     cluster,
     configuration,
     coordinator,
@@ -75,7 +76,7 @@ for name, group in (
     ("placement", placement.app),
     ("plan", plan.app),
     ("balance", switches.balance),
-    ("changes", switches.changes),
+    ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
     ("config", configuration.app),
 ):

@@ -44,7 +44,7 @@ class Gate:
         self.pipeline_id = str(uuid.uuid4())
         self.clock = HybridClock()
         self.planning = Planning(cluster, datacenter, lambda _: self._announce())
-        self.writing = Writing(self.planning, self.clock, self.pipeline_id)
+        self.writing = Writing(self.planning, self.clock, self.pipeline_id, name)
         self._tables: set[str] = set()
         self._reads = 0
         self._read: dict[Table, dict[ExpectedFile, None]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -52,6 +53,7 @@ __all__ = [
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
+    "DropChanges",
     "DropKeyspace",
     "DropTable",
     "Event",
@@ -60,6 +62,7 @@ __all__ = [
     "FinishResize",
     "FinishTransitions",
     "Initialise",
+    "KeepChanges",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
