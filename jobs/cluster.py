@@ -23,6 +23,8 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.showing import Listing, html_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.exchange.loading import LoadedPart
@@ -225,20 +227,26 @@ class Cluster(Store):
         return overwrite(lambda: self._gates.gate(datacenter), table, rows, where, consistency, batch)
 
     def get(
-        self, table: str, key: object, *, consistency: str | None = None, datacenter: str | None = None
+        self,
+        table: str,
+        key: object,
+        *,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> Mapping[str, object] | None:
         """The row with a primary key, as a dict; None when there is none.
 
         `key`: a dict with the key's columns, or its value where it is one column. The same row that a read of the whole
-        table shows at this moment; in a table that is append-only one of those that have the key. Raises InvalidRequest
-        for a key that does not fit, ConsistencyNotReached, RowsUnreadable, ReadDisturbed, Rejected for a table that
-        there is not.
+        table shows at this moment, or with `as_of` as of that time; in a table that is append-only one of those that
+        have the key. Raises InvalidRequest for a key that does not fit, ConsistencyNotReached, RowsUnreadable,
+        ReadDisturbed, HistoryNotKept, Rejected for a table that there is not.
         """
         from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
 
         with self._gates.gate(datacenter) as gate:
             target = gate.planning.table(table)
-            return read_one(gate, question(target, keys=key_of(target, key)), consistency)
+            return read_one(gate, question(target, keys=key_of(target, key), as_of=as_of), consistency)
 
     def scan(
         self,
@@ -249,6 +257,7 @@ class Cluster(Store):
         keys: object = None,
         consistency: str | None = None,
         datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of a table without Spark, pinned now, as a stream of batches of Arrow, in no order.
 
@@ -257,14 +266,18 @@ class Cluster(Store):
         takes. Memory is bounded, however many rows there are. Until the stream has been read, or nobody holds it any
         more, a lease keeps its files where they are.
 
-        Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected. Reading
+        `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
+        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+
+        Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected,
+        HistoryNotKept for a time of which not all is kept. Reading
         the stream raises ReadDisturbed for a file that is found damaged only then: the next read goes round it.
         """
         from epochlake.jobs.gate.arrow_reading import question, read_all
 
         with ExitStack() as stack:
             gate = stack.enter_context(self._gates.gate(datacenter))
-            of = question(gate.planning.table(table), columns, where, keys)
+            of = question(gate.planning.table(table), columns, where, keys, as_of)
             return read_all(gate, stack, of, consistency)
 
     def changes(
@@ -337,15 +350,36 @@ class Cluster(Store):
         keys: object = None,
         consistency: str | None = None,
         datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> int:
-        """How many rows `scan` shows now, counted without handing them out.
+        """How many rows `scan` shows, counted without handing them out.
 
         Raises as `get`, and InvalidRequest for a filter that does not fit.
         """
         from epochlake.jobs.gate.arrow_reading import count_all, question
 
         with self._gates.gate(datacenter) as gate:
-            return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+            of = question(gate.planning.table(table), where=where, keys=keys, as_of=as_of)
+            return count_all(gate, of, consistency)
+
+    def changed_rows(
+        self,
+        table: str,
+        since: datetime | str,
+        until: datetime | str | None = None,
+        *,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows that differ between two times (`until` None: now), as a stream of batches of Arrow, in no order.
+
+        The columns of the table, as they were at `until`, of a removed row as they were at `since`; `_change`, which is
+        `added`, `removed` or `changed`; and `_before`, a struct of the row as it was at `since`, null for an added one.
+        A row that was changed and changed back is not among them. Raises as `scan`.
+        """
+        from epochlake.jobs.administration.past_rows import changed_rows
+
+        return changed_rows(self, table, since, until, consistency=consistency, datacenter=datacenter)
 
     def status(self, *, at: int | None = None, ask_volumes: bool = True) -> Status:
         """The state of the cluster now, or as it was at an epoch: what `epochlake status` shows.

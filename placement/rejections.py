@@ -74,6 +74,7 @@ class Code(StrEnum):
     KEYSPACE_EXISTS = "keyspace-exists", "a keyspace has this name"
     KEYSPACE_NOT_EMPTY = "keyspace-not-empty", "the keyspace has tables"
     TABLE_EXISTS = "table-exists", "a table has this name or id"
+    NOT_RESTORABLE = "not-restorable", "the dropped table cannot be restored"
     COLUMN_EXISTS = "column-exists", "two columns have the same name"
     NO_COLUMNS = "no-columns", "a table needs a column"
     NO_PRIMARY_KEY = "no-primary-key", "a table needs a primary key"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -188,6 +189,7 @@ class Pipeline:
         where: pc.Expression | None = None,
         keys: object = None,
         consistency: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> DataFrame:
         """The rows of a table at a consistency level, pinned now: later writes and clean-ups do not change the result.
 
@@ -209,19 +211,22 @@ class Pipeline:
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
         and raises ReadDisturbed: the next read uses another replica.
 
+        `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
+        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, InvalidRequest for columns, a filter or keys that do not fit the table, Rejected for an unknown
-        table.
+        table, HistoryNotKept for a time of which not all is kept.
         """
         self.gate.require_open()
         target = self.gate.planning.table(table)
         if isinstance(keys, DataFrame):
             keys = _collected(keys, target)
         everything = columns is None and where is None and keys is None
-        of = question(target, columns, where, keys)
+        of = question(target, columns, where, keys, as_of)
 
         def planned() -> DataFrame:
-            plan = self.gate.plan_read(target, consistency, of.windows)
+            plan = self.gate.plan_read(target, consistency, of.windows, of.as_of)
             try:
                 if everything:
                     return read_plan(self._spark, target, plan)
@@ -239,8 +244,9 @@ class Pipeline:
         where: pc.Expression | None = None,
         keys: object = None,
         consistency: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> int:
-        """How many rows `read` has now: what files say of themselves counts, and the rest is not moved to Spark.
+        """How many rows `read` has: what files say of themselves counts, and the rest is not moved to Spark.
 
         Sooner than counting a DataFrame. Where there is much to look at, Spark's tasks count. Raises as `read`, and
         ReadDisturbed when files go on being found damaged.
@@ -249,7 +255,7 @@ class Pipeline:
         target = self.gate.planning.table(table)
         if isinstance(keys, DataFrame):
             keys = _collected(keys, target)
-        return count_all(self.gate, question(target, where=where, keys=keys), consistency, self._spark)
+        return count_all(self.gate, question(target, where=where, keys=keys, as_of=as_of), consistency, self._spark)
 
 
 def _collected(keys: DataFrame, table: Table) -> pa.Table:

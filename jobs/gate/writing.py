@@ -94,10 +94,10 @@ class Writing:
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
         """
         try:
-            return self._write(rows, table, level, batch, deleted=deleted)
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes)
         except TooEarly:
             # The stream of the table's changes began meanwhile. Rows at a later time take the place of those.
-            return self._write(rows, table, level, batch, deleted=deleted, anew=True)
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes, anew=True)
 
     def _write(
         self,
@@ -107,6 +107,7 @@ class Writing:
         batch: str | None,
         *,
         deleted: bool,
+        changes: bool,
         anew: bool = False,
     ) -> Written:
         """`write`; `anew`: whatever has landed of the batch, its rows are written again."""

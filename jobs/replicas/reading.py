@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
-from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
 from epochlake.jobs.replicas.sections import Division, Run, Task, divided, tasks, work_of
 from epochlake.jobs.replicas.superseding import (
@@ -58,8 +58,24 @@ TOLD_HERE = 1 << 18
 NAMED_POSITIONS = 256
 """So few rows that do not count are named in a filter of Spark's scan. More are joined with, which costs a stage."""
 
-Asked = tuple[int, int, Sequence[ReplicaSnapshot]]
-"""A range, first and last token, and the snapshots of the replicas that were chosen for it."""
+
+class HeldFiles(Protocol):
+    """Files of a replica that a read may show: those of its snapshot."""
+
+    @property
+    def address(self) -> ReplicaAddress:
+        """Where the replica is."""
+
+    @property
+    def all_files(self) -> Mapping[str, DataFile]:
+        """File id -> file."""
+
+    def within(self, low: int, high: int) -> Sequence[DataFile]:
+        """Those whose window meets these tokens, both included."""
+
+
+Asked = tuple[int, int, Sequence[HeldFiles]]
+"""A range, first and last token, and what the replicas have that were chosen for it."""
 
 
 class Scan(msgspec.Struct, frozen=True):

@@ -242,7 +242,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
-                    for operation in _waited(playing, player, thread):
+                    for operation in waited(playing, player, thread):
                         followers.follow(cluster, operation.name)
                 case _:
                     for operation in waited(playing, player, thread):

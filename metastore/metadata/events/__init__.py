@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -61,8 +62,10 @@ __all__ = [
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetTable",
     "Initialise",
     "KeepChanges",
+    "KeepHistory",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
@@ -72,10 +75,12 @@ __all__ = [
     "RelaxedBarrier",
     "RequestReplication",
     "RequestTopology",
+    "RestoreTable",
     "ResumeChanges",
     "ResumeRequest",
     "RetreatOperation",
     "SetMaintenance",
+    "ShelveTable",
     "StageChange",
     "StartRequest",
     "StartTransitions",

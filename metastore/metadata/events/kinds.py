@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -88,6 +89,10 @@ EVENT_KINDS = (
     EventKind("RelaxBarriers", RelaxBarriers, since=3),
     EventKind("KeepChanges", KeepChanges, since=4),
     EventKind("DropChanges", DropChanges, since=4),
+    EventKind("ShelveTable", ShelveTable, since=4),
+    EventKind("RestoreTable", RestoreTable, since=4),
+    EventKind("ForgetTable", ForgetTable, since=4),
+    EventKind("KeepHistory", KeepHistory, since=4),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
