@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import epochlake
 import pytest
+from epochlake.jobs.datasource.log_streaming import LogStream
+from epochlake.jobs.datasource.options import read_options
 from epochlake.metastore import configuration as configurations
 from pyspark.errors import PySparkException
 
@@ -387,6 +389,30 @@ def test_the_log_is_a_stream_of_epochs_each_once(lake: Lake, tmp_path: Path) -> 
     epochlake.pause_balancing(lake.cluster)
     epochlake.resume_balancing(lake.cluster)
     assert play("second") == [*range(3, before + 3)]
+
+
+def test_a_stream_of_the_log_goes_on_with_its_own_history_only(lake: Lake, tmp_path: Path) -> None:
+    """The checkpoint of one cluster, and the root of another one, or of this one after a reset."""
+    mine, other = (LogStream(read_options({"root": str(root), "path": "system.log"})) for root in roots(lake, tmp_path))
+    limit: Any = None
+    newest = mine.latestOffset({"epoch": 2}, limit)
+    assert newest["epoch"] == lake.cluster.catch_up().epoch
+    [epochs] = mine.partitions({"epoch": 2}, newest)
+    assert next(mine.read(epochs))["epoch"][0].as_py() == 3
+    assert other.latestOffset({"epoch": 1}, limit)["epoch"] == 1, "a checkpoint of earlier versions has no hash"
+    assert other.latestOffset({"epoch": 9}, limit) == {"epoch": 9}, "epochs to come may be asked for"
+    first = mine.latestOffset({"epoch": 0}, limit) | {"epoch": 1}
+    for start in (newest, first):
+        with pytest.raises(PySparkException, match="another history"):
+            other.latestOffset(start, limit)
+    with pytest.raises(PySparkException, match="another history"):
+        list(other.read(other.partitions({"epoch": 0}, first)[0]))
+
+
+def roots(lake: Lake, tmp_path: Path) -> tuple[str, str]:
+    """Of the cluster, and of another one, with one epoch."""
+    epochlake.init_cluster(epochlake.Configuration(root=str(tmp_path / "root")))
+    return lake.cluster.configuration.root, str(tmp_path / "root")
 
 
 def test_a_stream_is_written_once_across_restarts(lake: Lake, sales: str, tmp_path: Path) -> None:
