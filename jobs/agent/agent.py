@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+from epochlake.jobs.agent.discovering import Discovering
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
@@ -52,6 +53,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     volumes: tuple[tuple[str, str], ...] = ()
     period: float = 1.0
     timeout: float = 2.0
+    may_found: bool = False
 
 
 class Agent:
@@ -73,6 +75,20 @@ class Agent:
         self._home_problem = ""
         self._volumes: dict[str, VolumeWatch] = {}
         self._watch_volumes()
+        self.discovering = Discovering(
+            home,
+            self.identity,
+            client,
+            address=settings.address,
+            seeds=settings.seeds,
+            conf=settings.conf,
+            root=settings.root,
+            may_found=settings.may_found,
+            period=settings.period,
+        )
+        if self.tag is not None:
+            # A member never answers as if it searched, also before it has looked at its root.
+            self.discovering.discovery.found(self.tag)
         self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
 
     def introduction(self) -> Introduction:
@@ -93,6 +109,7 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
                 tasks.create_task(work())
+            tasks.create_task(self.discovering.run())
             if self.follower is not None:
                 tasks.create_task(self.follower.run())
 
@@ -148,6 +165,10 @@ class Agent:
         others += (self._home_problem,) if self._home_problem else ()
         if self.follower is not None and self.follower.told.damaged:
             others += (self.follower.told.damaged,)
+        others += (self.discovering.problem,) if self.discovering.problem else ()
+        discovery = self.discovering.discovery
+        if discovery.two_clusters is not None:
+            others += (str(discovery.two_clusters),)
         return AgentState(
             agent_id=self.identity.agent_id,
             name=self.identity.name,
@@ -155,6 +176,8 @@ class Agent:
             tag=self.tag,
             protocol=PROTOCOL,
             product_version=PRODUCT_VERSION,
+            discovered=discovery.state.tag,
+            waits=discovery.waits_for() if self.tag is None and self.settings.may_found else "",
             log=log,
             volumes=volumes,
             problems=problems_of(volumes, log, others),
@@ -232,6 +255,17 @@ class Agent:
                 logger.info("this agent belongs to cluster %s from now on", tag)
             self.tag, self.view = tag, view
             self._watch_volumes()
+            await self._discovered()
+
+    async def _discovered(self) -> None:
+        """Tell discovery of the cluster that this agent belongs to, or that is at its root."""
+        told = self.follower.told.tag if self.follower is not None else None
+        tag = self.tag or (msgspec.convert(told, Tag) if told is not None else None)
+        if tag is not None:
+            try:
+                await self.discovering.found(tag)
+            except HomeUnwritable as error:
+                self._home_problem = str(error)
 
     def _documents(self) -> tuple[Tag | None, View | None]:
         return self.home.read(TAG, Tag), self.home.read(VIEW, View)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
-from epochlake.jobs.agent.messages import Tag
+from epochlake.jobs.agent.messages import PROTOCOL, Tag
 
 MOST_ADDRESSES = 1_000
 """A fresh cluster of more agents than this is founded by hand."""
@@ -52,6 +52,7 @@ class Ask(msgspec.Struct, frozen=True):
     address: str
     number: str
     known: tuple[str, ...]
+    protocol: int = PROTOCOL
 
 
 class Told(msgspec.Struct, frozen=True):

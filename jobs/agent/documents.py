@@ -28,7 +28,10 @@ class LogSeen(msgspec.Struct, frozen=True):
 
 
 class AgentState(msgspec.Struct, frozen=True):
-    """An agent. `tag` is None while it is blank."""
+    """An agent. `tag` is None while it is blank; `discovered` is the cluster that it knows of, a member of it or not.
+
+    `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for.
+    """
 
     agent_id: str
     name: str
@@ -36,6 +39,8 @@ class AgentState(msgspec.Struct, frozen=True):
     tag: Tag | None
     protocol: int
     product_version: str
+    discovered: Tag | None
+    waits: str
     log: LogSeen
     volumes: tuple[VolumeSeen, ...]
     problems: tuple[str, ...]

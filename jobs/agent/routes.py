@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 from epochlake.jobs.agent.agent import Agent
+from epochlake.jobs.agent.discovery import MOST_ADDRESSES, Ask
 from epochlake.jobs.agent.documents import health
-from epochlake.jobs.agent.home import HomeDamaged
+from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response
 from epochlake.jobs.agent.log_copy import LogCopy
-from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, Call, Introduction, refusal
+from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
 from epochlake.placement.errors import InvalidRequest
 
@@ -51,6 +52,7 @@ class Routes:
             "/handshake": self._handshake,
             "/probe": self._probe,
             "/probe-for": self._probe_for,
+            "/discover": self._discover,
         }
 
     async def answer(self, request: Request) -> Response:
@@ -112,6 +114,23 @@ class Routes:
         if call.target not in self._agent.addresses() or call.target is None:
             raise Refused(400, "unknown-target", "there is no agent known at the target")
         return _json(self._agent.answer(call, reached=await self._agent.reach(call.target) is not None))
+
+    async def _discover(self, request: Request) -> Response:
+        ask = understood(request.body, Ask)
+        words = (ask.agent_id, ask.number, ask.address, *ask.known)
+        if len(ask.known) > MOST_ADDRESSES or any(not word or len(word) > LONGEST_WORD for word in words):
+            raise Refused(400, "malformed", f"at most {MOST_ADDRESSES} addresses, of 255 characters at most")
+        if ask.protocol != PROTOCOL:
+            raise Refused(409, "protocol", f"this agent speaks protocol {PROTOCOL}, not {ask.protocol}")
+        try:
+            for address in (ask.address, *ask.known):
+                split_address(address)
+            return _json(await self._agent.discovering.answer(ask))
+        except InvalidRequest as error:
+            raise Refused(400, "malformed", error.reason) from None
+        except HomeUnwritable as error:
+            # Who is not remembered must not be answered.
+            raise Refused(503, "home", str(error)) from None
 
     def _heard(self, request: Request) -> Call:
         """The call in a request, believed. Raises Refused."""

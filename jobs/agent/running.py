@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(option)
     made.add_argument("--seed", action="append", default=[])
     made.add_argument("--volume", action="append", default=[])
+    made.add_argument("--found", action="store_true")
     made.add_argument("--period", type=float, default=1.0)
     return made
 
@@ -95,7 +96,10 @@ async def serve(given: argparse.Namespace) -> None:
         root=given.root,
         volumes=tuple(_volume(text) for text in given.volume),
         period=given.period,
+        may_found=given.found,
     )
+    if port == 0 and not given.advertise and given.found:
+        raise InvalidRequest("an agent that founds needs an address that stays", hint="Give --listen a port")
     agent = opened(settings, HttpClient(token=token, tls=asking))
     routes = Routes(agent)
     server = routes.server = HttpServer(routes.answer, token=token, open_to_all=OPEN_TO_ALL, tls=serving)

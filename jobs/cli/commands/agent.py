@@ -49,6 +49,12 @@ def run(
         list[str] | None,
         typer.Option("--volume", metavar="NAME=URI", help="Watched as long as the log names none of this node."),
     ] = None,
+    found: Annotated[
+        bool,
+        typer.Option(
+            "--found", help="Where no agent knows of a cluster, the one with the lowest id begins one at the root."
+        ),
+    ] = False,
     period: Annotated[
         float, typer.Option("--period", metavar="SECONDS", min=0.05, max=60, help="One probe is sent in each.")
     ] = 1.0,
@@ -76,6 +82,7 @@ def run(
         *(("--volume", one) for one in volume or ()),
     ]
     words = [word for option, value in given if value is not None for word in (option, value)]
+    words += ["--found"] if found else []
     session.close()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "epochlake.jobs.agent", *words])
 

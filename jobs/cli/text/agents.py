@@ -21,6 +21,9 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
         Text(f"agent {shown.agent_id}, version {shown.product_version}", style="bright_black"),
         Text(f"log at epoch {log.epoch}{followed} ({said})"),
     ]
+    if shown.tag is None and shown.discovered is not None:
+        parts.append(Text(f"knows of cluster {shown.discovered}: `epochlake node add {shown.name}` lets its node join"))
+    parts += [Text(f"waits: {shown.waits}", "yellow")] if shown.waits else []
     if shown.volumes:
         rows = (
             (
