@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.commands import (
+    agent,
     changes,
     cluster,
     configuration,
@@ -78,6 +79,7 @@ for name, group in (
     ("balance", switches.balance),
     ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("agent", agent.app),
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)

@@ -10,12 +10,14 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 from epochlake.jobs.administration.adopting import Adopted
 from epochlake.jobs.administration.unused_files import Sweep
+from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
@@ -96,6 +98,9 @@ DOCUMENTS: dict[str, Any] = {
     "repair": RepairReport,
     "compact": CompactionReport,
     "vacuum": Sweep,
+    "agent run": None,
+    "agent show": AgentState,
+    "agent nodes": list[NodeSeen],
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],
     "demo": None,
@@ -227,6 +232,8 @@ def _type(hint: Any) -> str:
         return f"object: {_type(arguments[0])} → {_type(arguments[1])}"
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _link(hint)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " or ".join(f"`{one}`" for one in hint)
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "any")
 
 
