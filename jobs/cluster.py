@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.exchange.loading import LoadedPart
+    from epochlake.jobs.gate.change_streaming import Changes
     from epochlake.jobs.gate.gate import Gate
+    from epochlake.jobs.gate.merge import Merge, Run
+    from epochlake.jobs.gate.merging import Merged
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.views.balancing import BalancePlan
     from epochlake.jobs.views.history import Differences, LogRow
@@ -144,6 +147,7 @@ class Cluster(Store):
         table: str,
         rows: object,
         *,
+        deletes: object = None,
         consistency: str | None = None,
         batch: str | None = None,
         datacenter: str | None = None,
@@ -154,15 +158,18 @@ class Cluster(Store):
         whatever else gives itself as a stream of Arrow, a DataFrame of pandas (its index does not count, and what it
         takes for missing is null), or a list of dicts. They are held in memory. No value is changed: a type is widened
         where that changes nothing (an int for a bigint), and only a number of Python for a column of the type float is
-        rounded. LOCAL_QUORUM counts in `datacenter`. A batch may be begun with Spark and tried again without, and the
+        rounded. `deletes`: keys whose rows are deleted in the same write; none may be among those of `rows`.
+        LOCAL_QUORUM counts in `datacenter`. A batch may be begun with Spark and tried again without, and the
         other way round. Raises InvalidRequest for rows that do not fit and for a closed cluster, ConsistencyNotReached,
         Rejected, CoordinationUnavailable.
         """
-        from epochlake.jobs.gate.arrow_rows import rows_to_write  # only here: most commands write no rows
+        from epochlake.jobs.gate.arrow_rows import rows_to_change, rows_to_write  # only here: most commands write none
 
         with self._gates.gate(datacenter) as gate:
             target = gate.planning.table(table)
-            return gate.write(rows_to_write(rows, target), target, consistency, batch)
+            if deletes is None:
+                return gate.write(rows_to_write(rows, target), target, consistency, batch)
+            return gate.write(rows_to_change(rows, deletes, target), target, consistency, batch, changes=True)
 
     def delete(
         self,
@@ -179,6 +186,45 @@ class Cluster(Store):
         with self._gates.gate(datacenter) as gate:
             target = gate.planning.table(table)
             return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+
+    def merge(self, table: str, source: object, *, datacenter: str | None = None) -> Merge:
+        """Merge rows into a table by its key: say with clauses what becomes of rows that are there and of others.
+
+            cluster.merge("shop.stock", rows).when_matched_update({"n": "target.n + source.n"}).execute()
+
+        `source`: rows in any form that `write` takes, with the key and any other columns. Nothing is done before
+        `Merge.execute`, which says what it promises and raises.
+        """
+        from epochlake.jobs.gate.merge import Merge
+
+        return Merge(lambda: self._gates.gate(datacenter), table, source, around=self._around_merges(table))
+
+    def _around_merges(self, table: str) -> Callable[[Run, str | None], Merged]:
+        from epochlake.jobs.gate.merge import as_named
+
+        return as_named
+
+    def overwrite(
+        self,
+        table: str,
+        rows: object,
+        *,
+        where: pc.Expression | None = None,
+        consistency: str | None = None,
+        batch: str | None = None,
+        datacenter: str | None = None,
+    ) -> Merged:
+        """Make `rows` the rows of a table, or with `where` of that part of it: others that are there are deleted.
+
+        New rows and deletes are one write. Of each replica they become part in one commit, so that no read of it sees
+        neither; while the commits of several replicas and ranges come in, a read may see some of them. Rows that others
+        write meanwhile stay, unless they replace one that is deleted here and were begun before. Merges and overwrites
+        come one after another. `where`: an expression of Arrow, true for all of `rows`. Levels and batches are those
+        of `Merge.execute`, which says what is raised as well.
+        """
+        from epochlake.jobs.gate.merge import overwrite
+
+        return overwrite(lambda: self._gates.gate(datacenter), table, rows, where, consistency, batch)
 
     def get(
         self,
@@ -233,6 +279,37 @@ class Cluster(Store):
             gate = stack.enter_context(self._gates.gate(datacenter))
             of = question(gate.planning.table(table), columns, where, keys, as_of)
             return read_all(gate, stack, of, consistency)
+
+    def changes(
+        self,
+        table: str,
+        *,
+        after: int | None = None,
+        up_to: int | None = None,
+        reader: str | None = None,
+        columns: Iterable[str] | None = None,
+        late: bool = True,
+        follow: bool = False,
+    ) -> Changes:
+        """The changes of a table whose changes are kept (`keep_changes`), in order; iterate over it for batches.
+
+        A batch has the table's columns (or `columns`), `_change` (upsert, insert in a table that is append-only, or
+        delete), `_written_at`, `_position` and `_late`: whether a newer change of the key comes before it. Whoever
+        applies the changes that are not late, in their order, comes to what reads show; `late=False` leaves these out.
+
+        After the position `after`, None: after what the named `reader` has told of, or from the oldest that is kept. Up
+        to the position `up_to`, None: the newest; with `follow` it never ends. docs/changes.md says all of it. Raises
+        Rejected (no-changes), ChangesGone where the position is not kept any more, StorageUnavailable.
+        """
+        from epochlake.jobs.gate.change_streaming import Changes
+
+        return Changes(self, table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow)
+
+    def changes_position(self, table: str) -> int:
+        """Where the changes of a table end now: a scan that begins after this call shows all of them up to there."""
+        from epochlake.jobs.gate.change_streaming import open_stream
+
+        return open_stream(self, self.catch_up(), table).index.tail().position
 
     def load(
         self,

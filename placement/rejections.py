@@ -90,6 +90,7 @@ class Code(StrEnum):
     RULE_IMPOSSIBLE = "rule-impossible", "no node, or too few, could satisfy the rule"
     PLACEMENT_RULE = "placement-rule", "a rule of the table keeps its tablets from this node"
     BATCH_USED = "batch-used", "the name of the batch was used for other rows"
+    NO_CHANGES = "no-changes", "the changes of the table are not kept"
     # Tablets.
     UNKNOWN_TABLET = "unknown-tablet", "there is no such tablet"
     IS_A_REPLICA = "is-a-replica", "the volume is a replica of the tablet already"

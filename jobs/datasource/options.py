@@ -27,7 +27,7 @@ KNOWN = (
     "epoch",
     "startingepoch",
 )
-WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
+WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete", "replacewhere")
 OF_SPARK = ("table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
 """
@@ -73,6 +73,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     batch: str | None = None
     deletes: bool = False
     settings: str | None = None
+    replace_where: str | None = None
 
     def open(self) -> Cluster:
         """The cluster, for a `with`. Raises as `open_cluster`."""
@@ -102,6 +103,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         options.get("batch"),
         deletes == "true",
         options.get("settings"),
+        options.get("replacewhere"),
     )
 
 

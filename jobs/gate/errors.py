@@ -48,6 +48,34 @@ class ConsistencyNotReached(EpochlakeError):
         self.replicas = dict(replicas)
 
 
+class MergeContended(EpochlakeError):
+    """A merge was planned again as often as it may be: each time others had merged, or written what it had read.
+
+    Nothing of it has landed.
+    """
+
+    exit_code = 75
+
+    def __init__(self, table: str, times: int) -> None:
+        super().__init__(
+            f"nothing was merged into {table}: of {times} tries each one found what it had read changed by others",
+            hint="Merge again, or let the others end first",
+        )
+
+
+class MergeUnfinished(EpochlakeError):
+    """A merge counts, and its rows have not reached the level yet. The next merge of the table finishes it."""
+
+    exit_code = 75
+
+    def __init__(self, table: str, batch: str | None, why: str) -> None:
+        again = f"Merge again under the name {batch!r}, which" if batch else "The next merge into the table"
+        super().__init__(
+            f"the merge into {table} counts, and has not been brought to all replicas that it needs: {why}",
+            hint=f"{again} finishes it; merged under another name, the source would count twice",
+        )
+
+
 class RowsUnreadable(EpochlakeError):
     """Rows that a read must show have no whole copy on any replica that answers. Nothing is left out silently.
 

@@ -45,7 +45,7 @@ class Gate:
         self.pipeline_id = str(uuid.uuid4())
         self.clock = HybridClock()
         self.planning = Planning(cluster, datacenter, lambda _: self._announce())
-        self.writing = Writing(self.planning, self.clock, self.pipeline_id)
+        self.writing = Writing(self.planning, self.clock, self.pipeline_id, name)
         self._tables: set[str] = set()
         self._reads = 0
         self._read: dict[Table, dict[ExpectedFile, None]] = {}
@@ -95,19 +95,26 @@ class Gate:
         self.cluster.require_open()
 
     def write(
-        self, rows: Rows, table: Table, consistency: str | None, batch: str | None, *, deleted: bool = False
+        self,
+        rows: Rows,
+        table: Table,
+        consistency: str | None,
+        batch: str | None,
+        *,
+        deleted: bool = False,
+        changes: bool = False,
     ) -> Written:
-        """Write rows, or with `deleted` tombstones for their keys. See `Writing.write` for what it promises."""
+        """Write rows, or with `deleted` tombstones for their keys, or a batch of `changes`, which has both.
+
+        See `Writing.write` for what it promises.
+        """
         self.require_open()
         level = self.planning.level(consistency)
-        if batch is not None and not _is_text(batch):
-            raise InvalidRequest(
-                f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none"
-            )
-        if deleted and table.append_only:
+        require_name(batch)
+        if (deleted or changes) and table.append_only:
             raise InvalidRequest(f"table {table.full_name} is append-only: its rows cannot be deleted")
         self._touch(table)
-        return self.writing.write(rows, table, level, batch, deleted=deleted)
+        return self.writing.write(rows, table, level, batch, deleted=deleted, changes=changes)
 
     def plan_read(
         self,
@@ -190,6 +197,12 @@ class Gate:
     def _announce(self) -> None:
         if self._presence is not None:
             self._presence.update(self.epoch, tuple(sorted(self._tables)))
+
+
+def require_name(batch: str | None) -> None:
+    """Raises InvalidRequest for what is no name of a batch."""
+    if batch is not None and not _is_text(batch):
+        raise InvalidRequest(f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none")
 
 
 def _is_text(batch: object) -> bool:

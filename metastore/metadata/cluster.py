@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.components.change_streams import CHANGE_STREAMS, ChangeStreams
 from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
 from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
@@ -79,6 +80,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     requests: Annotated[Requests, REQUESTS]
     switches: Annotated[Switches, SWITCHES]
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
+    change_streams: Annotated[ChangeStreams, CHANGE_STREAMS]
     dropped: Annotated[Dropped, DROPPED]
 
     def __repr__(self) -> str:

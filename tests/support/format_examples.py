@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DropChanges,
     DropKeyspace,
     DropTable,
     Event,
@@ -27,6 +28,7 @@ from epochlake.metastore.metadata.events import (
     FinishTransitions,
     ForgetTable,
     Initialise,
+    KeepChanges,
     KeepHistory,
     NewTransition,
     PauseChanges,
@@ -198,5 +200,7 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("RelaxBarriers", 3): RelaxBarriers(
         (RelaxedBarrier("tablet 0 of t-1, streaming", "ALL", "QUORUM", "volume 3: it does not answer"),)
     ),
+    ("KeepChanges", 4): KeepChanges("t-1", "air.flights", "s-1", 3600.0, 86400.5),
+    ("DropChanges", 4): DropChanges("t-1", "air.flights"),
 }
 """An event for each pair of a kind and a generation."""

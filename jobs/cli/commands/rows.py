@@ -56,7 +56,8 @@ def load(
     Columns that a file lacks are null, and what is stored otherwise than the table declares is cast where that loses
     nothing; a file with a row that would lose something is refused, with the row, before any of it lands. Each 500,000
     rows are one write, which is held in memory. With --batch each write has a name, so a load that ended half-way is
-    run again and goes on. An empty cell of CSV is null, but in a column of texts.
+    run again and goes on. A cell of CSV that is empty or says NA or null is
+    null, but in a column of texts.
     """
     session = of(context)
     target = session.cluster.catch_up().table(table)

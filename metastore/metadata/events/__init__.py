@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -53,6 +54,7 @@ __all__ = [
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
+    "DropChanges",
     "DropKeyspace",
     "DropTable",
     "Event",
@@ -62,6 +64,7 @@ __all__ = [
     "FinishTransitions",
     "ForgetTable",
     "Initialise",
+    "KeepChanges",
     "KeepHistory",
     "NewTransition",
     "PauseChanges",

@@ -149,15 +149,16 @@ def test_a_compaction_by_a_clock_that_is_behind_hides_no_earlier_one(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     then = now()
-    write_versions(table, dict.fromkeys(range(5), "there"), at=then)
-    write_versions(table, dict.fromkeys(range(5)), at=then + 10)
+    there, late = dict.fromkeys(range(20), "there"), dict.fromkeys(range(50, 58), "late")
+    write_versions(table, there, at=then)
+    write_versions(table, dict.fromkeys(range(15)), at=then + 10)
     compact_here(table)
-    write_versions(table, {50: "late"}, at=then)
+    write_versions(table, late, at=then)
     with monkeypatch.context() as patch:
         patch.setattr(compaction.time, "time_ns", lambda: (then - 3_600_000_000) * 1000)
         compact_here(table, tombstone_grace_seconds=1e6)
-    assert at(table, then + 1) == {50: "late", **dict.fromkeys(range(5), "there")}
-    assert at(table, now()) == {50: "late"}
+    assert at(table, then + 1) == {**there, **late}
+    assert at(table, now()) == {**dict.fromkeys(range(15, 20), "there"), **late}
 
 
 def test_half_a_compaction_shows_the_past_on_every_set_of_replicas(table: SmallCluster) -> None:
