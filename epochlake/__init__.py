@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
-    from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.errors import (
+        ConsistencyNotReached,
+        MergeContended,
+        MergeUnfinished,
+        ReadDisturbed,
+        RowsUnreadable,
+    )
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
@@ -71,6 +77,8 @@ __all__ = [
     "Coordinator",
     "EpochlakeError",
     "InvalidRequest",
+    "MergeContended",
+    "MergeUnfinished",
     "MetadataFrames",
     "NotInitialised",
     "Pipeline",
@@ -111,6 +119,8 @@ _HOMES = {
     "Coordinator": "jobs.coordinator.coordinator",
     "EpochlakeError": "placement.errors",
     "InvalidRequest": "placement.errors",
+    "MergeContended": "jobs.gate.errors",
+    "MergeUnfinished": "jobs.gate.errors",
     "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
     "Pipeline": "jobs.gate.pipeline",

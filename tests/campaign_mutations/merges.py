@@ -33,14 +33,6 @@ MUTATIONS = (
         MERGES,
     ),
     Mutation(
-        "a number that an earlier try has wanted stays free for it",
-        "073: who tries again takes the number for nothing",
-        MERGING,
-        "                    if entry is None:\n                        self._take_for_nothing(tail + 1)\n",
-        "                    if entry is None and already:\n                        self._take_for_nothing(tail + 1)\n",
-        MERGES,
-    ),
-    Mutation(
         "a named merge says nothing of the number that it wants",
         "073: the intent is on the disk before the entry",
         MERGING,

@@ -14,7 +14,14 @@ from typing import Any
 import epochlake
 import pytest
 from epochlake.jobs.cli.reference import walk
-from epochlake.jobs.gate.errors import ConsistencyNotReached, NamedRanges, ReadDisturbed, RowsUnreadable
+from epochlake.jobs.gate.errors import (
+    ConsistencyNotReached,
+    MergeContended,
+    MergeUnfinished,
+    NamedRanges,
+    ReadDisturbed,
+    RowsUnreadable,
+)
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.wheel_tasks import JobFailed
 from epochlake.metastore.delta_commits import TornCommit
@@ -44,6 +51,8 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     Unfillable("log", TornCommit("log", 4, "is empty"), 3, 9, "no entry comes after it"),
     Lost("log", [Damaged(LogFile("a.parquet", 9, 3, 1, 3), "it is torn")], 0, 3, "no other file holds them"),
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
+    MergeContended("air.flights", 10),
+    MergeUnfinished("air.flights", "b-1", "n1 is away"),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
     DamagedBytes("disks/n1/a.parquet", "it is torn"),
