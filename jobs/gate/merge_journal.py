@@ -116,7 +116,10 @@ class MergeJournal:
                 self.put(number, MergeEntry(str(uuid.uuid4()), entry.table))
         there = self.entry(number)
         if there is None:
-            raise StorageUnavailable(f"it cannot be told whether a merge is in {uri}", hint="Try again")
+            raise StorageUnavailable(
+                f"it cannot be told whether a merge counts, as {uri} cannot be read",
+                hint="Merge again under the same name; without a name look first, or the source may count twice",
+            )
         return there.attempt == entry.attempt
 
     def is_finished(self, number: int) -> bool:

@@ -36,7 +36,7 @@ MUTATIONS = (
         "a named merge says nothing of the number that it wants",
         "073: the intent is on the disk before the entry",
         MERGING,
-        "            if name and not journal.intend(name, before, Intent(tail + 1, attempt, source)):\n",
+        "            if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):\n",
         "            if False:\n",
         MERGES,
     ),

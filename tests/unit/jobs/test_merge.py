@@ -402,3 +402,12 @@ def test_a_try_that_wakes_after_others_of_its_name_finds_its_number_taken(
     monkeypatch.setattr(MergeJournal, "intend", intend)
     merge.execute(batch="b")
     assert rows_of(cluster)[1][0] == 6
+
+
+def test_a_merge_without_rows_changes_nothing_and_names_of_merges_and_overwrites_are_apart(cluster: Cluster) -> None:
+    put(cluster, (1, 1, "Rome"), (2, 2, "Oslo"))
+    rows = [{"id": 1, "n": 5, "city": "Bonn", "price": None}]
+    assert cluster.merge(STOCK, []).when_matched_update(ADD).execute().rows == 0
+    cluster.merge(STOCK, rows).when_matched_update_all().execute(batch="b")
+    assert cluster.overwrite(STOCK, rows, batch="b").deleted == 1
+    assert rows_of(cluster) == {1: (5, "Bonn", None)}
