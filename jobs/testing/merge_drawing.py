@@ -22,6 +22,10 @@ MOMENTS = ("shared link", "shared link", "shared link, done", "shared link, done
 """Where a merge can be hit between its read, its entry and its landing."""
 
 
+KINDS = (*sorted({*MERGES, *OPERATIONS, *UPKEEP}), *PROCESSES, *PLACES, *MOUNTS, *EVERYBODY)
+"""All that is drawn by weights."""
+
+
 def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     """Mergers, coordinators, an operator and upkeep at one table."""
     drawing = Drawing("merges", seed, weights)
