@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
-    from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.errors import (
+        ConsistencyNotReached,
+        HistoryNotKept,
+        MergeContended,
+        MergeUnfinished,
+        ReadDisturbed,
+        RowsUnreadable,
+    )
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
@@ -75,6 +82,8 @@ __all__ = [
     "EpochlakeError",
     "HistoryNotKept",
     "InvalidRequest",
+    "MergeContended",
+    "MergeUnfinished",
     "MetadataFrames",
     "NotInitialised",
     "Pipeline",
@@ -119,6 +128,8 @@ _HOMES = {
     "EpochlakeError": "placement.errors",
     "HistoryNotKept": "jobs.gate.errors",
     "InvalidRequest": "placement.errors",
+    "MergeContended": "jobs.gate.errors",
+    "MergeUnfinished": "jobs.gate.errors",
     "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
     "Pipeline": "jobs.gate.pipeline",

@@ -254,13 +254,14 @@ class Campaign:
             seed += 1
 
     def _weights(self, kind: str) -> dict[str, float]:
-        from epochlake.jobs.testing import coverage, log_drawing, nemesis, row_drawing
+        from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing
 
         of_kind = sum(outcome.kind == kind for outcome in self.ended)
         if not self._steered or of_kind < STEER_EVERY:
             return {}
         # Moments are many, and each is met seldom: beside them all others would count as met often.
-        groups = ((log_drawing if kind == "log" else row_drawing).KINDS, nemesis.MOMENTS)
+        about = {"log": log_drawing.KINDS, "rows": row_drawing.KINDS, "merges": merge_drawing.KINDS}
+        groups = (about[kind], nemesis.MOMENTS)
         return {name: weight for group in groups for name, weight in coverage.weights(self._met[kind], group).items()}
 
     def _add(self, outcome: Outcome) -> None:

@@ -259,6 +259,27 @@ MUTANTS = (
         "    apart = same[:0]\n",
         ("tests/unit/jobs/test_superseding.py",),
     ),
+    Mutant(
+        "a merge does not look again before it counts",
+        "jobs/gate/merging.py",
+        "            if not planned.still_holds():\n",
+        "            if False:\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "copies of what counts go before it has landed",
+        "jobs/gate/merging.py",
+        "            if not counts:\n                journal.forget(tail + 1, attempt)\n",
+        "            journal.forget(tail + 1, attempt)\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "a number that an earlier try has wanted stays free for it",
+        "jobs/gate/merging.py",
+        "                        self._take_for_nothing(tail + 1)\n                        continue\n",
+        "                        pass\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
 )
 
 
