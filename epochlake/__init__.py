@@ -30,8 +30,10 @@ if TYPE_CHECKING:
         create_keyspace,
         create_table,
         decommission,
+        drop_changes,
         drop_keyspace,
         drop_table,
+        keep_changes,
         pause_balancing,
         remove_node,
         replace_node,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.datasource.source import register
     from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
     from epochlake.jobs.gate.pipeline import Pipeline
+    from epochlake.jobs.replicas.change_index import ChangesGone
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
     from epochlake.jobs.upkeep.repair import repair
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 __all__ = [
+    "ChangesGone",
     "Cluster",
     "CommitTimeout",
     "CommitUnknown",
@@ -87,9 +91,11 @@ __all__ = [
     "create_keyspace",
     "create_table",
     "decommission",
+    "drop_changes",
     "drop_keyspace",
     "drop_table",
     "init_cluster",
+    "keep_changes",
     "open_cluster",
     "pause_balancing",
     "register",
@@ -101,6 +107,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangesGone": "jobs.replicas.change_index",
     "Cluster": "jobs.cluster",
     "CommitTimeout": "metastore.errors",
     "CommitUnknown": "metastore.errors",
@@ -126,9 +133,11 @@ _HOMES = {
     "create_keyspace": "jobs.administration",
     "create_table": "jobs.administration",
     "decommission": "jobs.administration",
+    "drop_changes": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
     "init_cluster": "jobs.cluster",
+    "keep_changes": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
     "register": "jobs.datasource.source",
