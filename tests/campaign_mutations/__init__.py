@@ -9,7 +9,7 @@ lacks. One that no history finds is a checker or a fault that is missing.
 
 from __future__ import annotations
 
-from tests.campaign_mutations import commits, disks, gate, log_storage, moves, placing, together, upkeep
+from tests.campaign_mutations import changes, commits, disks, gate, log_storage, moves, placing, together, upkeep
 from tests.campaign_mutations.mutation import Mutation
 
 __all__ = ["AREAS", "MUTATIONS", "Mutation"]
@@ -21,6 +21,7 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "gate, reading": gate.READS,
     "coordinator and moves": moves.MUTATIONS,
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
+    "change streams": changes.MUTATIONS,
     "placement and membership": placing.MUTATIONS,
     "storage layer": disks.MUTATIONS,
     "rules that stand behind each other": together.MUTATIONS,
