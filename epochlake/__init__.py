@@ -30,8 +30,10 @@ if TYPE_CHECKING:
         create_keyspace,
         create_table,
         decommission,
+        drop_changes,
         drop_keyspace,
         drop_table,
+        keep_changes,
         keep_history,
         pause_balancing,
         remove_node,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
         RowsUnreadable,
     )
     from epochlake.jobs.gate.pipeline import Pipeline
+    from epochlake.jobs.replicas.change_index import ChangesGone
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
     from epochlake.jobs.upkeep.repair import repair
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 __all__ = [
+    "ChangesGone",
     "Cluster",
     "CommitTimeout",
     "CommitUnknown",
@@ -100,9 +104,11 @@ __all__ = [
     "create_keyspace",
     "create_table",
     "decommission",
+    "drop_changes",
     "drop_keyspace",
     "drop_table",
     "init_cluster",
+    "keep_changes",
     "keep_history",
     "open_cluster",
     "pause_balancing",
@@ -117,6 +123,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangesGone": "jobs.replicas.change_index",
     "Cluster": "jobs.cluster",
     "CommitTimeout": "metastore.errors",
     "CommitUnknown": "metastore.errors",
@@ -145,9 +152,11 @@ _HOMES = {
     "create_keyspace": "jobs.administration",
     "create_table": "jobs.administration",
     "decommission": "jobs.administration",
+    "drop_changes": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
     "init_cluster": "jobs.cluster",
+    "keep_changes": "jobs.administration",
     "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",

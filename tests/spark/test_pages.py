@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGES = [
     "docs/api.md",
+    "docs/changes.md",
     "docs/notebooks.md",
     "docs/own-data.md",
     "docs/pipelines.md",
