@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAGES = [
     "docs/api.md",
     "docs/changes.md",
+    "docs/history.md",
     "docs/notebooks.md",
     "docs/own-data.md",
     "docs/pipelines.md",

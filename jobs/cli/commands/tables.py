@@ -225,7 +225,10 @@ def list_(
     at: At = None,
     dropped: Annotated[bool, typer.Option("--dropped", help="Those that were dropped and can be restored.")] = False,
 ) -> None:
-    """List the tables."""
+    """List the tables.
+
+    With --dropped and --output json a list of objects with name, table_id, columns, tablets, keep_seconds and epoch.
+    """
     session = of(context)
     if dropped:
         session.show(dropped_rows(session.cluster.at(at)), dropped_list)
@@ -289,7 +292,10 @@ def diff(
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)] = 50,
     consistency: Level = None,
 ) -> None:
-    """Show which rows of a table were added, removed or changed between two times. Starts no Spark."""
+    """Show which rows of a table were added, removed or changed between two times. Starts no Spark.
+
+    With --output json a list with an object for each row: its columns, _change, and _before, the row as it was.
+    """
     session = of(context)
     rows = session.cluster.changed_rows(table, since, until, consistency=consistency)
     every = (row for batch in rows for row in batch.to_pylist())
