@@ -15,6 +15,7 @@ from epochlake.jobs.administration.switches import (
     resume_changes,
     take_snapshot,
 )
+from epochlake.jobs.administration.tablet_moves import move_tablets
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -39,6 +40,7 @@ __all__ = [
     "drop_keyspace",
     "drop_table",
     "move_node",
+    "move_tablets",
     "pause_balancing",
     "pause_changes",
     "pause_request",

@@ -21,6 +21,7 @@ from epochlake.jobs.cli.commands import (
     rows,
     switches,
     tables,
+    tablets,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -71,6 +72,7 @@ for name, group in (
     ("request", requests.app),
     ("keyspace", keyspaces.app),
     ("table", tables.app),
+    ("tablet", tablets.app),
     ("coordinator", coordinator.app),
     ("log", log.app),
     ("placement", placement.app),

@@ -66,6 +66,7 @@ DOCUMENTS: dict[str, Any] = {
     "table list": list[TableRow],
     "table show": TableShown,
     "table drop": CHANGE,
+    "tablet move": CHANGE,
     "coordinator run": CoordinatorReport,
     "log list": list[LogRow],
     "log show": d.LogEntry,
