@@ -15,10 +15,12 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+from epochlake.jobs.agent.admitting import Admitting, by_process
 from epochlake.jobs.agent.discovering import Discovering
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
 from epochlake.jobs.agent.membership import Membership, Peer
 from epochlake.jobs.agent.messages import (
@@ -54,6 +56,9 @@ class AgentSettings(msgspec.Struct, frozen=True):
     period: float = 1.0
     timeout: float = 2.0
     may_found: bool = False
+    join: WantedNode | None = None
+    join_seconds: float = 600.0
+    admits: bool = False
 
 
 class Agent:
@@ -89,7 +94,28 @@ class Agent:
         if self.tag is not None:
             # A member never answers as if it searched, also before it has looked at its root.
             self.discovering.discovery.found(self.tag)
+        self.admitting = Admitting(by_process(settings.conf, settings.root))
+        self.joining = None if settings.join is None else self._joining(settings.join)
         self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
+
+    def _joining(self, wanted: WantedNode) -> Joining:
+        return Joining(
+            self.home,
+            self.identity,
+            wanted,
+            self._client,
+            introduction=self.introduction,
+            members=self._members,
+            seconds=self.settings.join_seconds,
+            period=self.settings.period,
+        )
+
+    def _members(self) -> tuple[str, ...]:
+        """Where members of the cluster are that this agent may join; none when two clusters answer."""
+        peers = [p for p in self.membership.peers.values() if p.seen is Seen.ALIVE and p.tag_id]
+        if len({peer.tag_id for peer in peers}) > 1:
+            return ()
+        return tuple(sorted(peer.address for peer in peers))
 
     def introduction(self) -> Introduction:
         epoch = 0 if self.view is None else self.view.epoch
@@ -110,6 +136,8 @@ class Agent:
             for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
                 tasks.create_task(work())
             tasks.create_task(self.discovering.run())
+            if self.joining is not None:
+                tasks.create_task(self.joining.run())
             if self.follower is not None:
                 tasks.create_task(self.follower.run())
 
@@ -169,6 +197,8 @@ class Agent:
         discovery = self.discovering.discovery
         if discovery.two_clusters is not None:
             others += (str(discovery.two_clusters),)
+        if self.joining is not None and self.joining.state.phase not in (Phase.ASKING, Phase.ACCEPTED):
+            others += (f"its node has not joined ({self.joining.state.phase}): {self.joining.state.reason}",)
         return AgentState(
             agent_id=self.identity.agent_id,
             name=self.identity.name,
@@ -178,6 +208,7 @@ class Agent:
             product_version=PRODUCT_VERSION,
             discovered=discovery.state.tag,
             waits=discovery.waits_for() if self.tag is None and self.settings.may_found else "",
+            join=None if self.joining is None else self.joining.state,
             log=log,
             volumes=volumes,
             problems=problems_of(volumes, log, others),

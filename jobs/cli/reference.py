@@ -18,6 +18,7 @@ import typer
 from epochlake.jobs.administration.adopting import Adopted
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
@@ -94,6 +95,7 @@ DOCUMENTS: dict[str, Any] = {
     "agent run": None,
     "agent show": AgentState,
     "agent nodes": list[NodeSeen],
+    "agent cancel-join": JoinState,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],
     "demo": None,
