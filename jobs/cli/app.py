@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from epochlake.jobs.cli.commands import (
     agent,
+    changes,
     cluster,
     configuration,
     coordinator,
@@ -78,7 +79,7 @@ for name, group in (
     ("placement", placement.app),
     ("plan", plan.app),
     ("balance", switches.balance),
-    ("changes", switches.changes),
+    ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
     ("agent", agent.app),
     ("config", configuration.app),

@@ -24,10 +24,12 @@ from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
 from epochlake.jobs.coordinator.coordinator import CoordinatorReport
 from epochlake.jobs.exchange.exporting import Exported
+from epochlake.jobs.upkeep.change_streams import StreamUpkeep
 from epochlake.jobs.upkeep.compaction import CompactionReport
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
+from epochlake.jobs.views.change_streams import StreamStatus
 from epochlake.jobs.views.explanation import Explanation
 from epochlake.jobs.views.history import Differences, LogRow
 from epochlake.jobs.views.nodes import NodeShown
@@ -86,6 +88,12 @@ DOCUMENTS: dict[str, Any] = {
     "balance resume": CHANGE,
     "changes pause": CHANGE,
     "changes resume": CHANGE,
+    "changes keep": CHANGE,
+    "changes drop": CHANGE,
+    "changes read": None,
+    "changes streams": list[StreamStatus],
+    "changes keep-up": StreamUpkeep,
+    "changes forget": None,
     "pipeline list": list[d.PipelineRow],
     "load": d.Loaded,
     "query": None,
