@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 from epochlake.jobs.administration.adopting import Adopted
+from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.agent.joining import JoinState
@@ -70,6 +71,9 @@ DOCUMENTS: dict[str, Any] = {
     "table show": TableShown,
     "table drop": CHANGE,
     "table restore": CHANGE,
+    "table history": CHANGE,
+    "table diff": None,
+    "table rollback": RolledBack,
     "coordinator run": CoordinatorReport,
     "log list": list[LogRow],
     "log show": d.LogEntry,
