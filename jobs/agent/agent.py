@@ -11,7 +11,7 @@ import logging
 import random
 import secrets
 import time
-from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -72,7 +72,6 @@ class Agent:
         self.view = home.read(VIEW, View)
         self.address = settings.address
         self.membership = Membership(self.identity.agent_id, random.Random(), settings.period)
-        self.refused_by: Counter[str] = Counter()
         self.refusals: dict[str, str] = {}
         self._client = client
         self._known = set(settings.seeds) | set(home.read(PEERS, tuple[str, ...]) or ())
@@ -134,12 +133,22 @@ class Agent:
         """Do what an agent does until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
-                tasks.create_task(work())
-            tasks.create_task(self.discovering.run())
+                tasks.create_task(self._again(work))
+            tasks.create_task(self._again(self.discovering.run))
             if self.joining is not None:
-                tasks.create_task(self.joining.run())
+                tasks.create_task(self._again(self.joining.run))
             if self.follower is not None:
-                tasks.create_task(self.follower.run())
+                tasks.create_task(self._again(self.follower.run))
+
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a work to its end. One that fails in a way that nobody foresaw is begun again, and ends no other one."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:
+                logger.exception("a part of the agent failed, and is begun again")
+                await asyncio.sleep(5 * self.settings.period)
 
     def heard(self, call: Call) -> None:
         """Take what a call tells, once it may talk."""

@@ -23,6 +23,8 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest
 logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CRASHED = 70
+"""The exit code of what nobody foresaw: worth starting again, which a wrong option is not."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -168,4 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         return error.exit_code
+    except Exception:
+        logger.exception("the agent failed")
+        return CRASHED
     return 0
