@@ -17,6 +17,7 @@ from epochlake.jobs.administration.switches import (
     resume_changes,
     take_snapshot,
 )
+from epochlake.jobs.administration.tablet_moves import move_tablets
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -44,6 +45,7 @@ __all__ = [
     "keep_changes",
     "keep_history",
     "move_node",
+    "move_tablets",
     "pause_balancing",
     "pause_changes",
     "pause_request",

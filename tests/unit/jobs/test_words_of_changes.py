@@ -200,6 +200,10 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     (lambda cluster: administration.resume_changes(cluster), "resume changes"),
     (lambda cluster: administration.pause_balancing(cluster, reason="load"), "pause balancing"),
     (lambda cluster: administration.resume_balancing(cluster), "resume balancing"),
+    (
+        lambda cluster: administration.move_tablets(cluster, "air.flights", (3, 1), "n1", "n2/d1", reason="hot"),
+        'move tablets {"source":"n1","table":"air.flights","tablets":[3,1],"target":"n2/d1"}',
+    ),
     (lambda cluster: administration.take_snapshot(cluster), "take snapshot"),
 ]
 
