@@ -32,16 +32,19 @@ if TYPE_CHECKING:
         decommission,
         drop_keyspace,
         drop_table,
+        keep_history,
         pause_balancing,
         remove_node,
         replace_node,
+        restore_table,
         resume_balancing,
     )
+    from epochlake.jobs.administration.past_rows import rollback
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
-    from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept, ReadDisturbed, RowsUnreadable
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
@@ -70,6 +73,7 @@ __all__ = [
     "CoordinationUnavailable",
     "Coordinator",
     "EpochlakeError",
+    "HistoryNotKept",
     "InvalidRequest",
     "MetadataFrames",
     "NotInitialised",
@@ -90,13 +94,16 @@ __all__ = [
     "drop_keyspace",
     "drop_table",
     "init_cluster",
+    "keep_history",
     "open_cluster",
     "pause_balancing",
     "register",
     "remove_node",
     "repair",
     "replace_node",
+    "restore_table",
     "resume_balancing",
+    "rollback",
     "session",
 ]
 
@@ -110,6 +117,7 @@ _HOMES = {
     "CoordinationUnavailable": "metastore.errors",
     "Coordinator": "jobs.coordinator.coordinator",
     "EpochlakeError": "placement.errors",
+    "HistoryNotKept": "jobs.gate.errors",
     "InvalidRequest": "placement.errors",
     "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
@@ -129,13 +137,16 @@ _HOMES = {
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
     "init_cluster": "jobs.cluster",
+    "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
     "register": "jobs.datasource.source",
     "remove_node": "jobs.administration",
     "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",
+    "restore_table": "jobs.administration",
     "resume_balancing": "jobs.administration",
+    "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
 }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.testing.scheduler import Step
     from epochlake.jobs.testing.world import World
 
-KINDS = ("log", "rows")
+KINDS = ("log", "rows", "merges")
 FAILED = 4
 INTERRUPTED = 130
 FAILURES = Path("build/histories")
@@ -87,9 +87,11 @@ class Run(NamedTuple):
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
     from epochlake.jobs.testing.log_drawing import log_scenario
+    from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
-    return (log_scenario if task.kind == "log" else row_scenario)(task.seed, task.weights)
+    scenarios = {"log": log_scenario, "rows": row_scenario, "merges": merge_scenario}
+    return scenarios[task.kind](task.seed, task.weights)
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
@@ -114,13 +116,18 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
 
 
 def _run(scenario: Scenario, world: World) -> Run:
-    from epochlake.jobs.testing import log_checkers, log_histories, row_histories
+    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_histories
 
     trace = world.scheduler.trace
     if scenario.kind == "log":
         history = log_histories.log_history(scenario, world=world)
         told = Counter(type(call.outcome).__name__ for call in history.calls)
         return Run(history.steps, history.harm, told, history.coverage, log_checkers.violations(history), trace)
+    if scenario.kind == "merges":
+        merges = merge_histories.merge_history(scenario, world=world)
+        told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in merges.accesses)
+        found = merge_histories.violations(merges)
+        return Run(merges.steps, merges.harm, told, merges.coverage, found, trace)
     rows = row_histories.row_history(scenario, world=world)
     told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
     return Run(rows.steps, rows.harm, told, rows.coverage, row_histories.violations(rows), trace)

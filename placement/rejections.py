@@ -74,6 +74,7 @@ class Code(StrEnum):
     KEYSPACE_EXISTS = "keyspace-exists", "a keyspace has this name"
     KEYSPACE_NOT_EMPTY = "keyspace-not-empty", "the keyspace has tables"
     TABLE_EXISTS = "table-exists", "a table has this name or id"
+    NOT_RESTORABLE = "not-restorable", "the dropped table cannot be restored"
     COLUMN_EXISTS = "column-exists", "two columns have the same name"
     NO_COLUMNS = "no-columns", "a table needs a column"
     NO_PRIMARY_KEY = "no-primary-key", "a table needs a primary key"
@@ -89,6 +90,7 @@ class Code(StrEnum):
     RULE_IMPOSSIBLE = "rule-impossible", "no node, or too few, could satisfy the rule"
     PLACEMENT_RULE = "placement-rule", "a rule of the table keeps its tablets from this node"
     BATCH_USED = "batch-used", "the name of the batch was used for other rows"
+    NO_CHANGES = "no-changes", "the changes of the table are not kept"
     # Tablets.
     UNKNOWN_TABLET = "unknown-tablet", "there is no such tablet"
     IS_A_REPLICA = "is-a-replica", "the volume is a replica of the tablet already"

@@ -5,9 +5,10 @@ Each takes `Options` beside its own arguments, and may raise what a commit raise
 CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docstrings name what comes in addition.
 """
 
+from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, alter_table, set_maintenance
-from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, drop_table
+from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
 from epochlake.jobs.administration.switches import (
     pause_balancing,
     pause_changes,
@@ -38,6 +39,7 @@ __all__ = [
     "decommission",
     "drop_keyspace",
     "drop_table",
+    "keep_history",
     "move_node",
     "pause_balancing",
     "pause_changes",
@@ -45,6 +47,7 @@ __all__ = [
     "rebuild_node",
     "remove_node",
     "replace_node",
+    "restore_table",
     "resume_balancing",
     "resume_changes",
     "resume_request",

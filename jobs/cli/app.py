@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.commands import (
+    agent,
+    changes,
     cluster,
     configuration,
     coordinator,
@@ -75,8 +77,9 @@ for name, group in (
     ("placement", placement.app),
     ("plan", plan.app),
     ("balance", switches.balance),
-    ("changes", switches.changes),
+    ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("agent", agent.app),
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)

@@ -7,14 +7,27 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.cluster import Cluster, open_cluster
+from epochlake.jobs.gate.moments import micros_of
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.configuration import Configuration
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
-KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "where", "keys", "epoch", "startingepoch")
-WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
+KNOWN = (
+    "path",
+    "conf",
+    "root",
+    "consistency",
+    "datacenter",
+    "columns",
+    "where",
+    "keys",
+    "timestampasof",
+    "epoch",
+    "startingepoch",
+)
+WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete", "replacewhere")
 OF_SPARK = ("table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
 """
@@ -37,6 +50,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     where: str | None = None
     keys: str | None = None
     settings: str | None = None
+    as_of: str | None = None
 
     @property
     def metadata_table(self) -> str | None:
@@ -59,6 +73,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     batch: str | None = None
     deletes: bool = False
     settings: str | None = None
+    replace_where: str | None = None
 
     def open(self) -> Cluster:
         """The cluster, for a `with`. Raises as `open_cluster`."""
@@ -88,6 +103,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         options.get("batch"),
         deletes == "true",
         options.get("settings"),
+        options.get("replacewhere"),
     )
 
 
@@ -129,14 +145,18 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("where"),
         options.get("keys"),
         options.get("settings"),
+        options.get("timestampasof"),
     )
-    of_rows = [name for name in ("consistency", "datacenter", "columns", "where", "keys") if name in options]
+    if read.as_of is not None:
+        micros_of(read.as_of)
+    rows_only = ("consistency", "datacenter", "columns", "where", "keys", "timestampasof")
+    of_rows = [name for name in rows_only if name in options]
     if read.metadata_table is not None and of_rows:
         raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
     if read.metadata_table is None and read.epoch is not None:
         raise InvalidRequest(
             f"rows of {table} cannot be read as of an epoch: an epoch is a version of the metadata, not of rows",
-            hint=f"Read {SYSTEM}tablets or another table of the metadata with it",
+            hint=f"Give a time, as timestampAsOf; or read {SYSTEM}tablets or another table of the metadata with it",
         )
     return read
 

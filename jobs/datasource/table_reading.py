@@ -64,8 +64,8 @@ class TableReader(DataSourceReader):
             table = gate.planning.table(options.table)
             where = None if options.where is None else parse_condition(options.where, table)
             keys = None if options.keys is None else parse_keys(options.keys, table)
-            of = question(table, self._names, where, keys)
-            plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows))
+            of = question(table, self._names, where, keys, options.as_of)
+            plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
             return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

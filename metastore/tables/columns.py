@@ -81,6 +81,10 @@ FIELD = "field"
 BEFORE = "before"
 AFTER = "after"
 SUMMARY = "summary"
+STREAM_ID = "stream_id"
+RETENTION_SECONDS = "retention_seconds"
+LIMIT_SECONDS = "limit_seconds"
+SINCE_EPOCH = "since_epoch"
 
 INT = pa.int32()
 LONG = pa.int64()
@@ -281,6 +285,17 @@ REQUESTS_SCHEMA = pa.schema(
         _maybe(REPLICATION, TEXT, "JSON of the replication that the keyspace is to have"),
         _maybe(SOURCE_DATACENTER, TEXT, "where a rebuild streams from; null: from anywhere"),
         _field(FORCE, pa.bool_(), "whether it may go below what replication asks for"),
+    ]
+)
+CHANGE_STREAMS_SCHEMA = pa.schema(
+    [
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLE, TEXT, "keyspace.table"),
+        _field(STREAM_ID, TEXT, "names the stream among all that the table has had"),
+        _field(RETENTION_SECONDS, pa.float64(), "for how long every change is kept"),
+        _field(LIMIT_SECONDS, pa.float64(), "for how long a change is kept for a named reader that has not read it"),
+        _field(SINCE_EPOCH, LONG, "the epoch that began the stream"),
+        _CHANGED,
     ]
 )
 CHANGES_SCHEMA = pa.schema(

@@ -9,7 +9,7 @@ lacks. One that no history finds is a checker or a fault that is missing.
 
 from __future__ import annotations
 
-from tests.campaign_mutations import commits, disks, gate, log_storage, moves, placing, together, upkeep
+from tests.campaign_mutations import commits, disks, gate, log_storage, merges, moves, placing, together, upkeep
 from tests.campaign_mutations.mutation import Mutation
 
 __all__ = ["AREAS", "MUTATIONS", "Mutation"]
@@ -19,6 +19,7 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "storage of the log": log_storage.MUTATIONS,
     "gate, writing": gate.WRITES,
     "gate, reading": gate.READS,
+    "gate, merging": merges.MUTATIONS,
     "coordinator and moves": moves.MUTATIONS,
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
     "placement and membership": placing.MUTATIONS,

@@ -319,6 +319,27 @@ def test_rows_are_inserted_replaced_and_deleted_by_their_keys_and_a_batch_lands_
     assert not [path for path in spills.rglob("*") if path.is_file()]
 
 
+def test_overwriting_leaves_the_new_rows_alone_in_the_table_or_in_a_part_of_it(lake: Lake, sales: str) -> None:
+    write(lake, some(lake, 0, 300, "old"), sales)
+    write(lake, some(lake, 90, 120, "part"), sales, "overwrite", replaceWhere="id >= 50 and id < 200", batch="p")
+    write(lake, some(lake, 90, 120, "part"), sales, "overwrite", replaceWhere="id >= 50 and id < 200", batch="p")
+    found = lake.cluster.scan(sales).read_all().to_pydict()
+    assert sorted(zip(found["id"], found["note"], strict=True)) == [
+        *((number, "old") for number in range(50)),
+        *((number, "part") for number in range(90, 120)),
+        *((number, "old") for number in range(200, 300)),
+    ]
+    with pytest.raises(Exception, match="5 of the rows"):
+        write(lake, some(lake, 195, 205), sales, "overwrite", replaceWhere="id >= 200")
+    view = f"CREATE OR REPLACE TEMPORARY VIEW overwritten USING epochlake OPTIONS (conf '{lake.conf}', path '{sales}')"
+    lake.spark.sql(view)
+    lake.spark.sql("INSERT OVERWRITE overwritten SELECT id, 'sql' AS note, date'2026-02-02' AS day FROM range(20)")
+    assert lake.cluster.count(sales) == 20
+    write(lake, some(lake, 0, 0), sales, "overwrite")
+    assert lake.cluster.count(sales) == 0
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
+
+
 def test_a_write_that_fails_in_a_task_leaves_nothing(lake: Lake, sales: str) -> None:
     bad = some(lake, 0, 50).selectExpr("if(id = 7, null, id) as id", "note", "day")
     with pytest.raises(Exception, match="EPOCHLAKE_INVALID_REQUEST"):
@@ -333,7 +354,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an option": ({"batc": "x"}, "Did you mean 'batch'"),
     "a level": ({"consistency": "MOST"}, "Use one of ONE"),
     "a deletion": ({"delete": "perhaps"}, "Give true or false"),
-    "overwriting": ({"mode": "overwrite"}, "cannot be overwritten"),
+    "a part, appended to": ({"replaceWhere": "id < 9"}, "the mode is not overwrite"),
+    "a part of no column": ({"mode": "overwrite", "replaceWhere": "no < 9"}, "has no column no"),
+    "deletes that overwrite": ({"mode": "overwrite", "delete": "true"}, "either overwrites or deletes"),
     "metadata": ({"table": "system.tablets"}, "changed by committing epochs"),
     "no such table": ({"table": "air.none"}, "EPOCHLAKE_REJECTED"),
     "columns": ({"columns": ["id", "'x' as day"]}, "column day is date, not string"),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
-from epochlake.jobs.cli.arguments import Level, TableName, of, parse_key, parse_names
+from epochlake.jobs.cli.arguments import AsOf, Level, TableName, of, parse_key, parse_names
 from epochlake.jobs.cli.documents import Loaded, LoadedOf
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import load_bar
@@ -126,6 +126,7 @@ def query(
     ] = None,
     format_: FileFormat = None,
     consistency: Level = None,
+    as_of: AsOf = None,
 ) -> None:
     """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
 
@@ -142,6 +143,10 @@ def query(
             raise InvalidRequest(
                 "--column, --where and --key are for the rows of one table", hint="Say it in the SELECT"
             )
+        if as_of is not None:
+            raise InvalidRequest(
+                "--as-of is for the rows of one table", hint="Export it as of then, and ask the file: --to rows.parquet"
+            )
         what = "the query's result"
         rows = session.cluster.sql(table, consistency=consistency)
     else:
@@ -154,6 +159,7 @@ def query(
             where=parse_filters(where or [], target),
             keys=[parse_values(parse_key(key), target)] if key else None,
             consistency=consistency,
+            as_of=as_of,
         )
     if to is not None:
         written = write_rows(_first(rows, limit), to, format_of(to, format_))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers
 from epochlake.metastore.metadata.events.base import Event, name_kinds
+from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -17,6 +18,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -85,6 +87,12 @@ EVENT_KINDS = (
     EventKind("AlterTable", AlterTable, since=2),
     EventKind("AcceptLoss", AcceptLoss, since=3),
     EventKind("RelaxBarriers", RelaxBarriers, since=3),
+    EventKind("KeepChanges", KeepChanges, since=4),
+    EventKind("DropChanges", DropChanges, since=4),
+    EventKind("ShelveTable", ShelveTable, since=4),
+    EventKind("RestoreTable", RestoreTable, since=4),
+    EventKind("ForgetTable", ForgetTable, since=4),
+    EventKind("KeepHistory", KeepHistory, since=4),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
