@@ -26,11 +26,12 @@ from epochlake.jobs.testing.themes import (
 from epochlake.jobs.testing.world import ROOT
 
 
-def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
-    """Pipelines, coordinators, operators and upkeep at one table."""
+def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None) -> Scenario:  # noqa: B006
+    """Pipelines, coordinators, operators and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("rows", seed, weights)
     chance = drawing.chance
-    theme = chance.choice(THEMES)
+    drawn = chance.choice(THEMES)
+    theme = theme or drawn
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []

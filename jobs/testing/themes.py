@@ -432,8 +432,90 @@ RETURNING = Theme(
 )
 """Storage that comes back as it was right before rows were streamed to it, or before rows that it is to give away."""
 
+SLOW_HANDS = Theme(
+    seconds=(3.0, 6.0),
+    tables=0.0,
+    keys=(1, 2, 4),
+    paces=(0.05, 0.3),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 6, "delete", "read"),
+    pipelines=(2, 3),
+    levels=("ALL", "ALL", "ALL", "QUORUM"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link", "volume link", "volume write, done", "volume sync, done"),
+            (8, 16),
+            (0.8, 3.0),
+            ("", "tablet allow_write_both_read_old", "tablet allow_write_both_read_old", "tablet use_new"),
+        ),
+    ),
+)
+"""Tablets that go to and fro while those who write to all of their replicas stand still between what they have staged,
+or looked at, and what they commit.
+"""
+
+REBUILDING = Theme(
+    seconds=(3.0, 7.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.05, 0.3),
+    operations=("rebuild", "rebuild", "rebuild", "replace", "remove"),
+    operator_paces=(1.0,),
+    upkeep=("repair", "snapshot"),
+    sorts=((), ("lost storage",), ("pause", "access fails")),
+    tablets=(1, 1, 0),
+    sights=("most", "most", "all"),
+    replication=(3,),
+    lingering=(0, 2, 4),
+    accesses=(*["write"] * 3, *["read"] * 3, "delete"),
+    pipelines=(3, 4),
+    upkeep_paces=(1.0,),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    read_levels=("QUORUM",),
+    append_only=0.5,
+)
+"""A node that has lost what it held, and is filled again from the others, while machines see most of the places each:
+what it holds is not there for a while, and what it had acknowledged counts for nothing.
+"""
+
+NARROWING = Theme(
+    seconds=(3.0, 7.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("replication",),
+    operator_paces=(0.8,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(0, 0, 1),
+    sights=("few", "most"),
+    replication=(3,),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(2, 3),
+    levels=("ONE",),
+    coordinators=(1,),
+    append_only=0.5,
+)
+"""Rows that one replica alone may have, as each machine sees few places, while ranges get fewer replicas and then more
+again.
+"""
+
 THEMES: tuple[Theme, ...] = (
     *(ANYTHING, ANYTHING, MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
     *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
+    *(SLOW_HANDS, REBUILDING, NARROWING),
 )
 """What histories of rows are about: each of them about one of these, with the same chance."""
+
+
+BY_NAME: dict[str, Theme] = {name.lower(): theme for name, theme in globals().items() if isinstance(theme, Theme)}
+"""All of them, by their names in small letters."""
