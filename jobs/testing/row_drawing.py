@@ -15,6 +15,7 @@ from epochlake.jobs.testing.themes import (
     DESTRUCTIVE,
     NODES,
     OPERATIONS,
+    OTHER_ROWS,
     PIPELINES,
     RACKS,
     THEMES,
@@ -105,7 +106,7 @@ def _lying(
 ) -> list[Fault]:
     """Faults of a theme that lie in wait."""
     victims = [part.name for part in parts if part.role in lying.roles]
-    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA} else ""
+    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA, *MOUNTS} else ""
     few = [(chance.choice(lying.moments), chance.choice(lying.during)) for _ in range(chance.randint(1, 3))]
     return [
         Fault(
@@ -168,14 +169,14 @@ def _accesses(
         wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.3
         kind = drawing.one(kinds)
-        if kind == "batch again" and batches:
+        if kind in ("batch again", OTHER_ROWS) and batches:
             again = chance.choice(batches)
             found.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
         if kind in PIPELINES:
             found.append(Operation(kind, wait))
             continue
-        kind = "batch" if kind == "batch again" else kind
+        kind = "batch" if kind in ("batch again", OTHER_ROWS) else kind
         count = chance.randint(1, min(4, most_keys))
         reads = kind.startswith("read")
         keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()

@@ -29,7 +29,13 @@ WIDE = "write wide"
 PIPELINES = ("new pipeline",)
 """What ends a pipeline and begins another one of the same name."""
 
-ACCESSES = ("write", "write", "delete", "read", "read", "read late", "batch", "batch", "batch again")
+OTHER_ROWS = "batch otherwise"
+"""Writing other rows under the name of a batch."""
+
+ACCESSES = (
+    *("write", "write", "delete", "read", "read", "read late"),
+    *("batch", "batch", "batch again", "batch again", OTHER_ROWS),
+)
 """What pipelines do."""
 
 
@@ -509,10 +515,76 @@ NARROWING = Theme(
 again.
 """
 
+STRADDLING_AT_ONE = STRADDLING._replace(
+    seconds=(2.0, 5.0),
+    keys=(4, KEYS),
+    operator_paces=(0.2,),
+    sorts=(("pause",), ()),
+    sights=("few", "few", "most"),
+    replication=(3, 2, 2),
+    accesses=(*["write"] * 6, "read"),
+    pipelines=(2, 3),
+    levels=("ONE",),
+    append_only=0.7,
+)
+"""The same, of rows that one replica has acknowledged: an old one and a new one, whichever a machine sees."""
+
+WAY_BACK = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.0,
+    keys=(4, KEYS),
+    paces=(0.05, 0.2),
+    operations=("shift", "shift", "shuttle"),
+    operator_paces=(0.5,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 5, "read"),
+    pipelines=(2, 3),
+    levels=("ALL", "ALL", "QUORUM"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("unreachable",),
+            ("coordinator",),
+            ("zookeeper setdata", "zookeeper create"),
+            (8, 16),
+            (2.0, 5.0),
+            ("tablet write_both_read_new", "tablet write_both_read_new", "tablet streaming", "tablet use_new"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Tablets that are taken back, as the coordinator does not reach where they are to go while all others do."""
+
+CLOCKS = Theme(
+    seconds=(2.0, 5.0),
+    tables=0.0,
+    keys=(1,),
+    paces=(0.1, 0.3),
+    operations=("balance",),
+    operator_paces=(5.0,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(Lying(("access fails",), ("pipeline",), ("volume read", "volume list", "volume look at"), (16, 32, 48)),),
+    append_only=0.0,
+)
+"""Clocks that are apart, and replicas of which one does not answer when it is asked for the newest time."""
+
 THEMES: tuple[Theme, ...] = (
     *(ANYTHING, ANYTHING, MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
     *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
-    *(SLOW_HANDS, REBUILDING, NARROWING),
+    *(SLOW_HANDS, REBUILDING, NARROWING, STRADDLING_AT_ONE, WAY_BACK, CLOCKS),
 )
 """What histories of rows are about: each of them about one of these, with the same chance."""
 
