@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -156,11 +156,13 @@ class Cluster(Store):
         other way round. Raises InvalidRequest for rows that do not fit and for a closed cluster, ConsistencyNotReached,
         Rejected, CoordinationUnavailable.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_rows import rows_to_write  # only here: most commands write no rows
 
+        rows = held(rows)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return gate.write(rows_to_write(rows, target), target, consistency, batch)
+            fitting, target = gate.planning.conformed(table, lambda target: rows_to_write(rows, target))
+            return gate.write(fitting, target, consistency, batch)
 
     def delete(
         self,
@@ -172,11 +174,13 @@ class Cluster(Store):
         datacenter: str | None = None,
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count), as `write` writes them."""
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_rows import rows_to_delete
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+            fitting, target = gate.planning.conformed(table, lambda target: rows_to_delete(keys, target))
+            return gate.write(fitting, target, consistency, batch, deleted=True)
 
     def get(
         self, table: str, key: object, *, consistency: str | None = None, datacenter: str | None = None
@@ -191,8 +195,9 @@ class Cluster(Store):
         from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
 
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return read_one(gate, question(target, keys=key_of(target, key)), consistency)
+            return gate.planning.as_it_is(
+                table, lambda target: read_one(gate, question(target, keys=key_of(target, key)), consistency)
+            )
 
     def scan(
         self,
@@ -214,12 +219,17 @@ class Cluster(Store):
         Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected. Reading
         the stream raises ReadDisturbed for a file that is found damaged only then: the next read goes round it.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import question, read_all
 
         with ExitStack() as stack:
             gate = stack.enter_context(self._gates.gate(datacenter))
-            of = question(gate.planning.table(table), columns, where, keys)
-            return read_all(gate, stack, of, consistency)
+            # Asked as often as need be: lists stay what they are.
+            names = list(columns) if isinstance(columns, Iterator) else columns
+            wanted = held(keys)
+            return gate.planning.as_it_is(
+                table, lambda target: read_all(gate, stack, question(target, names, where, wanted), consistency)
+            )
 
     def load(
         self,
@@ -265,10 +275,14 @@ class Cluster(Store):
 
         Raises as `get`, and InvalidRequest for a filter that does not fit.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import count_all, question
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+            return gate.planning.as_it_is(
+                table, lambda target: count_all(gate, question(target, where=where, keys=keys), consistency)
+            )
 
     def status(self, *, at: int | None = None, ask_volumes: bool = True) -> Status:
         """The state of the cluster now, or as it was at an epoch: what `epochlake status` shows.

@@ -92,7 +92,9 @@ def _write(cluster: Cluster, table: Table, rows: SpilledRows, options: WriteOpti
         now = gate.planning.table(options.table)
         if now.table_id != table.table_id:
             raise InvalidRequest(f"table {options.table} was dropped and made anew since the write began")
-        gate.write(rows, now, options.consistency, batch, deleted=options.deletes)
+        # Rows that were made for other columns than those of now stay what they are: files say which ones they have.
+        made_for = table if now.version != table.version else now
+        gate.write(rows, made_for, options.consistency, batch, deleted=options.deletes)
 
 
 def _require_fitting(table: Table, schema: StructType, *, deleted: bool) -> None:
