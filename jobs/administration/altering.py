@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
+from epochlake.jobs.administration.columns import parse_added
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
 from epochlake.jobs.gate.routing import grouped
@@ -65,7 +66,7 @@ def alter_table(
     full_name: str,
     changes: OptionChanges | None = None,
     *,
-    add: Sequence[Column | tuple[str, str, bool]] = (),
+    add: Sequence[str | Column | tuple[str, str, bool]] = (),
     drop: Sequence[str] = (),
     rename: Mapping[str, str] | None = None,
     widen: Mapping[str, str] | None = None,
@@ -76,16 +77,17 @@ def alter_table(
 ) -> Committed:
     """Change the columns of a table, or how its tablets are sized and placed and how it is compacted (`changes`).
 
-    `add` are (name, Spark DDL type, nullable) or columns, `epochlake.parse_columns("city string default 'Rome'")` makes
-    them; `rename` from a name to another one; `widen` to the types of columns; `comment` to texts; `order`: the columns
-    that come first. Rows that are there are not touched. A name that is used again never shows values of before.
+    `add` are definitions (`"city string not null default 'Rome'"`) or (name, Spark DDL type, nullable); `rename` from a
+    name to another one; `widen` to the types of columns; `comment` to texts; `nullable`: columns that may be null from
+    now on; `order`: the columns that come first. Rows that are there are not touched. A name that is used again never
+    shows values of before.
 
     Returns when nothing that was staged for the columns of before can land unseen any more. Raises Rejected
     (key-column, narrower-type, unknown-column and others), InvalidRequest, and ReplicasNotFenced where too few replicas
     answer: then the change is committed, and calling again with the same `request_id` waits for them once more.
     """
     wanted = ColumnChanges(
-        add=tuple(one if isinstance(one, Column) else Column(*one) for one in add),
+        add=tuple(column for one in add for column in _columns_of(one)),
         drop=tuple(drop),
         rename=dict(rename or {}),
         widen=dict(widen or {}),
@@ -94,6 +96,12 @@ def alter_table(
         order=tuple(order),
     )
     return cluster.commit(table_alteration(full_name, changes, wanted), **options)
+
+
+def _columns_of(given: str | Column | tuple[str, str, bool]) -> Sequence[Column]:
+    if isinstance(given, str):
+        return parse_added([given])
+    return [given if isinstance(given, Column) else Column(*given)]
 
 
 def table_alteration(
