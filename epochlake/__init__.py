@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.administration import (
         add_node,
         alter_node,
+        alter_table,
         create_keyspace,
         create_table,
         decommission,
@@ -99,6 +100,7 @@ __all__ = [
     "__version__",
     "add_node",
     "alter_node",
+    "alter_table",
     "attach",
     "compact",
     "create_keyspace",
@@ -147,6 +149,7 @@ _HOMES = {
     "StorageUnavailable": "metastore.errors",
     "add_node": "jobs.administration",
     "alter_node": "jobs.administration",
+    "alter_table": "jobs.administration",
     "attach": "jobs.datasource.attaching",
     "compact": "jobs.upkeep.compaction",
     "create_keyspace": "jobs.administration",

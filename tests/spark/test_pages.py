@@ -27,6 +27,7 @@ PAGES = [
     "docs/pipelines.md",
     "docs/ring.md",
     "docs/spark.md",
+    "docs/tables.md",
     "docs/tablets.md",
     "docs/testing.md",
     "docs/upkeep.md",
