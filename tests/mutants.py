@@ -40,6 +40,34 @@ PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
     Mutant(
+        "a file lands where its columns are not declared",
+        "jobs/replicas/commits.py",
+        "        if isinstance(decision, FileActions) and snapshot.lacks_columns:\n",
+        "        if False:\n",
+        ("tests/unit/jobs/test_replica_fences.py",),
+    ),
+    Mutant(
+        "a column gets the name in files of one that was dropped",
+        "jobs/administration/altering.py",
+        'column.name if column.name.lower() not in taken else f"{column.name}#{number}"',
+        "column.name",
+        ("tests/unit/jobs/test_altered_tables.py",),
+    ),
+    Mutant(
+        "values of a dropped column are lost in silence",
+        "jobs/gate/commit_phase.py",
+        "        return [one for one in now.dropped if one.column_id in written]\n",
+        "        return []\n",
+        ("tests/unit/jobs/test_altering_races.py",),
+    ),
+    Mutant(
+        "a read goes on with the columns of before",
+        "jobs/gate/planning.py",
+        "        if now.version != table.version:\n            raise TableAltered",
+        "        if False:\n            raise TableAltered",
+        ("tests/unit/jobs/test_altering_races.py",),
+    ),
+    Mutant(
         "claims before the log is read",
         "metastore/committing/committer.py",
         "        self._follower.catch_up()\n        if not self._has_heard:\n",
@@ -323,6 +351,27 @@ MUTANTS = (
         "    apart = same[~_are_equal(keys, order[same], order[same + 1])]\n",
         "    apart = same[:0]\n",
         ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "a merge does not look again before it counts",
+        "jobs/gate/merging.py",
+        "            if not planned.still_holds():\n",
+        "            if False:\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "copies of what counts go before it has landed",
+        "jobs/gate/merging.py",
+        "            if not counts:\n                journal.forget(tail + 1, attempt)\n",
+        "            journal.forget(tail + 1, attempt)\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "a number that an earlier try has wanted stays free for it",
+        "jobs/gate/merging.py",
+        "                        self._take_for_nothing(tail + 1)\n                        continue\n",
+        "                        pass\n",
+        ("tests/unit/jobs/test_merge.py",),
     ),
 )
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.messages import Refusal
 from epochlake.placement.errors import EpochlakeError
 
@@ -30,8 +31,13 @@ def nodes_of(address: str, client: HttpClient) -> list[NodeSeen]:
     return _asked(address, "/nodes", list[NodeSeen], client)
 
 
-def _asked(address: str, path: str, kind: type[D], client: HttpClient) -> D:
-    status, body = asyncio.run(client.ask(address, path, timeout=SECONDS))
+def cancel_join(address: str, client: HttpClient) -> JoinState:
+    """Let the agent at HOST:PORT ask no more that its node may join. Raises as `state_of`."""
+    return _asked(address, "/cancel-join", JoinState, client, b"{}")
+
+
+def _asked(address: str, path: str, kind: type[D], client: HttpClient, body_sent: bytes | None = None) -> D:
+    status, body = asyncio.run(client.ask(address, path, body_sent, timeout=SECONDS))
     try:
         if status == 200:
             return msgspec.json.decode(body, type=kind)

@@ -15,6 +15,7 @@ from epochlake.jobs.agent.documents import health
 from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response
+from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
 from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
@@ -26,6 +27,7 @@ OPEN_TO_ALL = frozenset({"/health"})
 """Answered without a token: what restarts agents need not know the cluster's."""
 
 LONGEST_WORD = 255
+LONGEST_URI = 4096
 HIGHEST = 2**53
 
 _SNAPSHOT = re.compile(r"/snapshots/(\d{1,20})\Z", re.ASCII)
@@ -53,6 +55,8 @@ class Routes:
             "/probe": self._probe,
             "/probe-for": self._probe_for,
             "/discover": self._discover,
+            "/join": self._join,
+            "/cancel-join": self._cancel_join,
         }
 
     async def answer(self, request: Request) -> Response:
@@ -130,6 +134,34 @@ class Routes:
             raise Refused(400, "malformed", error.reason) from None
         except HomeUnwritable as error:
             # Who is not remembered must not be answered.
+            raise Refused(503, "home", str(error)) from None
+
+    async def _join(self, request: Request) -> Response:
+        """JOIN_NODE_REQUEST: refused at once, or the log is asked and the answer is waited for."""
+        asked = understood(request.body, JoinRequest)
+        require_sane(asked.sender)
+        words = (asked.request_id, asked.datacenter, asked.rack, *(volume.name for volume in asked.volumes))
+        short = all(0 < len(word) <= LONGEST_WORD for word in words)
+        if (
+            not short
+            or not 0 < len(asked.volumes) <= MOST_VOLUMES
+            or any(len(v.uri) > LONGEST_URI for v in asked.volumes)
+        ):
+            raise Refused(400, "malformed", f"a node has a place, and 1 to {MOST_VOLUMES} volumes")
+        agent = self._agent
+        open_as = agent.admitting.open_as(asked.sender.name)
+        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as)
+        if why is not None:
+            agent.admitting.refused(asked, why.reason)
+            raise Refused(409, why.code, why.reason)
+        return _json(agent.admitting.asked(asked))
+
+    async def _cancel_join(self, request: Request) -> Response:
+        if self._agent.joining is None:
+            raise Refused(409, "no-join", "this agent does not ask to join")
+        try:
+            return _json(await self._agent.joining.cancel())
+        except HomeUnwritable as error:
             raise Refused(503, "home", str(error)) from None
 
     def _heard(self, request: Request) -> Call:

@@ -19,6 +19,7 @@ from epochlake.jobs.administration.adopting import Adopted
 from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
@@ -103,9 +104,11 @@ DOCUMENTS: dict[str, Any] = {
     "repair": RepairReport,
     "compact": CompactionReport,
     "vacuum": Sweep,
+    "tablet move": CHANGE,
     "agent run": None,
     "agent show": AgentState,
     "agent nodes": list[NodeSeen],
+    "agent cancel-join": JoinState,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],
     "demo": None,

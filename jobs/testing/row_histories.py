@@ -45,7 +45,7 @@ from epochlake.jobs.testing.rows import (
     token_of,
 )
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -66,8 +66,8 @@ WIDE_BYTES = 20_000
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
 
-STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("QUORUM", "ALL")}
-"""Which writes a read at a level must show."""
+STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("ONE", "QUORUM", "ALL")}
+"""Which writes a read at a level must show; those at ONE as long as nothing is destroyed."""
 
 
 AS_SPARK, BY_KEYS = 0, 1
@@ -165,6 +165,16 @@ class _Accesses:
         if not deleted:
             self._holdings.acknowledge(Acknowledged(key, note, operation.level) for key in notes)
 
+    def change_otherwise(self, gate: Gate, operation: Operation) -> None:
+        """Bring other rows under the name of a batch that was acknowledged: that has to be rejected."""
+        number = self._batches.get(operation.name)
+        if number is None or not self.all[number].acknowledged:
+            return
+        rows = WorldRows(dict.fromkeys(operation.keys, f"{operation.name} otherwise"))
+        with suppress(Rejected):
+            gate.write(rows, gate.planning.table(TABLE), operation.level, operation.name)
+            self.wrong.append(f"{gate.name} was told that the batch {operation.name} has other rows than were written")
+
     def _is_gone(self, uri: str) -> bool:
         return self._world.disk.status(_path(uri)) is None
 
@@ -240,6 +250,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     break
                                 if operation.kind.startswith("read"):
                                     accesses.read(gate, cluster, operation.level, operation.seconds)
+                                elif operation.kind == OTHER_ROWS:
+                                    accesses.change_otherwise(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
@@ -616,6 +628,9 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
+    if _harmed(history.scenario):
+        # What one replica alone has acknowledged may have been on the one that is gone.
+        writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
     for read in history.accesses:
         if read.kind != "read":
             continue

@@ -10,6 +10,7 @@ lacks. One that no history finds is a checker or a fault that is missing.
 from __future__ import annotations
 
 from tests.campaign_mutations import (
+    changes,
     commits,
     disks,
     gate,
@@ -33,6 +34,7 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "gate, merging": merges.MUTATIONS,
     "coordinator and moves": moves.MUTATIONS,
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
+    "change streams": changes.MUTATIONS,
     "rows as they were": past.MUTATIONS,
     "placement and membership": placing.MUTATIONS,
     "storage layer": disks.MUTATIONS,
