@@ -22,6 +22,8 @@ LEAST = {
     "gate, merging": 5,
     "coordinator and moves": 10,
     "repair, compaction, vacuum, space": 8,
+    "rows as they were": 5,
+    "change streams": 3,
     "placement and membership": 5,
     "storage layer": 5,
     "rules that stand behind each other": 5,
