@@ -23,6 +23,7 @@ from epochlake.jobs.gate.errors import (
     NamedRanges,
     ReadDisturbed,
     RowsUnreadable,
+    TableAltered,
 )
 from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.sealing import DamagedBytes
@@ -58,6 +59,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
     MergeContended("air.flights", 10),
     MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
+    TableAltered("air.flights", 9),
     HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
     ChangeNotKept("air.flights", EpochlakeError("the root is full")),
     ChangesGone("changes up to position 7 are gone", 7),
