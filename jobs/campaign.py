@@ -88,20 +88,20 @@ class Run(NamedTuple):
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
-    from epochlake.jobs.testing import log_themes, themes
+    from epochlake.jobs.testing import log_themes, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
     if task.kind == "log":
         return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
-    return row_scenario(task.seed, task.weights, theme=themes.BY_NAME[task.theme] if task.theme else None)
+    return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
 
 
 def theme_names(kind: str) -> list[str]:
     """What histories of a kind can be about."""
-    from epochlake.jobs.testing import log_themes, themes
+    from epochlake.jobs.testing import log_themes, row_themes
 
-    return list(log_themes.BY_NAME if kind == "log" else themes.BY_NAME)
+    return list(log_themes.BY_NAME if kind == "log" else row_themes.BY_NAME)
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
