@@ -63,8 +63,8 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = theme.sorts
     calm = chance.random() < 0.06
-    kinds = chance.choice(sorts) if sorts and chance.random() < 0.5 else [kind for sort in sorts for kind in sort]
-    harms = [] if calm or not kinds else drawing.some(kinds)
+    of_sort = chance.choice(sorts) if sorts and chance.random() < 0.5 else [kind for sort in sorts for kind in sort]
+    harms = [] if calm or not of_sort else drawing.some(of_sort)
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
     faults += _pauses(chance, seconds, parts, theme.lingering)
