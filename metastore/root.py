@@ -22,6 +22,7 @@ class Root:
         self.receipts = places.join(uri, "receipts")
         self.merges = places.join(uri, "merges")
         self.spills = places.join(uri, "spills")
+        self.changes = places.join(uri, "changes")
         self.log_table = places.join(uri, "log-table")
 
 
@@ -35,8 +36,8 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
     _require_named(storage, root, log.table)
     if log.is_there():
         return
-    batches = (root.batches, root.merges)
-    below = (root.log, root.snapshots, *batches, root.compactions, root.damaged, root.receipts, root.leases)
+    rows = (root.batches, root.merges, root.changes, root.compactions)
+    below = (root.log, root.snapshots, *rows, root.damaged, root.receipts, root.leases)
     left = [place for place in below if _holds_files(storage, place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not log.is_there():

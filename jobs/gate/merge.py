@@ -227,7 +227,7 @@ class _InMemory:
         return self._rows.select(list(self._table.primary_key))
 
     def count_outside(self, where: pc.Expression) -> int:
-        return self._rows.num_rows - self._rows.filter(where).num_rows  # type: ignore[no-any-return]
+        return self._rows.num_rows - self._rows.filter(where).num_rows
 
     def counted(self) -> Count:
         return _counted(self._rows)

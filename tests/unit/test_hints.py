@@ -14,14 +14,17 @@ from typing import Any
 import epochlake
 import pytest
 from epochlake.jobs.cli.reference import walk
+from epochlake.jobs.gate.change_recording import ChangeNotKept
 from epochlake.jobs.gate.errors import (
     ConsistencyNotReached,
+    HistoryNotKept,
     MergeContended,
     MergeUnfinished,
     NamedRanges,
     ReadDisturbed,
     RowsUnreadable,
 )
+from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.wheel_tasks import JobFailed
 from epochlake.metastore.delta_commits import TornCommit
@@ -51,10 +54,13 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     Unfillable("log", TornCommit("log", 4, "is empty"), 3, 9, "no entry comes after it"),
     Lost("log", [Damaged(LogFile("a.parquet", 9, 3, 1, 3), "it is torn")], 0, 3, "no other file holds them"),
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
-    MergeContended("air.flights", 10),
-    MergeUnfinished("air.flights", "b-1", "n1 is away"),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
+    MergeContended("air.flights", 10),
+    MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
+    HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
+    ChangeNotKept("air.flights", EpochlakeError("the root is full")),
+    ChangesGone("changes up to position 7 are gone", 7),
     DamagedBytes("disks/n1/a.parquet", "it is torn"),
     TornCommit("log", 4, "is empty"),
     JobFailed("vacuum", 75),
