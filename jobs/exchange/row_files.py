@@ -91,7 +91,7 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
             raise _unfit(path, wrong) from error
         raise InvalidRequest(
             f"the file {path} cannot be read as {format_}: {words_of(error)}",
-            hint=_ADVICE[format_] if path.is_file() else "",
+            hint=_ADVICE[format_] if os.path.isfile(path) else "",
         ) from error
 
 

@@ -15,6 +15,7 @@ from epochlake.jobs.testing.themes import (
     DESTRUCTIVE,
     NODES,
     OPERATIONS,
+    OTHER_ROWS,
     PIPELINES,
     RACKS,
     THEMES,
@@ -26,11 +27,12 @@ from epochlake.jobs.testing.themes import (
 from epochlake.jobs.testing.world import ROOT
 
 
-def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
-    """Pipelines, coordinators, operators and upkeep at one table."""
+def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None) -> Scenario:  # noqa: B006
+    """Pipelines, coordinators, operators and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("rows", seed, weights)
     chance = drawing.chance
-    theme = chance.choice(THEMES)
+    drawn = chance.choice(THEMES)
+    theme = theme or drawn
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
@@ -151,7 +153,7 @@ def _lying(
 ) -> list[Fault]:
     """Faults of a theme that lie in wait."""
     victims = [part.name for part in parts if part.role in lying.roles]
-    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA} else ""
+    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA, *MOUNTS} else ""
     few = [(chance.choice(lying.moments), chance.choice(lying.during)) for _ in range(chance.randint(1, 3))]
     return [
         Fault(
@@ -214,14 +216,14 @@ def _accesses(
         wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.3
         kind = drawing.one(kinds)
-        if kind == "batch again" and batches:
+        if kind in ("batch again", OTHER_ROWS) and batches:
             again = chance.choice(batches)
             found.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
         if kind in PIPELINES:
             found.append(Operation(kind, wait))
             continue
-        kind = "batch" if kind == "batch again" else kind
+        kind = "batch" if kind in ("batch again", OTHER_ROWS) else kind
         count = chance.randint(1, min(4, most_keys))
         reads = kind.startswith("read")
         keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()

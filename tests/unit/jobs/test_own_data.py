@@ -149,6 +149,17 @@ def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
     assert small.cluster.count("air.numbers") == 4
 
 
+def test_a_file_that_may_not_be_read_is_said_in_one_line(
+    small: SmallCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read: Permission denied"):
+        small.cluster.load(TABLE, tmp_path / "a.csv")
+
+
 def test_a_load_that_could_land_twice_needs_a_name(small: SmallCluster, tmp_path: Path) -> None:
     epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
     pq.write_table(rows(0, 250), tmp_path / "a.parquet")
@@ -334,6 +345,7 @@ def test_sql_reads_only_what_it_needs_and_joins(
         {"x": 1, "m": 89}
     ]
     (tmp_path / "names.csv").write_text("delay,name\n0,none\n1,some\n")
+    assert ask(f"SELECT name FROM '{tmp_path}/names.csv' WHERE delay = 1") == [{"name": "some"}], "of files alone"
     joined = f"SELECT name, count(*) n FROM air.flights JOIN '{tmp_path}/names.csv' USING (delay) GROUP BY 1 ORDER BY 1"
     assert line.json("query", joined).json == [{"name": "none", "n": 30}, {"name": "some", "n": 30}]
 
@@ -343,7 +355,7 @@ WRONG = {
     "a change": ("DELETE FROM air.flights", "Only SELECT"),
     "two": ("SELECT 1; SELECT 2", "is not one statement"),
     "no such table": ("SELECT * FROM air.planes", "no table 'air.planes'"),
-    "no keyspace": ("SELECT * FROM planes", "planes"),
+    "no keyspace": ("SELECT * FROM planes", "Name tables as keyspace.table"),
     "no such column": ("SELECT tail FROM air.flights", '"tail"'),
     "three names": ("SELECT * FROM a.air.flights", "Name tables as keyspace.table"),
 }
