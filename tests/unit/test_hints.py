@@ -14,7 +14,7 @@ from typing import Any
 import epochlake
 import pytest
 from epochlake.jobs.cli.reference import walk
-from epochlake.jobs.gate.errors import ConsistencyNotReached, NamedRanges, ReadDisturbed, RowsUnreadable
+from epochlake.jobs.gate.errors import ConsistencyNotReached, NamedRanges, ReadDisturbed, RowsUnreadable, TableAltered
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.wheel_tasks import JobFailed
 from epochlake.metastore.delta_commits import TornCommit
@@ -46,6 +46,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
+    TableAltered("air.flights", 7),
     DamagedBytes("disks/n1/a.parquet", "it is torn"),
     TornCommit("log", 4, "is empty"),
     JobFailed("vacuum", 75),
