@@ -69,8 +69,8 @@ class TableReader(DataSourceReader):
                 self._require_declared(table)
                 where = None if options.where is None else parse_condition(options.where, table)
                 keys = None if options.keys is None else parse_keys(options.keys, table)
-                of = question(table, list(self._declared), where, keys)
-                plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows))
+                of = question(table, list(self._declared), where, keys, options.as_of)
+                plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
                 return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
 
             return gate.planning.as_it_is(options.table, planned)

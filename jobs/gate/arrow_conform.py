@@ -52,6 +52,27 @@ def conform_arrow_keys(keys: object, table: Table) -> pa.Table:
     )
 
 
+def source_of(rows: object, table: Table) -> pa.Table:
+    """The rows that a merge has as its source, in any form that `conform_arrow` takes: the key and whatever else.
+
+    In dicts values of columns that the table has have its types, and others those that Arrow gives them. Raises
+    InvalidRequest for what are no rows.
+    """
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes | bytearray | memoryview):
+        names = dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row)
+        declared = {column.name for column in table.columns}
+        given = _of_mappings(rows, table, table.columns)
+        for name in names:
+            if name not in declared:
+                try:
+                    values = pa.array([row.get(name) for row in rows])
+                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                    raise misfit(table, [f"column {name} of the source: {words_of(error)}"]) from error
+                given = given.set_column(given.column_names.index(name), name, values)
+        return given
+    return _given(rows, table, table.columns)
+
+
 def held(rows: object) -> object:
     """Rows that can be read again and again, of rows in any form: what gives its rows once is read now."""
     if isinstance(rows, pa.Table) or _is_of_pandas(rows) or _module(rows) == "pyspark":

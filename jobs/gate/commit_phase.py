@@ -111,7 +111,10 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class CommitPhase:
-    """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail)."""
+    """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail).
+
+    `before_round` is told of the metadata of each round before it commits anything; what it raises ends the landing.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,9 @@ class CommitPhase:
         ledger: Ledger | None = None,
         receipts: Receipts | None = None,
         stretches: Stretches | None = None,
+        before_round: Callable[[ClusterMetadata], None] = lambda _: None,
     ) -> None:
+        self._before_round = before_round
         self._storage = storage
         self._batch = batch
         self._metadata = metadata
@@ -156,6 +161,7 @@ class CommitPhase:
         while True:
             rounds += 1
             planned = self._metadata
+            self._before_round(planned)
             fence = self._round(rounds)
             newest = self._catch_up(fence)
             self._require_table(newest)

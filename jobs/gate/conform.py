@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from epochlake.jobs.gate.fitting import canonical, is_same_type, require_fitting_columns
 from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
+from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TOKEN, Interval, with_token
@@ -33,6 +34,12 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
             for column in table.columns
         ]
     )
+
+
+def conform_changes(rows: DataFrame, deletes: DataFrame, table: Table) -> DataFrame:
+    """Rows to write and keys to delete as one batch of changes: `_deleted` says which is which."""
+    upserts = conform(rows, table).withColumn(DELETED, F.lit(False))
+    return upserts.unionByName(conform_keys(deletes, table).withColumn(DELETED, F.lit(True)))
 
 
 def require_dataframe(rows: object, table: Table, columns: Sequence[Column]) -> None:

@@ -57,13 +57,16 @@ def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequ
         elif not _fits(canonical(types[column.name]), wanted):
             problems.append(wrong_type(column, types[column.name]))
     if problems:
-        raise misfit(table, problems)
+        raise misfit(table, problems, columns)
 
 
 def unknown_columns(columns: Sequence[Column], names: Collection[str]) -> list[str]:
     """What is wrong where names are not those of any column: nothing, or one sentence."""
-    unknown = [name for name in names if name not in {column.name for column in columns}]
-    return [f"it has no column {', '.join(unknown)}"] if unknown else []
+    known = {column.name.lower(): column.name for column in columns}
+    unknown = [name for name in names if name not in known.values()]
+    # Spark's own tables take names in any case, and here they count as they are written.
+    told = [f"{name} (but {known[name.lower()]})" if name.lower() in known else name for name in unknown]
+    return [f"it has no column {', '.join(told)}"] if unknown else []
 
 
 def _what_became(table: Table, names: Collection[str]) -> list[str]:
@@ -80,11 +83,14 @@ def wrong_type(column: Column, given: str) -> str:
     return f"column {column.name} is {canonical(column.type)}, not {canonical(given)}"
 
 
-def misfit(table: Table, problems: Sequence[str]) -> InvalidRequest:
-    """The error for rows with these problems."""
+def misfit(table: Table, problems: Sequence[str], columns: Sequence[Column] = ()) -> InvalidRequest:
+    """The error for rows with these problems; `columns`: those that were asked for, where these are not all."""
+    keys = bool(columns) and len(columns) < len(table.columns)
     return InvalidRequest(
-        f"these rows do not fit table {table.full_name}: {'; '.join(problems)}",
-        hint="Give exactly the table's columns, each cast to its type",
+        f"these {'keys' if keys else 'rows'} do not fit table {table.full_name}: {'; '.join(problems)}",
+        hint=f"Give the primary key ({', '.join(table.primary_key)}), each column cast to its type"
+        if keys
+        else "Give exactly the table's columns, each cast to its type",
     )
 
 

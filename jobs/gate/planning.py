@@ -43,6 +43,11 @@ class HybridClock:
     def __init__(self) -> None:
         self._last = 0
 
+    @property
+    def seen(self) -> int:
+        """The newest time that was seen or given, 0 for none."""
+        return self._last
+
     def see(self, snapshots: Iterable[ReplicaSnapshot]) -> None:
         """Later times are above all rows of these."""
         self._last = max([self._last, *(snapshot.newest_written_at for snapshot in snapshots)])

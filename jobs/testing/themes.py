@@ -29,7 +29,13 @@ WIDE = "write wide"
 PIPELINES = ("new pipeline",)
 """What ends a pipeline and begins another one of the same name."""
 
-ACCESSES = ("write", "write", "delete", "read", "read", "read late", "batch", "batch", "batch again")
+OTHER_ROWS = "batch otherwise"
+"""Writing other rows under the name of a batch."""
+
+ACCESSES = (
+    *("write", "write", "delete", "read", "read", "read late"),
+    *("batch", "batch", "batch again", "batch again", OTHER_ROWS),
+)
 """What pipelines do."""
 
 
@@ -432,8 +438,156 @@ RETURNING = Theme(
 )
 """Storage that comes back as it was right before rows were streamed to it, or before rows that it is to give away."""
 
+SLOW_HANDS = Theme(
+    seconds=(3.0, 6.0),
+    tables=0.0,
+    keys=(1, 2, 4),
+    paces=(0.05, 0.3),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 6, "delete", "read"),
+    pipelines=(2, 3),
+    levels=("ALL", "ALL", "ALL", "QUORUM"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link", "volume link", "volume write, done", "volume sync, done"),
+            (8, 16),
+            (0.8, 3.0),
+            ("", "tablet allow_write_both_read_old", "tablet allow_write_both_read_old", "tablet use_new"),
+        ),
+    ),
+)
+"""Tablets that go to and fro while those who write to all of their replicas stand still between what they have staged,
+or looked at, and what they commit.
+"""
+
+REBUILDING = Theme(
+    seconds=(3.0, 7.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.05, 0.3),
+    operations=("rebuild", "rebuild", "rebuild", "replace", "remove"),
+    operator_paces=(1.0,),
+    upkeep=("repair", "snapshot"),
+    sorts=((), ("lost storage",), ("pause", "access fails")),
+    tablets=(1, 1, 0),
+    sights=("most", "most", "all"),
+    replication=(3,),
+    lingering=(0, 2, 4),
+    accesses=(*["write"] * 3, *["read"] * 3, "delete"),
+    pipelines=(3, 4),
+    upkeep_paces=(1.0,),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    read_levels=("QUORUM",),
+    append_only=0.5,
+)
+"""A node that has lost what it held, and is filled again from the others, while machines see most of the places each:
+what it holds is not there for a while, and what it had acknowledged counts for nothing.
+"""
+
+NARROWING = Theme(
+    seconds=(3.0, 7.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("replication",),
+    operator_paces=(0.8,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(0, 0, 1),
+    sights=("few", "most"),
+    replication=(3,),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(2, 3),
+    levels=("ONE",),
+    coordinators=(1,),
+    append_only=0.5,
+)
+"""Rows that one replica alone may have, as each machine sees few places, while ranges get fewer replicas and then more
+again.
+"""
+
+STRADDLING_AT_ONE = STRADDLING._replace(
+    seconds=(2.0, 5.0),
+    keys=(4, KEYS),
+    operator_paces=(0.2,),
+    sorts=(("pause",), ()),
+    sights=("few", "few", "most"),
+    replication=(3, 2, 2),
+    accesses=(*["write"] * 6, "read"),
+    pipelines=(2, 3),
+    levels=("ONE",),
+    append_only=0.7,
+)
+"""The same, of rows that one replica has acknowledged: an old one and a new one, whichever a machine sees."""
+
+WAY_BACK = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.0,
+    keys=(4, KEYS),
+    paces=(0.05, 0.2),
+    operations=("shift", "shift", "shuttle"),
+    operator_paces=(0.5,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 5, "read"),
+    pipelines=(2, 3),
+    levels=("ALL", "ALL", "QUORUM"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("unreachable",),
+            ("coordinator",),
+            ("zookeeper setdata", "zookeeper create"),
+            (8, 16),
+            (2.0, 5.0),
+            ("tablet write_both_read_new", "tablet write_both_read_new", "tablet streaming", "tablet use_new"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Tablets that are taken back, as the coordinator does not reach where they are to go while all others do."""
+
+CLOCKS = Theme(
+    seconds=(2.0, 5.0),
+    tables=0.0,
+    keys=(1,),
+    paces=(0.1, 0.3),
+    operations=("balance",),
+    operator_paces=(5.0,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(Lying(("access fails",), ("pipeline",), ("volume read", "volume list", "volume look at"), (16, 32, 48)),),
+    append_only=0.0,
+)
+"""Clocks that are apart, and replicas of which one does not answer when it is asked for the newest time."""
+
 THEMES: tuple[Theme, ...] = (
     *(ANYTHING, ANYTHING, MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
     *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
+    *(SLOW_HANDS, REBUILDING, NARROWING, STRADDLING_AT_ONE, WAY_BACK, CLOCKS),
 )
 """What histories of rows are about: each of them about one of these, with the same chance."""
+
+
+BY_NAME: dict[str, Theme] = {name.lower(): theme for name, theme in globals().items() if isinstance(theme, Theme)}
+"""All of them, by their names in small letters."""

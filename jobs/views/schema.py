@@ -38,7 +38,10 @@ class TableRow(Shown, msgspec.Struct, frozen=True):
 
 
 class TableOptions(Shown, msgspec.Struct, frozen=True):
-    """How tablets are sized, where they may go, and how the table is compacted; null: as everywhere, or no limit."""
+    """How tablets are sized, where they may go, and how the table is compacted; null: as everywhere, or no limit.
+
+    `history_seconds`: how long what compaction has replaced is kept for reads as of an earlier time.
+    """
 
     target_bytes: int | None
     min_tablets: int
@@ -46,6 +49,7 @@ class TableOptions(Shown, msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     apart_from: tuple[str, ...]
     compaction: CompactionOptions = CompactionOptions()
+    history_seconds: float = 0.0
 
 
 class ColumnShown(Shown, msgspec.Struct, frozen=True):
@@ -81,6 +85,28 @@ class TableShown(Shown, msgspec.Struct, frozen=True):
     epoch: int
     columns_epoch: int | None = None
     dropped: tuple[DroppedColumn, ...] = ()
+
+
+class DroppedTableRow(Shown, msgspec.Struct, frozen=True):
+    """A table that was dropped by `epoch`, and can be restored until vacuum comes, and for `keep_seconds` at least."""
+
+    name: str
+    table_id: str
+    columns: int
+    tablets: int
+    keep_seconds: float
+    epoch: int
+
+
+def dropped_rows(metadata: ClusterMetadata) -> Listing[DroppedTableRow]:
+    """The tables that can be restored, by name; of one name the one that was dropped last at the end."""
+    found = sorted(metadata.dropped.tables.values(), key=lambda one: (one.table.full_name, one.epoch))
+    return Listing(
+        DroppedTableRow(
+            one.table.full_name, one.table.table_id, len(one.table.columns), one.tablets, one.keep_seconds, one.epoch
+        )
+        for one in found
+    )
 
 
 def keyspace_rows(metadata: ClusterMetadata) -> Listing[KeyspaceRow]:
@@ -161,6 +187,7 @@ def _options(metadata: ClusterMetadata, table: Table) -> TableOptions:
         tags=options.tags,
         apart_from=tuple(tables[key].full_name if key in tables else key for key in options.apart_from),
         compaction=table.compacting,
+        history_seconds=table.keeps_history_seconds,
     )
 
 

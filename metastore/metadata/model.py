@@ -183,7 +183,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: TabletOptions = TabletOptions()
     # Not stored where nothing was said: states without it keep the bytes that they had.
     compaction: CompactionOptions | msgspec.UnsetType = msgspec.UNSET
+    history_seconds: float | msgspec.UnsetType = msgspec.UNSET
     alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def keeps_history_seconds(self) -> float:
+        """How long what compaction has replaced is kept for reads as of an earlier time; 0: until vacuum comes."""
+        return 0.0 if self.history_seconds is msgspec.UNSET else self.history_seconds
 
     @property
     def compacting(self) -> CompactionOptions:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PAGES = [
     "docs/api.md",
+    "docs/changes.md",
+    "docs/history.md",
     "docs/notebooks.md",
     "docs/own-data.md",
     "docs/pipelines.md",

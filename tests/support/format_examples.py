@@ -20,13 +20,17 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DropChanges,
     DropKeyspace,
     DropTable,
     Event,
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetTable,
     Initialise,
+    KeepChanges,
+    KeepHistory,
     NewTransition,
     PauseChanges,
     PauseRequest,
@@ -36,10 +40,12 @@ from epochlake.metastore.metadata.events import (
     RelaxedBarrier,
     RequestReplication,
     RequestTopology,
+    RestoreTable,
     ResumeChanges,
     ResumeRequest,
     RetreatOperation,
     SetMaintenance,
+    ShelveTable,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -159,6 +165,10 @@ EVENTS: dict[tuple[str, int], Event] = {
         Table("t-2", "sky", "stars", COLUMNS, ("id",), options=TabletOptions(2**30, 2, 64, ("ssd",), ("t-1",))), 0
     ),
     ("DropTable", 1): DropTable("t-1", "air.flights"),
+    ("ShelveTable", 4): ShelveTable("t-1", "air.flights", 86_400.0),
+    ("RestoreTable", 4): RestoreTable("t-1", "flights_again"),
+    ("ForgetTable", 4): ForgetTable("t-1", "air.flights"),
+    ("KeepHistory", 4): KeepHistory("t-1", "air.flights", 604_800.0),
     ("StartTransitions", 1): StartTransitions(
         (
             NewTransition("t-1", 0, Kind.MIGRATION, 1, 4, "to spread"),
@@ -196,5 +206,7 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("RelaxBarriers", 3): RelaxBarriers(
         (RelaxedBarrier("tablet 0 of t-1, streaming", "ALL", "QUORUM", "volume 3: it does not answer"),)
     ),
+    ("KeepChanges", 4): KeepChanges("t-1", "air.flights", "s-1", 3600.0, 86400.5),
+    ("DropChanges", 4): DropChanges("t-1", "air.flights"),
 }
 """An event for each pair of a kind and a generation."""

@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DropChanges,
     DropKeyspace,
     DropTable,
     Event,
@@ -27,6 +28,7 @@ from epochlake.metastore.metadata.events import (
     FinishResize,
     FinishTransitions,
     Initialise,
+    KeepChanges,
     NewTransition,
     PauseChanges,
     PrepareOperation,
@@ -378,6 +380,12 @@ def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Eve
         table = dice.choice(tables)
         tags = ("ssd",) if dice.random() < 0.3 else ()
         apart = (dice.choice(list(metadata.schema.tables)),) if dice.random() < 0.3 else ()
+        if dice.random() < 0.5:
+            stream = metadata.change_streams.get(table.table_id)
+            if stream is not None and dice.random() < 0.7:
+                return DropChanges(table.table_id, table.full_name)
+            name = stream.stream_id if stream is not None else f"s-{metadata.epoch}"
+            return KeepChanges(table.table_id, table.full_name, name, 1.0, dice.choice([1.0, 2.0]))
         options = TabletOptions(dice.choice([None, 1 << 20]), dice.choice([1, 2, 4]), None, tags, apart)
         return AlterTable(table.table_id, table.full_name, options)
     if chosen == "maintenance":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +12,18 @@ import msgspec
 import typer
 from epochlake.jobs.administration.altering import ColumnChanges, table_alteration
 from epochlake.jobs.administration.columns import parse_added, parse_columns
+from epochlake.jobs.administration.dropped import HistoryKeeping, TableDrop, TableRestoration
 from epochlake.jobs.administration.operators import OptionChanges
-from epochlake.jobs.administration.schema import TableCreation, TableDrop
+from epochlake.jobs.administration.schema import TableCreation
 from epochlake.jobs.cli.arguments import At, Level, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import files_bar
-from epochlake.jobs.cli.text.rows import adopted, exported
-from epochlake.jobs.cli.text.schema import table_list, table_shown
+from epochlake.jobs.cli.text.rows import adopted, exported, rolled_back, rows_table
+from epochlake.jobs.cli.text.schema import dropped_list, table_list, table_shown
 from epochlake.jobs.exchange.export_formats import ExportFormat, ending
-from epochlake.jobs.views.schema import shown_table, table_rows
+from epochlake.jobs.gate.moments import words_of_moment
+from epochlake.jobs.views.schema import dropped_rows, shown_table, table_rows
 from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest
 
@@ -263,9 +267,19 @@ def alter(
 
 
 @app.command("list")
-def list_(context: typer.Context, at: At = None) -> None:
-    """List the tables."""
+def list_(
+    context: typer.Context,
+    at: At = None,
+    dropped: Annotated[bool, typer.Option("--dropped", help="Those that were dropped and can be restored.")] = False,
+) -> None:
+    """List the tables.
+
+    With --dropped and --output json a list of objects with name, table_id, columns, tablets, keep_seconds and epoch.
+    """
     session = of(context)
+    if dropped:
+        session.show(dropped_rows(session.cluster.at(at)), dropped_list)
+        return
     session.show(table_rows(session.cluster.at(at)), table_list)
 
 
@@ -277,9 +291,88 @@ def show(context: typer.Context, table: TableName, at: At = None) -> None:
 
 
 @change_command(app, "drop")
-def drop(context: typer.Context, table: TableName, how: How) -> None:
-    """Drop a table from the metadata; its files stay on the volumes."""
-    carry_out(of(context), how, TableDrop(table))
+def drop(
+    context: typer.Context,
+    table: TableName,
+    how: How,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="DURATION", help="Vacuum leaves it alone for so long at least (7d).")
+    ] = "0",
+) -> None:
+    """Drop a table. `table restore` brings it back until vacuum deletes its files."""
+    carry_out(of(context), how, TableDrop(table, parse_duration(keep)))
+
+
+@change_command(app, "restore")
+def restore(
+    context: typer.Context,
+    table: TableName,
+    how: How,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Of several that had this name; else the last one.")
+    ] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Under another name, within its keyspace.")
+    ] = None,
+) -> None:
+    """Bring back a table that was dropped, with all of its rows."""
+    carry_out(of(context), how, TableRestoration(table, id_, as_))
+
+
+@change_command(app, "history")
+def history(
+    context: typer.Context,
+    table: TableName,
+    how: How,
+    keep: Annotated[str, typer.Option("--keep", metavar="DURATION", help="For so long (7d); 0: until vacuum comes.")],
+) -> None:
+    """Say for how long vacuum keeps what reads of a table as of an earlier time need."""
+    carry_out(of(context), how, HistoryKeeping(table, parse_duration(keep)))
+
+
+@app.command("diff")
+def diff(
+    context: typer.Context,
+    table: TableName,
+    since: Annotated[str, typer.Option("--from", metavar="TIME", help="The earlier time: 2013-01-01T10:00:00Z.")],
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="The later one; else now.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)] = 50,
+    consistency: Level = None,
+) -> None:
+    """Show which rows of a table were added, removed or changed between two times. Starts no Spark.
+
+    With --output json a list with an object for each row: its columns, _change, and _before, the row as it was.
+    """
+    session = of(context)
+    rows = session.cluster.changed_rows(table, since, until, consistency=consistency)
+    every = (row for batch in rows for row in batch.to_pylist())
+    shown = list(islice(every, limit or None))
+    more = limit > 0 and next(every, None) is not None
+    session.show(shown, lambda found: rows_table(rows.schema.names, found))
+    if more:
+        session.warn(f"there are more rows than these {limit:,}: --limit 0 shows all")
+
+
+@app.command("rollback")
+def rollback(
+    context: typer.Context,
+    table: TableName,
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="As the rows were then: 2013-01-01T10:00:00Z.")],
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Undo what came until then; else now. To try again what failed."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many rows would change.")] = False,
+    consistency: Level = None,
+) -> None:
+    """Write the rows of a table as they were at an earlier time, and delete those that came since."""
+    from epochlake.jobs.administration.past_rows import rollback as roll_back
+
+    session = of(context)
+    upper = until or words_of_moment(time.time_ns() // 1000)
+    with interrupted_says(f"run it again with --until {upper}: nothing lands twice"):
+        done = roll_back(session.cluster, table, to, until=upper, consistency=consistency, dry_run=dry_run)
+    session.show(done, rolled_back)
 
 
 def _pairs(texts: list[str] | None, option: str, form: str) -> dict[str, str]:

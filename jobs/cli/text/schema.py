@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.printing import bold, filled, plural, size, table
-from epochlake.jobs.views.schema import KeyspaceRow, TableOptions, TableRow, TableShown
+from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
+from epochlake.jobs.views.schema import DroppedTableRow, KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
@@ -58,6 +58,27 @@ def table_list(rows: Sequence[TableRow]) -> RenderableType:
     )
 
 
+def dropped_list(rows: Sequence[DroppedTableRow]) -> RenderableType:
+    if not rows:
+        return Text("no dropped tables that can be restored")
+    numbers = ["columns", "tablets", "dropped by epoch"]
+    made = table("table", "id", *numbers, "kept", right=numbers)
+    return filled(
+        made,
+        (
+            (
+                row.name,
+                row.table_id,
+                row.columns,
+                f"{row.tablets:,}" if row.tablets else "on the ring",
+                row.epoch,
+                f"for {seconds(row.keep_seconds)}" if row.keep_seconds else "until vacuum comes",
+            )
+            for row in rows
+        ),
+    )
+
+
 def table_shown(shown: TableShown) -> list[RenderableType]:
     line = Text()
     line.append(shown.name, style="bold")
@@ -95,6 +116,8 @@ def _options(options: TableOptions) -> list[RenderableType]:
     }
     lines = [f"{name} {value}" for name, value in said.items() if value is not None]
     lines += compaction_said(options.compaction)
+    if options.history_seconds:
+        lines.append(f"history kept for {seconds(options.history_seconds)}")
     return [Text("; ".join(lines))] if lines else []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -13,6 +14,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -54,6 +56,7 @@ __all__ = [
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
+    "DropChanges",
     "DropKeyspace",
     "DropTable",
     "Event",
@@ -61,7 +64,10 @@ __all__ = [
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetTable",
     "Initialise",
+    "KeepChanges",
+    "KeepHistory",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
@@ -71,10 +77,12 @@ __all__ = [
     "RelaxedBarrier",
     "RequestReplication",
     "RequestTopology",
+    "RestoreTable",
     "ResumeChanges",
     "ResumeRequest",
     "RetreatOperation",
     "SetMaintenance",
+    "ShelveTable",
     "StageChange",
     "StartRequest",
     "StartTransitions",

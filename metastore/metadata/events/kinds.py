@@ -10,6 +10,7 @@ import msgspec
 from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers
 from epochlake.metastore.metadata.events.base import Event, name_kinds
+from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
     Initialise,
@@ -18,6 +19,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -86,6 +88,12 @@ EVENT_KINDS = (
     EventKind("AlterTable", AlterTable, since=2),
     EventKind("AcceptLoss", AcceptLoss, since=3),
     EventKind("RelaxBarriers", RelaxBarriers, since=3),
+    EventKind("KeepChanges", KeepChanges, since=4),
+    EventKind("DropChanges", DropChanges, since=4),
+    EventKind("ShelveTable", ShelveTable, since=4),
+    EventKind("RestoreTable", RestoreTable, since=4),
+    EventKind("ForgetTable", ForgetTable, since=4),
+    EventKind("KeepHistory", KeepHistory, since=4),
     EventKind("AlterColumns", AlterColumns, since=5),
 )
 

@@ -163,7 +163,7 @@ class CreateTable(Event, frozen=True):
             Code.INVALID_TABLETS,
             f"a table has 2^k tablets, not {self.tablet_count}",
         )
-        _check_replicas(metadata, keyspace, replicas)
+        check_replicas(metadata, keyspace, replicas)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         table = msgspec.structs.replace(self.table, version=state_id, epoch=epoch)
@@ -313,7 +313,8 @@ def check_table_columns(table: Table) -> None:
         require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 
 
-def _check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
+def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
+    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected."""
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
     highest = int(used.max(initial=0))

@@ -22,7 +22,7 @@ CHANGE = {"component", "name", "field", "before", "after"}
 CHANGES: dict[str, list[str]] = {
     "RegisterNode": ["node", "add", "n4", "--datacenter", "dc1", "--rack", "r1", "--volume", "d1=n4,1GB"],
     "CreateKeyspace": ["keyspace", "create", "k", "--replication", "dc1=2"],
-    "DropTable": ["table", "drop", "air.flights"],
+    "ShelveTable": ["table", "drop", "air.flights"],
     "AlterColumns": ["table", "alter", "air.flights", "--drop", "note", "--add", "c int default 5"],
     "CreateTable": ["table", "create", "air.t", "--column", COLUMNS, "--primary-key", "id", "--tablets", "4"],
     "PauseChanges": ["changes", "pause"],

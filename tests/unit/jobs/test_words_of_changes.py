@@ -158,6 +158,22 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     (lambda cluster: administration.create_table(cluster, "air.flights", MANY, ["flight_000"], tablets=None), LONG),
     (lambda cluster: administration.drop_table(cluster, "air.flights"), 'drop table {"full_name":"air.flights"}'),
     (
+        lambda cluster: administration.drop_table(cluster, "air.flights", keep_seconds=60.0),
+        'drop table {"full_name":"air.flights","keep_seconds":60.0}',
+    ),
+    (
+        lambda cluster: administration.restore_table(cluster, "air.flights"),
+        'restore table {"full_name":"air.flights"}',
+    ),
+    (
+        lambda cluster: administration.restore_table(cluster, "air.flights", table_id="t-1", new_name="old"),
+        'restore table {"full_name":"air.flights","new_name":"old","table_id":"t-1"}',
+    ),
+    (
+        lambda cluster: administration.keep_history(cluster, "air.flights", 60.0),
+        'keep history {"full_name":"air.flights","seconds":60.0}',
+    ),
+    (
         lambda cluster: administration.set_maintenance(cluster, "n1", True, reason="new disks"),
         'set maintenance {"name":"n1","on":true}',
     ),
@@ -196,6 +212,10 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     (lambda cluster: administration.resume_changes(cluster), "resume changes"),
     (lambda cluster: administration.pause_balancing(cluster, reason="load"), "pause balancing"),
     (lambda cluster: administration.resume_balancing(cluster), "resume balancing"),
+    (
+        lambda cluster: administration.move_tablets(cluster, "air.flights", (3, 1), "n1", "n2/d1", reason="hot"),
+        'move tablets {"source":"n1","table":"air.flights","tablets":[3,1],"target":"n2/d1"}',
+    ),
     (lambda cluster: administration.take_snapshot(cluster), "take snapshot"),
 ]
 

@@ -23,21 +23,27 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DropChanges,
     DropKeyspace,
     DropTable,
     Event,
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetTable,
     Initialise,
+    KeepChanges,
+    KeepHistory,
     NewTransition,
     PauseChanges,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
     RequestTopology,
+    RestoreTable,
     ResumeChanges,
     SetMaintenance,
+    ShelveTable,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -81,12 +87,24 @@ def scenes() -> dict[str, ClusterMetadata]:
     replacing = applied([register(small, "n6", rack="rack-n3", replaces=3)], small)
     rebuilding = applied([StartRequest("join-n6")], replacing)
     lost = applied([RequestTopology("remove-n1", REMOVE, 1, declares_lost=True)], small)
+    shelved = applied([ShelveTable(FLIGHTS, "air.flights")], small)
+    ring_shelved = applied([ShelveTable("id-stars", "sky.stars")], ring_event_cases.scenes()["ring"])
     return {
+        "shelved": shelved,
+        "shelved, name taken": applied([new_table(name="flights")], shelved),
+        "shelved, another keyspace": with_placement(shelved, PlacementKind.RING),
+        "shelved, a node gone": with_state(shelved, 1, NodeState.LEFT),
+        "shelved, a node going": with_state(shelved, 1, NodeState.DECOMMISSIONING),
+        "ring shelved": ring_shelved,
+        "ring shelved, moved since": msgspec.structs.replace(
+            ring_shelved, rings=msgspec.structs.replace(ring_shelved.rings, epoch=ring_shelved.epoch + 1)
+        ),
         "lost": lost,
         "nothing": ClusterMetadata.empty(),
         "begun": applied([INITIALISE]),
         "paused": applied([PauseChanges(why="night")], small),
         "snapshot": applied([TakeSnapshot()], small),
+        "keeping": applied([KeepChanges(FLIGHTS, "air.flights", "s1", 1.0, 2.0)], small),
         "small": small,
         "pending": pending,
         "running": running,
@@ -150,6 +168,13 @@ def with_tablets(metadata: ClusterMetadata, count: int) -> ClusterMetadata:
 def with_state(metadata: ClusterMetadata, node_id: int, state: NodeState) -> ClusterMetadata:
     changed = msgspec.structs.replace(metadata.directory.nodes[node_id], state=state)
     return msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(changed, epoch=metadata.epoch))
+
+
+def with_placement(metadata: ClusterMetadata, placement: PlacementKind) -> ClusterMetadata:
+    """As if keyspace `air` had been dropped, and made anew in another way."""
+    other = msgspec.structs.replace(metadata.schema.keyspaces["air"], placement=placement)
+    keyspaces = {**metadata.schema.keyspaces, "air": other}
+    return msgspec.structs.replace(metadata, schema=msgspec.structs.replace(metadata.schema, keyspaces=keyspaces))
 
 
 def through(moving: ClusterMetadata) -> ClusterMetadata:
@@ -369,6 +394,19 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", DropTable(FLIGHTS, "flights"), "unknown-table"),
     ("small", DropTable("id-older", "air.flights"), "stale-plan"),
     ("moving", DropTable(FLIGHTS, "air.flights"), "transition-in-the-way"),
+    ("moving", ShelveTable(FLIGHTS, "air.flights"), "transition-in-the-way"),
+    ("small", ShelveTable(FLIGHTS, "air.flights", -1.0), "invalid-event"),
+    ("small", RestoreTable(FLIGHTS, "flights"), "unknown-table"),
+    ("shelved", RestoreTable(FLIGHTS, "no name"), "invalid-name"),
+    ("shelved, name taken", RestoreTable(FLIGHTS, "flights"), "table-exists"),
+    ("shelved, another keyspace", RestoreTable(FLIGHTS, "flights"), "not-restorable"),
+    ("shelved, a node gone", RestoreTable(FLIGHTS, "flights"), "not-restorable"),
+    ("shelved, a node going", RestoreTable(FLIGHTS, "flights"), "stale-plan"),
+    ("ring shelved, moved since", RestoreTable("id-stars", "stars"), "not-restorable"),
+    ("small", ForgetTable(FLIGHTS, "air.flights"), "unknown-table"),
+    ("small", KeepHistory("id-older", "air.flights", 1.0), "stale-plan"),
+    ("small", KeepHistory(FLIGHTS, "air.flights", -1.0), "invalid-event"),
+    ("small", KeepHistory(FLIGHTS, "air.flights", 0.0), "nothing-to-do"),
     # Tablets
     ("small", StartTransitions(()), "nothing-to-do"),
     ("small", StartTransitions((move(), move(pending=3))), "transition-in-the-way"),
@@ -411,6 +449,13 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", AlterNode(4, tags=("a b",)), "invalid-name"),
     ("small", AlterNode(4, weight=1.0, tags=()), "nothing-to-do"),
     ("tagged", AlterNode(1, tags=()), "rule-impossible"),
+    ("small", KeepChanges("id-older", "air.flights", "s1", 1.0, 1.0), "stale-plan"),
+    ("keeping", KeepChanges(FLIGHTS, "air.flights", "s2", 1.0, 1.0), "stale-plan"),
+    ("small", KeepChanges(FLIGHTS, "air.flights", "s1", 2.0, 1.0), "invalid-event"),
+    ("small", KeepChanges(FLIGHTS, "air.flights", "s1", -1.0, 1.0), "invalid-event"),
+    ("keeping", KeepChanges(FLIGHTS, "air.flights", "s1", 1.0, 2.0), "nothing-to-do"),
+    ("keeping", DropChanges("id-older", "air.flights"), "stale-plan"),
+    ("small", DropChanges(FLIGHTS, "air.flights"), "nothing-to-do"),
     ("small", AlterTable("id-older", "air.flights", TabletOptions(min_count=2)), "stale-plan"),
     ("small", AlterTable(FLIGHTS, "air.flights", TabletOptions()), "nothing-to-do"),
     ("small", AlterTable(FLIGHTS, "air.flights", TabletOptions(target_bytes=0)), "invalid-size"),
@@ -478,6 +523,12 @@ VALID: list[tuple[str, object]] = [
     ("small", new_table),
     ("two datacenters", lambda: new_table(replicas=[[1, 2]])),
     ("small", DropTable(FLIGHTS, "air.flights")),
+    ("small", ShelveTable(FLIGHTS, "air.flights", 60.0)),
+    ("shelved", RestoreTable(FLIGHTS, "flights")),
+    ("shelved, name taken", RestoreTable(FLIGHTS, "others")),
+    ("ring shelved", RestoreTable("id-stars", "stars")),
+    ("shelved", ForgetTable(FLIGHTS, "air.flights")),
+    ("small", KeepHistory(FLIGHTS, "air.flights", 60.0)),
     ("small", lambda: altered((Column("c", "int", False, 3, "c", "1"), replace(KEY, name="number")))),
     ("small", lambda: altered((replace(NOTE, comment="said"), KEY))),
     ("moving", lambda: altered((KEY,), scene="moving")),
@@ -494,6 +545,9 @@ VALID: list[tuple[str, object]] = [
     ("tagged", AlterNode(4, weight=0.5)),
     ("ring", AlterTable(FLIGHTS, "air.flights", TabletOptions(5, 2, 8, (), ()))),
     ("ring", AlterTable("id-stars", "sky.stars", TabletOptions(), CompactionOptions(False, "22:00-06:00", 60.0))),
+    ("small", KeepChanges(FLIGHTS, "air.flights", "s1", 1.0, 1.0)),
+    ("keeping", KeepChanges(FLIGHTS, "air.flights", "s1", 2.0, 2.0)),
+    ("keeping", DropChanges(FLIGHTS, "air.flights")),
     ("moving", DecideResize(FLIGHTS, Resize.SPLIT, 1, "they are too large")),
     ("splitting", DecideResize(FLIGHTS, Resize.NONE, 2)),
     ("splitting", StartTransitions((move(),))),
