@@ -57,6 +57,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
+    TableAltered("air.flights", 7),
     MergeContended("air.flights", 10),
     MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
     TableAltered("air.flights", 9),
