@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +16,8 @@ from deltalake import DeltaTable
 from epochlake.jobs import administration
 from epochlake.jobs.administration.columns import parse_added
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.exchange.export_formats import ExportFormat
+from epochlake.jobs.exchange.exporting import export
 from epochlake.jobs.replicas.merging_here import merge_here
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -50,7 +53,7 @@ def test_a_column_that_is_added_has_its_default_in_rows_from_before_and_in_rows_
     cluster: Cluster,
 ) -> None:
     write(cluster, {"id": 1, "note": "old", "size": 7})
-    administration.alter_table(cluster, TABLE, add=parse_added(["city string not null default 'Den Haag'", "c int"]))
+    administration.alter_table(cluster, TABLE, add=["city string not null default 'Den Haag'", "c int"])
     write(cluster, {"id": 2, "note": "new", "size": 8}, {"id": 3, "note": "new", "size": 9})
     write(cluster, {"id": 4, "note": "given", "size": 1, "city": "Rome", "c": 5})
     write(cluster, {"id": 3, "note": "again", "size": 9, "city": "Oslo", "c": None})
@@ -168,8 +171,8 @@ def test_a_default_has_to_be_a_value_of_the_columns_type(cluster: Cluster) -> No
 def test_a_table_that_was_never_altered_is_stored_and_declared_as_it_always_was(cluster: Cluster) -> None:
     write(cluster, {"id": 1, "note": "a", "size": 7})
     [table] = cluster.metadata.schema.tables.values()
-    assert b"alterations" not in msgspec_json(table)
-    assert b"column_id" not in msgspec_json(table)
+    assert b"alterations" not in msgspec.json.encode(table)
+    assert b"column_id" not in msgspec.json.encode(table)
     for place in replica_tables(cluster):
         assert "epochlake.columns" not in DeltaTable(place).metadata().configuration
 
@@ -197,14 +200,36 @@ def merge_all(cluster: Cluster, table: str = TABLE) -> None:
     assert sum(one.files_before for one in done.compacted) > len(done.compacted)
 
 
-def msgspec_json(value: object) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
-
-
 def replica_tables(cluster: Cluster) -> list[str]:
     """Where the replica tables are."""
     [table] = cluster.metadata.schema.tables.values()
     volumes = cluster.metadata.directory.volumes.values()
     return [f"{volume.uri}/{table.keyspace}/{table.table_id}" for volume in volumes]
+
+
+def test_sql_loads_and_exports_know_the_columns_of_now(cluster: Cluster, tmp_path: Path) -> None:
+    write(cluster, {"id": 1, "note": "old", "size": 7})
+    administration.alter_table(cluster, TABLE, drop=["note"], rename={"size": "length"}, widen={"size": "bigint"})
+    administration.alter_table(cluster, TABLE, add=["note string not null default 'none'"])
+    pq.write_table(pa.table({"id": [2], "length": [2**40]}), tmp_path / "more.parquet")
+    [part] = cluster.load(TABLE, tmp_path / "more.parquet")
+    assert part.filled == ("note",)
+    told = cluster.sql(
+        f"SELECT sum(length) AS all_of_it, min(note) AS note FROM {TABLE} WHERE note <> 'old'"
+    ).read_all()
+    assert told.to_pylist() == [{"all_of_it": 2**40 + 7, "note": "none"}]
+    assert export(cluster.scan(TABLE), tmp_path / "all.parquet", ExportFormat.PARQUET, overwrite=False) == 2
+    assert pq.read_table(tmp_path / "all.parquet").column_names == ["id", "length", "note"]
+
+
+def test_deletes_and_their_compaction_know_the_key_by_its_new_name(cluster: Cluster) -> None:
+    write(cluster, *({"id": number, "note": "x", "size": number} for number in range(10)))
+    administration.alter_table(cluster, TABLE, rename={"id": "key"}, add=["c int not null default 1"])
+    cluster.delete(TABLE, [{"key": number} for number in range(5)], consistency="ALL")
+    write(cluster, {"key": 7, "note": "y", "size": 7, "c": 2})
+    expected = [{"key": number, "note": "x", "size": number, "c": 1} for number in (5, 6, 8, 9)]
+    expected.insert(2, {"key": 7, "note": "y", "size": 7, "c": 2})
+    assert rows(cluster) == expected
+    merge_all(cluster)
+    assert rows(cluster) == expected
+    assert cluster.count(TABLE, keys=[{"key": 4}, {"key": 7}]) == 1

@@ -15,6 +15,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration import altering
 from epochlake.jobs.administration.altering import ReplicasNotFenced
 from epochlake.jobs.administration.columns import parse_added
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_reading import question
@@ -33,10 +34,13 @@ from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AlterColumns, DropTable
 from epochlake.metastore.metadata.model import Column
+from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
 
+from tests.support import rings
 from tests.support.altering_process import writing
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
+from tests.support.rings import QUICK, ringed
 from tests.support.storages import STORAGE
 from tests.unit.jobs.test_formats import TABLE as OLD
 from tests.unit.jobs.test_formats import replica
@@ -200,6 +204,40 @@ def test_columns_change_in_the_middle_of_a_migration(table: SmallCluster, stage:
     version = table.cluster.metadata.table(TABLE).version
     assert open_snapshot(table.address("X")).columns_version <= version
     assert open_snapshot(table.address("B")).columns_version == version
+
+
+@pytest.mark.parametrize("step", [Step.START, Step.MID])
+def test_columns_change_in_the_middle_of_an_operation_on_the_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> None:
+    without_zookeeper(monkeypatch)
+    ring = ringed(tmp_path, rings.FOUR, configuration=QUICK, rows={})
+    with ring.cluster:
+        ring.cluster.write(TABLE, [{"id": number, "note": "old"} for number in range(40)], consistency="ALL")
+        rings.join(ring)
+        ring.until(step)
+        administration.alter_table(ring.cluster, TABLE, drop=["note"])
+        administration.alter_table(ring.cluster, TABLE, add=["note string", "c int default 3"])
+        ring.cluster.write(TABLE, [{"id": 40, "note": "new"}], consistency="QUORUM")
+        ring.settle()
+        expected = [{"id": number, "note": None, "c": 3} for number in range(40)]
+        assert rows(ring.cluster) == {row["id"]: row for row in [*expected, {"id": 40, "note": "new", "c": 3}]}
+
+
+def test_columns_change_in_the_middle_of_a_split(table: SmallCluster) -> None:
+    table.cluster.write(TABLE, [{"id": number, "note": "old"} for number in range(40)], consistency="ALL")
+    administration.alter_table(table.cluster, TABLE, OptionChanges(min_count=8))
+    administration.resume_balancing(table.cluster)
+    while not table.metadata.tablets.maps[table.table.table_id].resize_seq_number:
+        table.round()
+    administration.alter_table(table.cluster, TABLE, rename={"note": "text"}, add=["note string", "c int default 3"])
+    table.cluster.write(TABLE, [{"id": 40, "text": "new"}], consistency="QUORUM")
+    table.settle()
+    assert table.metadata.tablets.maps[table.table.table_id].count == 8
+    expected = [{"id": number, "text": "old", "note": None, "c": 3} for number in range(40)]
+    assert rows(table.cluster) == {
+        row["id"]: row for row in [*expected, {"id": 40, "text": "new", "note": None, "c": 3}]
+    }
 
 
 def test_a_read_that_was_planned_before_a_change_is_planned_again_by_the_fences_alone(
