@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.testing.scheduler import Step
     from epochlake.jobs.testing.world import World
 
-KINDS = ("log", "rows")
+KINDS = ("log", "rows", "merges")
 FAILED = 4
 INTERRUPTED = 130
 FAILURES = Path("build/histories")
@@ -90,10 +90,14 @@ def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
     from epochlake.jobs.testing import log_themes, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
+    from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
-    if task.kind == "log":
-        return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
+    match task.kind:
+        case "log":
+            return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
+        case "merges":
+            return merge_scenario(task.seed, task.weights)
     return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
 
 
@@ -101,7 +105,7 @@ def theme_names(kind: str) -> list[str]:
     """What histories of a kind can be about."""
     from epochlake.jobs.testing import log_themes, row_themes
 
-    return list(log_themes.BY_NAME if kind == "log" else row_themes.BY_NAME)
+    return {"log": list(log_themes.BY_NAME), "rows": list(row_themes.BY_NAME)}.get(kind, [])
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
@@ -126,13 +130,18 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
 
 
 def _run(scenario: Scenario, world: World) -> Run:
-    from epochlake.jobs.testing import log_checkers, log_histories, row_histories
+    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_histories
 
     trace = world.scheduler.trace
     if scenario.kind == "log":
         history = log_histories.log_history(scenario, world=world)
         told = Counter(type(call.outcome).__name__ for call in history.calls)
         return Run(history.steps, history.harm, told, history.coverage, log_checkers.violations(history), trace)
+    if scenario.kind == "merges":
+        merges = merge_histories.merge_history(scenario, world=world)
+        told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in merges.accesses)
+        found = merge_histories.violations(merges)
+        return Run(merges.steps, merges.harm, told, merges.coverage, found, trace)
     rows = row_histories.row_history(scenario, world=world)
     told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
     return Run(rows.steps, rows.harm, told, rows.coverage, row_histories.violations(rows), trace)
@@ -262,13 +271,14 @@ class Campaign:
             seed += 1
 
     def _weights(self, kind: str) -> dict[str, float]:
-        from epochlake.jobs.testing import coverage, log_drawing, nemesis, row_drawing
+        from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing
 
         of_kind = sum(outcome.kind == kind for outcome in self.ended)
         if not self._steered or of_kind < STEER_EVERY:
             return {}
         # Moments are many, and each is met seldom: beside them all others would count as met often.
-        groups = ((log_drawing if kind == "log" else row_drawing).KINDS, nemesis.MOMENTS)
+        about = {"log": log_drawing.KINDS, "rows": row_drawing.KINDS, "merges": merge_drawing.KINDS}
+        groups = (about[kind], nemesis.MOMENTS)
         return {name: weight for group in groups for name, weight in coverage.weights(self._met[kind], group).items()}
 
     def _add(self, outcome: Outcome) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.commands import (
+    agent,
+    changes,
     cluster,
     configuration,
     coordinator,
@@ -20,6 +22,7 @@ from epochlake.jobs.cli.commands import (
     rows,
     switches,
     tables,
+    tablets,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -70,13 +73,15 @@ for name, group in (
     ("request", requests.app),
     ("keyspace", keyspaces.app),
     ("table", tables.app),
+    ("tablet", tablets.app),
     ("coordinator", coordinator.app),
     ("log", log.app),
     ("placement", placement.app),
     ("plan", plan.app),
     ("balance", switches.balance),
-    ("changes", switches.changes),
+    ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("agent", agent.app),
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)

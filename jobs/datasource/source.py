@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from functools import cached_property
 
+from epochlake.jobs.datasource.change_reading import CHANGE_DDL, ChangeReader, ChangeStreamReader
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, table_of
 from epochlake.jobs.datasource.options import ReadOptions, read_options, write_options
 from epochlake.jobs.datasource.table_reading import TableReader
-from epochlake.jobs.datasource.table_writing import StreamWriter, TableWriter
+from epochlake.jobs.datasource.table_writing import OverwritingWriter, StreamWriter, TableWriter
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.placement.dataframes.frames import schema_of
@@ -54,22 +55,30 @@ class EpochlakeDataSource(DataSource):
                 table = cluster.catch_up().table(self._read.table)
             asked = question(table, self._read.columns).asked.schema.names
             declared = {column.name: column for column in table.columns}
-            return spark_ddl([declared[name] for name in asked])
+            ddl = spark_ddl([declared[name] for name in asked])
+            return f"{ddl}, {CHANGE_DDL}" if self._read.changes else ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of rows, or of metadata."""
+        """The reader of rows, of changes, or of metadata."""
+        if self._read.changes:
+            return ChangeReader(self._read, schema)
         return MetadataReader(self._read) if self._read.metadata_table is not None else TableReader(self._read, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of rows: one write of the gate, of rows that are inserted, replaced by their keys, or deleted."""
+        """The writer of rows: one write of the gate, of rows that are inserted, replaced by their keys, or deleted.
+
+        With `overwrite` the table, or the part of it that the option `replaceWhere` names, has these rows alone.
+        """
         with as_spark_says():
             options = write_options(self._given)
-            if overwrite:
+            if options.replace_where is not None and not overwrite:
                 raise InvalidRequest(
-                    f"{options.table} cannot be overwritten: nothing takes all rows away and brings others at once",
-                    hint='Use mode("append"), which replaces rows by their keys, or create another table',
+                    "the option 'replaceWhere' says what is overwritten, and the mode is not overwrite",
+                    hint='Use mode("overwrite")',
                 )
-            return TableWriter(options, schema)
+            if overwrite and options.deletes:
+                raise InvalidRequest("a write either overwrites or deletes", hint='Delete with mode("append")')
+            return OverwritingWriter(options, schema) if overwrite else TableWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream, whose option `batch` names it."""
@@ -87,10 +96,15 @@ class EpochlakeDataSource(DataSource):
             return StreamWriter(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The stream of `system.log`."""
+        """The stream of `system.log`, or of the changes of a table."""
         with as_spark_says():
+            if self._read.changes:
+                return ChangeStreamReader(self._read, schema)
             if self._read.metadata_table != LOG:
-                raise InvalidRequest(f"{self._read.table} is no stream", hint="Stream system.log, or read the table")
+                raise InvalidRequest(
+                    f"{self._read.table} is no stream",
+                    hint='Stream system.log, or give option("changes", True), or read the table',
+                )
             return LogStream(self._read)
 
 

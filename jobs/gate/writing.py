@@ -10,12 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.gate import batches
+from epochlake.jobs.gate.change_recording import Recording
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.crowding import crowded
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.replicas.change_index import TooEarly
+from epochlake.jobs.replicas.change_intents import Intent
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
@@ -57,48 +60,91 @@ def is_acknowledged(
     )
 
 
-class Writing:
-    """The writes of one run at the gate; `app_id` marks their commits."""
+def _operation(deleted: bool, changes: bool) -> str:
+    """By what the names of batches are apart."""
+    return "change" if changes else "delete" if deleted else "write"
 
-    def __init__(self, planning: Planning, clock: HybridClock, app_id: str) -> None:
+
+class Writing:
+    """The writes of one run at the gate; `app_id` marks their commits, `name` is shown to operators."""
+
+    def __init__(self, planning: Planning, clock: HybridClock, app_id: str, name: str = "") -> None:
         self._planning = planning
         self._cluster = planning.cluster
         self._clock = clock
         self._app_id = app_id
+        self._name = name
         self._versions = 0
 
     def write(
-        self, rows: Rows, table: Table, level: ConsistencyLevel, batch: str | None = None, *, deleted: bool = False
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        batch: str | None = None,
+        *,
+        deleted: bool = False,
+        changes: bool = False,
     ) -> Written:
         """Write rows, or with `deleted` tombstones for their keys, as a named batch or one of its own.
+
+        `changes`: the rows say each by itself, in `_deleted`, whether it is a tombstone.
 
         Returns when every range's acknowledgements have reached the level in the placement of the newest epoch. Raises
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
         """
+        try:
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes)
+        except TooEarly:
+            # The stream of the table's changes began meanwhile. Rows at a later time take the place of those.
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes, anew=True)
+
+    def _write(
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        batch: str | None,
+        *,
+        deleted: bool,
+        changes: bool,
+        anew: bool = False,
+    ) -> Written:
+        """`write`; `anew`: whatever has landed of the batch, its rows are written again."""
         opened, failed = self._planning.open_for_write(table)
         self._planning.refuse_senseless_levels(table, level)
         if batch is None:
             return self.land(table, self._stage(rows, table, level, opened, deleted), level, opened=opened)
         root = self._cluster.root.batches
-        name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
+        name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
         if not decision.generations:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
             if decision.files == tuple(staged):
-                return self.land(table, staged, level, opened=opened)
+                return self.land(table, staged, level, opened=opened, write_id=name)
             given = batches.BatchContents(1, tuple(staged)).rows
         else:
             given = rows.counted()
         batches.require_same_rows(table, batch, decision, given)
         located = self.locate(table, decision, opened, failed)
+        if anew:
+            every = tuple(sorted({one.file.window for one in decision.files}))
+            located = msgspec.structs.replace(located, lost=every, unanswered={})
         if located.lost:
             self.require_answers(table, level, located)
             again = rows.within(located.lost)
             staged = self._stage(again, table, level, opened, deleted, located.lost, digested=True)
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
             located = self.locate(table, decision, opened, failed)
-        return self.land(table, located.files, level, located, already=self.is_reached(table, level, located, opened))
+        already = self.is_reached(table, level, located, opened)
+        return self.land(table, located.files, level, located, already=already, write_id=name)
+
+    def stage(
+        self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
+    ) -> list[StagedFile]:
+        """The first phase alone, of a batch of changes, at a time later than all that `opened` have: for `land`."""
+        return self._stage(rows, table, level, opened, deleted=False)
 
     def land(
         self,
@@ -109,16 +155,20 @@ class Writing:
         *,
         already: bool = False,
         opened: Mapping[VolumeId, ReplicaSnapshot] | None = None,
+        write_id: str | None = None,
+        intent: Intent | None = None,
     ) -> Written:
         """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached.
 
-        `opened`: replicas as they were before, for warnings.
+        `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `intent`: of an earlier try that
+        is finished here.
         """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
         batch = WriteBatch(table, self._app_id, self._versions, staged, level, planning.datacenter, time.time())
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
+        recording = Recording(cluster, table, staged, level, self._name, self._app_id, write_id, intent, already)
         phase = CommitPhase(
             cluster.storage,
             batch,
@@ -128,9 +178,15 @@ class Writing:
             cluster.ledger,
             cluster.receipts,
             planning.stretches,
+            recording.before_round,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
-        landed = phase.land()
+        try:
+            landed = phase.land()
+            recording.landed(planning.metadata, landed.epoch)
+        except Exception:
+            recording.failed()
+            raise
         placements = planning.metadata.placements(table.table_id)
         warning = crowded(table.full_name, placements, staged, opened.values()) if opened else None
         return Written(

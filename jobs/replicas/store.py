@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.jobs.replicas.change_index import ChangeIndexes
 from epochlake.jobs.replicas.damage_notes import DamageNotes
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.receipts import Receipts
@@ -17,7 +18,7 @@ class Store(Metastore):
     """What gate, coordinator and upkeep work with.
 
     `ledger`: what compaction has replaced; `damage`: copies that reads found damaged; `receipts`: what each replica has
-    acknowledged.
+    acknowledged; `change_indexes`: what readers of change streams read.
     """
 
     def __init__(
@@ -33,3 +34,4 @@ class Store(Metastore):
         self.ledger = Ledger(self.storage, self.root.compactions)
         self.damage = DamageNotes(self.storage, self.root.damaged)
         self.receipts = Receipts(self.storage, self.root.receipts)
+        self.change_indexes = ChangeIndexes(self.storage, self.root.changes)

@@ -11,6 +11,7 @@ from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
 from epochlake.jobs.testing.scenario import Operation
 from epochlake.jobs.testing.themes import OPERATIONS, RACKS, UPKEEP
+from epochlake.jobs.upkeep.change_streams import keep_up
 from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
@@ -86,6 +87,9 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             # As a coordinator does it: nothing is repaired before.
             repairing = operation.number != 3
             compact(cluster, TABLE, policy=policy, tombstone_grace_seconds=grace, repairing=repairing)
+        case "keep up changes":
+            for stream in cluster.catch_up().change_streams.by_table.values():
+                keep_up(cluster, stream)
         case "vacuum":
             administration.sweep(cluster, older_than_seconds=0.0)
         case "compact log":

@@ -86,7 +86,54 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         clock_margin=chance.choice(theme.clock_margins) if delta else 300.0,
         session=theme.session,
     )
-    return Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+    scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+    # Drawn by themselves, so that what is drawn besides stays what it was.
+    return with_changes(scenario) if random.Random(f"changes {seed}").random() < FOLLOWED else scenario
+
+
+FOLLOWED = 0.25
+"""So many histories have followers of the table's changes."""
+
+
+def with_changes(scenario: Scenario) -> Scenario:
+    """The same history, with followers of the table's changes and upkeep of their stream, some of whom are killed."""
+    chance = random.Random(f"followers {scenario.seed}")
+    seconds = scenario.seconds
+    parts = [
+        Part(f"follower{number}", "follower", (_again(chance, "follow", seconds, f"f{number}"),))
+        for number in range(chance.choice([1, 1, 2]))
+    ]
+    parts += [
+        Part(f"settler{number}", "upkeep", (_again(chance, "keep up changes", seconds),))
+        for number in range(chance.choice([0, 1, 1, 2]))
+    ]
+    writers = [part.name for part in scenario.parts if part.role == "pipeline"]
+    moments = ("root link", "root link, done", "root write", "root rename to, done", "root delete", "volume link, done")
+    faults = [
+        Fault(
+            chance.choice(["kill", "kill", "pause"]),
+            round(chance.uniform(0, seconds), 3),
+            chance.choice([*writers, *(part.name for part in parts)]),
+            seconds=round(chance.uniform(0.5, 4.0), 3),
+            when=chance.choice(moments),
+            nth=chance.choice([1, 1, 2, 3]),
+        )
+        for _ in range(chance.choice([0, 1, 2, 4]) if scenario.faults else 0)
+    ]
+    settings = msgspec.structs.replace(scenario.settings, changes=chance.choice(["kept", "kept", "kept", "short"]))
+    return msgspec.structs.replace(
+        scenario,
+        settings=settings,
+        parts=(*scenario.parts, *parts),
+        faults=tuple(sorted((*scenario.faults, *faults), key=lambda fault: fault.at)),
+    )
+
+
+def _again(chance: random.Random, kind: str, seconds: float, name: str = "") -> tuple[Operation, ...]:
+    """One operation again and again."""
+    pace = chance.choice([0.3, 1.0, 4.0])
+    count = min(20, int(2 * seconds / pace) + 1)
+    return tuple(Operation(kind, round(chance.uniform(0.01, pace), 3), name) for _ in range(count))
 
 
 def _pauses(chance: random.Random, seconds: float, parts: Sequence[Part], counts: Sequence[int]) -> list[Fault]:

@@ -23,9 +23,12 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, Row
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
+from epochlake.jobs.testing import change_histories
+from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
+from epochlake.jobs.testing.past import wrong_as_of
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
@@ -123,6 +126,7 @@ class RowHistory(NamedTuple):
     whole: bool = False
     append_only: bool = False
     in_time: bool = True
+    stream: StreamHistory | None = None
 
 
 class _Accesses:
@@ -234,7 +238,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
     scenario = seed if isinstance(seed, Scenario) else row_scenario(seed)
     with world or world_of(scenario) as world:
         world.found()
-        _set_up(world, scenario.settings)
+        followers = ChangeFollowers(world)
+        set_up(world, scenario.settings, followers)
         settings = scenario.settings
         forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
         holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
@@ -245,7 +250,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "coordinator":
                     Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
                 case "pipeline":
-                    operations = _waited(playing, player, thread)
+                    operations = waited(playing, player, thread)
                     for first in operations:
                         with Gate(cluster, world.scheduler.current.process.name) as gate:
                             for operation in itertools.chain([first], operations):
@@ -257,17 +262,20 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     accesses.change_otherwise(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
+                case "follower":
+                    for operation in waited(playing, player, thread):
+                        followers.follow(cluster, operation.name)
                 case _:
-                    for operation in _waited(playing, player, thread):
+                    for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        report = operate(cluster, partial(_new_volume, world), operation)
+                        report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
         playing.learned.append(holdings.learn)
         playing.run()
-        _come_to_rest(world, accesses, playing, holdings)
+        stream = _come_to_rest(world, accesses, playing, holdings, followers)
         return RowHistory(
             scenario,
             accesses.all,
@@ -279,6 +287,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             whole=_is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=not forgets or _all_are_announced(scenario),
+            stream=stream,
         )
 
 
@@ -286,7 +295,7 @@ def _is_one_range(scenario: Scenario) -> bool:
     return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
-def _set_up(world: World, settings: Settings) -> None:
+def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
         for number in range(1, NODES + 1):
@@ -301,6 +310,8 @@ def _set_up(world: World, settings: Settings) -> None:
             administration.create_table(
                 cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
             )
+            if settings.changes and followers is not None:
+                followers.begin(cluster, short=settings.changes == "short")
 
     actor = world.run(world.process("founder of tables"), prepare)
     world.until_done(actor)
@@ -308,7 +319,7 @@ def _set_up(world: World, settings: Settings) -> None:
         raise actor.error
 
 
-def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
+def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
     """The operations that are left, each after its wait, until the end."""
     for _, operation in player.left(thread):
         playing.world.scheduler.sleep(operation.wait)
@@ -320,8 +331,11 @@ def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation
         playing.world.scheduler.note(f"{operation.kind} {operation.name}: done")
 
 
-def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings: Holdings) -> None:
-    """Nothing goes wrong any more: everything ends, is repaired, and is read at each level."""
+def _come_to_rest(
+    world: World, accesses: _Accesses, playing: Playing, holdings: Holdings, followers: ChangeFollowers
+) -> StreamHistory | None:
+    """Nothing goes wrong any more: everything ends, is repaired, and is read at each level. The stream of changes."""
+    streams: list[StreamHistory] = []
     unexpected, scenario = playing.unexpected, playing.scenario
 
     def rest() -> None:
@@ -340,9 +354,14 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings:
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
             if world.folder is not None and _is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
+            if scenario.settings.changes:
+                unexpected.extend(change_histories.settled(cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
+            if scenario.settings.changes:
+                streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
+            _ask_for_the_past(world, cluster, accesses, playing)
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -358,6 +377,52 @@ def _come_to_rest(world: World, accesses: _Accesses, playing: Playing, holdings:
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
+    return streams[0] if streams else None
+
+
+def _stream_at_rest(
+    cluster: Cluster, accesses: _Accesses, scenario: Scenario, followers: ChangeFollowers
+) -> StreamHistory:
+    """The stream of changes as it is when nothing goes on, and what followers were given of it."""
+    for follower in followers.all:
+        followers.follow(cluster, follower.name)
+    forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
+    return StreamHistory(
+        followers.everything(cluster),
+        followers.all,
+        followers.passes,
+        accesses.all[-1].rows,
+        scenario.settings.append_only,
+        not forgets or _all_are_announced(scenario),
+        scenario.settings.changes == "short",
+    )
+
+
+def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
+    """Read as of times of the history, before and after all is put together."""
+    scenario = playing.scenario
+    writes = [access for access in accesses.all if access.kind != "read"]
+    for turn in range(1 if world.folder is None else 2):
+        if turn:
+            with suppress(EpochlakeError):
+                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
+        playing.unexpected.extend(
+            wrong_as_of(
+                cluster,
+                writes,
+                scenario.seed + turn,
+                playing.coverage,
+                append_only=scenario.settings.append_only,
+                in_time=_all_are_announced(scenario),
+                keys=KEYS,
+                over=_is_later,
+            )
+        )
+
+
+def _is_later(one: Access, other: Access, in_time: bool) -> bool:
+    """Whether a write that was acknowledged surely counts instead of another one."""
+    return other.ended < one.began or (in_time and one.is_over(other))
 
 
 @contextmanager
@@ -383,7 +448,7 @@ def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> Non
             continue
 
 
-def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
+def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
     world.storage(world.scheduler.current.process).create_directory(place(number), parents=True)
     return f"n{number}", [("d1", place(number), 10**12)]
 
@@ -512,14 +577,14 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
     for node in list(metadata.directory.members()):
         if node.node_id not in removed and any(volume.uri in destroyed for volume in node.volumes):
             try:
-                administration.replace_node(cluster, node.name, *_new_volume(world, next(numbers)))
+                administration.replace_node(cluster, node.name, *new_volume(world, next(numbers)))
             except Rejected:
                 # It has handed its ranges over already, and leaves: there is no place to take.
                 administration.remove_node(cluster, node.name)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
         # A node that leaves needs others to go to.
         for rack in sorted(set(racks)):
-            name, volumes = _new_volume(world, next(numbers))
+            name, volumes = new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
 
 
@@ -584,6 +649,8 @@ def violations(history: RowHistory) -> list[str]:
         for key in sorted({*range(KEYS), *read.notes}):
             found += _wrong(key, read, writes, in_time=history.in_time)
     found += _needless_errors(history)
+    if history.stream is not None:
+        found += change_histories.violations(history.stream, writes)
     if history.whole and not history.append_only:
         found += _torn(history.accesses, writes)
     # Who was paused takes its time, and the root has no deadline.

@@ -35,7 +35,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """One actor: a process with a thread for each list of operations. `skew`: how far its clock is off, in seconds.
 
     `blind`: places that its machine cannot reach, while others can, until nothing goes wrong any more.
-    `role` is what it is: "commits", "pipeline", "operator" and "upkeep" have operations, a "coordinator" has none.
+    `role` is what it is: "commits", "pipeline", "operator", "upkeep" and "follower" have operations, a "coordinator"
+    has none.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     `latency`: how slow disks are, beside the network. `racks`: one for each node. `clock_margin`: by how much vacuum
     takes clocks to be apart, in seconds. `session`: how long a session of ZooKeeper outlives its process, in seconds.
     `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
+    `changes`: "" where the table's changes are not kept, "kept", or "short" where they are dropped soon.
     """
 
     delta: bool = False
@@ -90,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     session: float = 10.0
     log_checkpoints: int = 50
     deadline: float = 30.0
+    changes: str = ""
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -50,6 +50,7 @@ SESSION = "session"
 ERROR = "error"
 ORDINAL = "ordinal"
 WRITE_SET = "write_set"
+LOGICAL_REPLICA = "logical_replica"
 RANGE = "range"
 READS = "reads"
 WRITES = "writes"
@@ -81,6 +82,10 @@ FIELD = "field"
 BEFORE = "before"
 AFTER = "after"
 SUMMARY = "summary"
+STREAM_ID = "stream_id"
+RETENTION_SECONDS = "retention_seconds"
+LIMIT_SECONDS = "limit_seconds"
+SINCE_EPOCH = "since_epoch"
 
 INT = pa.int32()
 LONG = pa.int64()
@@ -232,6 +237,13 @@ WRITE_PLACEMENTS_SCHEMA = READ_PLACEMENTS_SCHEMA.append(
         "the replica set that an acknowledgement counts in: old, new or both. A write must reach its level among the "
         "old (old, both) and among the new (new, both), where there are any; one at rest has only old ones",
     )
+).append(
+    _field(
+        LOGICAL_REPLICA,
+        INT,
+        "the logical replica of the tablet or range that this is an owner of, from 0: one that is about to be replaced "
+        "and the one that takes its place are owners of the same one",
+    )
 )
 RING_RANGES_SCHEMA = pa.schema(
     [
@@ -281,6 +293,17 @@ REQUESTS_SCHEMA = pa.schema(
         _maybe(REPLICATION, TEXT, "JSON of the replication that the keyspace is to have"),
         _maybe(SOURCE_DATACENTER, TEXT, "where a rebuild streams from; null: from anywhere"),
         _field(FORCE, pa.bool_(), "whether it may go below what replication asks for"),
+    ]
+)
+CHANGE_STREAMS_SCHEMA = pa.schema(
+    [
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLE, TEXT, "keyspace.table"),
+        _field(STREAM_ID, TEXT, "names the stream among all that the table has had"),
+        _field(RETENTION_SECONDS, pa.float64(), "for how long every change is kept"),
+        _field(LIMIT_SECONDS, pa.float64(), "for how long a change is kept for a named reader that has not read it"),
+        _field(SINCE_EPOCH, LONG, "the epoch that began the stream"),
+        _CHANGED,
     ]
 )
 CHANGES_SCHEMA = pa.schema(

@@ -26,7 +26,7 @@ from tests.campaign_mutations.pools import Play, Played, Pool, pooled
 from tests.campaign_mutations.records import Records, Result, campaign_digest, digest_of
 from tests.mutants import PACKAGES, REPOSITORY
 
-BLOCK = {"log": 200, "log tables": 160, "rows": 24, "rows tables": 48}
+BLOCK = {"log": 200, "log tables": 160, "rows": 24, "rows tables": 48, "merges": 24}
 """So many seeds of each kind a pool looks at before another one has its turn: some 30 to 60 seconds' work."""
 
 

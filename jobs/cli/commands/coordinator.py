@@ -62,11 +62,15 @@ def run(
                 measure_loads, session.cluster.storage, workers=SparkWorkers(spark, MEASURING_PARTITIONS)
             ),
         }
+    from epochlake.jobs.upkeep.change_track import ChangeTrack
+
+    woken = threading.Event()
+    spread |= {"beside": [ChangeTrack(session.cluster, woken=woken)], "woken": woken}
     if not until_idle and rounds is None:
         from epochlake.jobs.upkeep.compaction_track import CompactionTrack
 
         track = CompactionTrack(session.cluster)
-        spread |= {"beside": [track], "woken": track.woken}
+        spread |= {"beside": [track, ChangeTrack(session.cluster, woken=track.woken)], "woken": track.woken}
     look = partial(operations_in_flight, session.cluster)
     with (
         interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),

@@ -7,7 +7,7 @@ from epochlake.jobs.administration.switches import BalancingPause, BalancingResu
 from epochlake.jobs.cli.arguments import of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 
-changes = typer.Typer(help="Allow or refuse every change of the metadata.", no_args_is_help=True)
+changes = typer.Typer(help="Changes of tables for readers; pause all changes of the metadata.", no_args_is_help=True)
 balance = typer.Typer(help="Let the coordinator even out tablets, or not.", no_args_is_help=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import coverage, log_drawing, row_drawing
+from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, row_drawing
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Step
@@ -38,7 +38,8 @@ def test_everything_that_can_be_drawn_is_drawn(kind: str) -> None:
     kinds |= {
         one.kind for scenario in scenarios for part in scenario.parts for thread in part.threads for one in thread
     }
-    assert kinds >= set((log_drawing if kind == "log" else row_drawing).KINDS)
+    about = {"log": log_drawing.KINDS, "rows": row_drawing.KINDS, "merges": merge_drawing.KINDS}
+    assert kinds >= set(about[kind])
     assert {scenario.settings.delta for scenario in scenarios} == {True, False}
 
 

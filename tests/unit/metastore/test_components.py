@@ -23,8 +23,11 @@ from epochlake.metastore.tables.rows import rows_of
 from tests.support import golden
 from tests.support.histories import ring_cluster
 
-WITHOUT_TABLES = {"identity", "switches", "last_snapshot_epoch"}
-"""Components that are a line of `epochlake status`, not rows."""
+KNOWN = max(component.since for component in components_of(ClusterMetadata).values())
+"""The newest format of snapshots that there is."""
+
+WITHOUT_TABLES = {"identity", "switches", "last_snapshot_epoch", "dropped"}
+"""Components that are a line of `epochlake status`, or what `table list --dropped` shows."""
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ def differences_of_quotas(before: Any, after: Any) -> Iterator[Difference]:
 
 QUOTAS: Component[Mapping[str, Quota]] = Component(
     empty={},
-    since=FORMAT + 1,
+    since=KNOWN + 1,
     stored=StoredQuotas,
     encode=lambda quotas: StoredQuotas([quotas[name] for name in sorted(quotas)]),
     decode=lambda stored, _: {quota.name: quota for quota in stored.quotas},
@@ -75,7 +78,7 @@ class Heat(msgspec.Struct, frozen=True):
 
 HEAT: Component[Heat] = Component(
     empty=Heat(),
-    since=FORMAT + 2,
+    since=KNOWN + 2,
     stored=StoredHeat,
     encode=lambda heat: StoredHeat(heat.epoch),
     arrays=lambda heat: pa.record_batch([pa.array(heat.of_tablets, pa.int64())], names=["heat"]),
@@ -120,9 +123,9 @@ def test_a_new_component_that_is_empty_changes_no_byte_and_no_digest() -> None:
 def test_a_new_component_is_in_snapshots_of_the_format_that_brought_it() -> None:
     metadata = seen_as(WithQuotas, ring_cluster(), quotas=AIR, epoch=5, state_id="5")
     data = encode_snapshot(metadata, AT_5)
-    assert format_of(data) == FORMAT + 1
+    assert format_of(data) == KNOWN + 1
     assert decode_snapshot(data, WithQuotas) == (metadata, AT_5)
-    with pytest.raises(UnknownFormat, match=f"format {FORMAT + 1}, this version knows formats 1 to {FORMAT}"):
+    with pytest.raises(UnknownFormat, match=f"format {KNOWN + 1}, this version knows formats 1 to {KNOWN}"):
         decode_snapshot(data)
 
 
@@ -131,7 +134,7 @@ def test_a_new_component_is_in_snapshots_of_the_format_that_brought_it() -> None
 def test_arrays_of_a_new_component_are_a_stream_of_their_own(heat: Heat, quotas: dict[str, Quota]) -> None:
     metadata = seen_as(WithHeat, ring_cluster(), quotas=quotas, heat=heat, epoch=5, state_id="5")
     data = encode_snapshot(metadata, AT_5)
-    assert format_of(data) == FORMAT + (2 if heat.epoch else 1 if quotas else 0)
+    assert format_of(data) == (KNOWN + 2 if heat.epoch else KNOWN + 1 if quotas else FORMAT)
     assert decode_snapshot(data, WithHeat) == (metadata, AT_5)
     assert encode_snapshot(metadata, AT_5) == data
 

@@ -1,0 +1,129 @@
+"""How a write of a table with a change stream gets into the stream: before it lands, and when it has landed.
+
+Before anything of it is committed, the write is put among those that may land (change_intents.py). When its level is
+reached, it is appended to the index, and only then is it told that it has succeeded. A write that dies between the two
+is found by `change_settling`, and so is one that reached too few replicas and is shown by reads all the same.
+
+A table without a stream pays one look into the metadata. One that gets its stream while a write lands is treated like
+one that has had it: the metadata is looked at before each round of the landing, and after the last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epochlake.jobs.replicas.change_index import ChangeIndex, TooEarly
+from epochlake.jobs.replicas.change_intents import Intent, Intents, new_intent
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import EpochlakeError
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+class Recording:
+    """The recording of one write. `write_id`: of its batch; `intent`: what was put before, by a try that died.
+
+    `already`: the level had been reached before this try.
+    """
+
+    def __init__(
+        self,
+        cluster: Store,
+        table: Table,
+        files: Sequence[StagedFile],
+        level: ConsistencyLevel,
+        by: str,
+        pipeline_id: str,
+        write_id: str | None = None,
+        intent: Intent | None = None,
+        already: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._table = table
+        self._files = files
+        self._level = level
+        self._by = by
+        self._pipeline_id = pipeline_id
+        self._write_id = write_id
+        self._intent = intent
+        self._already = already
+        self._index: ChangeIndex | None = None
+
+    def before_round(self, metadata: ClusterMetadata) -> None:
+        """Put the write among those that may land, once. Raises StorageUnavailable, before anything is committed."""
+        stream = metadata.change_streams.get(self._table.table_id)
+        if stream is None or self._index is not None:
+            return
+        index = self._cluster.change_indexes.of(stream)
+        if self._intent is None:
+            intent = new_intent(self._write_id, self._files, self._level.value, self._by, self._pipeline_id)
+            Intents(self._cluster.storage, index).put(metadata, self._table, intent)
+            self._intent = intent
+        self._index = index
+
+    def landed(self, metadata: ClusterMetadata, epoch: int) -> None:
+        """Append the write, which has reached its level, to the index. Raises ChangeNotKept.
+
+        Raises TooEarly where the stream began while it was written: then its rows have to be written again, at a later
+        time. Tables that are append-only have no older and newer rows of a key.
+        """
+        try:
+            self.before_round(metadata)
+            if self._index is None or self._intent is None:
+                return
+            files = [staged.file for staged in self._files]
+            self._index.append(
+                self._intent.write_id,
+                files,
+                epoch=epoch,
+                level=self._intent.level,
+                by=self._intent.by,
+                in_time=not self._table.append_only,
+            )
+        except TooEarly:
+            if not self._already:
+                raise  # its intent stays open: what has landed is settled if its rows are not written again
+        except EpochlakeError as error:
+            raise ChangeNotKept(self._table.full_name, error) from error
+        self._take_away()
+
+    def failed(self) -> None:
+        """Say that nobody goes on with it: what has landed of it may be settled at once."""
+        if self._index is not None and self._intent is not None:
+            try:
+                Intents(self._cluster.storage, self._index).end(self._intent)
+            except StorageUnavailable as error:
+                logger.info("a write to %s stays open until its lease ends: %s", self._table.full_name, error)
+
+    def _take_away(self) -> None:
+        assert self._index is not None
+        assert self._intent is not None
+        try:
+            Intents(self._cluster.storage, self._index).take_away(self._intent)
+        except StorageUnavailable as error:
+            # It is in the index, where whoever settles it finds it.
+            logger.info("a write to %s is in the stream of changes, and stays open: %s", self._table.full_name, error)
+
+
+class ChangeNotKept(StorageUnavailable):
+    """The rows have landed, and reads show them; whether their readers are shown the change is not known yet.
+
+    Nothing is lost: the coordinator brings it into the stream. The same batch may be tried again.
+    """
+
+    def __init__(self, table: str, cause: EpochlakeError) -> None:
+        super().__init__(
+            f"the write to {table} has reached its level, and it cannot be told whether it is in the stream of the "
+            f"table's changes: {cause}",
+            hint="Try the same batch again; a write without a name is there, and is brought into the stream by the "
+            "coordinator",
+        )

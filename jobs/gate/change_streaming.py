@@ -1,0 +1,137 @@
+"""Following the changes of a table without Spark: a stream of batches of Arrow, from a position on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_readers import Reader, Readers
+from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
+from epochlake.metastore.errors import Rejected, WaitTimeout
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.store import Store
+
+FOLLOW_SECONDS = 0.2
+"""How long a reader that follows waits before it looks again."""
+
+
+class OpenStream(msgspec.Struct, frozen=True):
+    """A table's stream as it is now: its index, and the first position that a reader may go on from."""
+
+    table: Table
+    index: ChangeIndex
+    first: int
+
+
+def open_stream(cluster: Store, metadata: ClusterMetadata, name: str) -> OpenStream:
+    """The stream of a table. Raises Rejected where there is none, WaitTimeout where it has not begun."""
+    table = metadata.table(name)
+    stream = metadata.change_streams.get(table.table_id)
+    if stream is None:
+        raise Rejected(
+            Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes keep {name}` first"
+        )
+    index = cluster.change_indexes.of(stream)
+    begun = index.begun()
+    if begun is None:
+        raise WaitTimeout(
+            f"the stream of changes of {name} has not begun",
+            hint=f"Run `epochlake changes keep-up {name}`, or a coordinator",
+        )
+    return OpenStream(table, index, max(begun.position, index.floor()))
+
+
+class Changes:
+    """The changes of a table after a position, in order: iterate over it for batches of Arrow.
+
+    `position`: up to where all changes have been given out, that is when the batch after them is asked for, or the end
+    is reached. With a `reader`, `commit` tells that everything up to there was dealt with: the same reader goes on from
+    there next time, and until then nothing is dropped that it needs. It is for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        cluster: Store,
+        table: str,
+        *,
+        after: int | None = None,
+        up_to: int | None = None,
+        reader: str | None = None,
+        columns: Iterable[str] | None = None,
+        late: bool = True,
+        follow: bool = False,
+    ) -> None:
+        stream = open_stream(cluster, cluster.catch_up(), table)
+        self._cluster = cluster
+        self._index = stream.index
+        self._readers = Readers(cluster.storage, self._index)
+        self._reader = reader
+        self._late = late
+        self._follow = follow
+        known = None if reader is None else self._readers.of(reader)
+        if after is None and known is not None:
+            require_same(self._index, known)
+            after = known.position
+        self.position = stream.first if after is None else after
+        tail = self._index.tail().position
+        if self.position < stream.first:
+            raise gone(self._index)
+        if self.position > tail:
+            raise ChangesGone(
+                f"the changes of {table} end at position {tail}, and those after {self.position} were asked for", tail
+            )
+        if up_to is not None and not self.position <= up_to <= tail:
+            raise InvalidRequest(
+                f"the changes of {table} up to position {up_to} cannot be read",
+                hint=f"Give a position from {self.position} to {tail}",
+            )
+        self.up_to = tail if up_to is None and not follow else up_to
+        self._wanted = Wanted(stream.table, question(stream.table, columns).asked.schema)
+        self.schema = self._wanted.batch_schema
+        if reader is not None and known is None:
+            # From now on nothing is dropped that it has not read.
+            self._readers.tell(reader, self.position)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches, none of changes of two writes. Raises ChangesGone, StorageUnavailable."""
+        while True:
+            end = self._index.tail().position if self.up_to is None else self.up_to
+            for entry in self._index.entries(self.position, end):
+                for batch in changes_of(self._cluster.storage, self._index, entry, self._wanted):
+                    kept = batch if self._late else batch.filter(pc.invert(batch.column(LATE)))
+                    if kept.num_rows:
+                        yield kept
+                self.position = entry.position
+            self.position = max(self.position, end)
+            if not self._follow or self.up_to is not None:
+                return
+            time.sleep(FOLLOW_SECONDS)
+
+    def commit(self) -> Reader:
+        """Tell that what was given out up to `position` was dealt with. Raises InvalidRequest without a reader."""
+        if self._reader is None:
+            raise InvalidRequest("these changes are read by nobody who has a name", hint="Give reader=NAME")
+        return self._readers.tell(self._reader, self.position)
+
+
+def require_same(index: ChangeIndex, reader: Reader) -> None:
+    """That the index still has what a reader has read. Raises ChangesGone for one that was restored from a backup."""
+    tail = index.tail().position
+    entry = index.entry(reader.position) if 0 < reader.position <= tail else None
+    if reader.position > tail or (reader.write_id and (entry is None or entry.write_id != reader.write_id)):
+        raise ChangesGone(
+            f"the index of changes at {index.uri} is not the one that reader {reader.name} has read up to position "
+            f"{reader.position}: it went back, as one that was restored from a backup",
+            tail,
+        )

@@ -1,0 +1,155 @@
+"""Writes that may land and are not in the index of changes yet, as they are known at the root.
+
+A write of a table with a change stream is put here, with copies of its files, before anything of it is committed
+anywhere. So whatever lands is known: its writer may die at any moment, and whoever comes next finds out what became of
+it. It is taken away when the write is in the index, or can land no more.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from epochlake.jobs.replicas.change_index import DATA, ChangeIndex
+from epochlake.jobs.replicas.copying import DataFile
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.sealing import require_intact, require_sealed
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat, WrongCluster
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.decoding import decodable
+
+FORMAT = 1
+OPEN = "_open"
+THREADS = 8
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A write that may land: its files, where they were staged, and who writes it.
+
+    `write_id`: of the write, or of the batch that it is a try of. `pipeline_id`: by its lease it is known whether the
+    writer lives; `ended`: it has said itself that it goes on no more. `at`: microseconds since 1970. Stored as JSON.
+    """
+
+    intent_id: str
+    write_id: str
+    level: str
+    by: str
+    pipeline_id: str
+    at: int
+    files: tuple[StagedFile, ...]
+    ended: bool = False
+    format: int = FORMAT
+
+
+class Intents:
+    """The intents of one stream. Methods raise StorageUnavailable where the root does not answer."""
+
+    def __init__(self, storage: Storage, index: ChangeIndex) -> None:
+        self._storage = storage
+        self._index = index
+        self._directory = places.join(index.uri, OPEN)
+
+    def put(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
+        """Store copies of the files and the intent, side by side: all of it is on the disk when this returns.
+
+        Raises StorageUnavailable when a file is nowhere whole.
+        """
+        files = [staged for staged in intent.files if staged.file.rows]
+
+        def keep(staged: StagedFile | None) -> None:
+            if staged is None:
+                return self._put(intent)
+            self._keep(metadata, table, staged)
+            self._storage.sync_always([self._index.data_uri(staged.file)], [places.join(self._index.uri, DATA)])
+
+        ThreadWorkers(THREADS).run(keep, [None, *files])
+
+    def end(self, intent: Intent) -> None:
+        """Say that its writer goes on no more, so that others need not wait to find out."""
+        if self._storage.exists(self._uri(intent)):
+            self._storage.replace_bytes(self._uri(intent), msgspec.json.encode(_ended(intent)))
+
+    def take_away(self, intent: Intent) -> None:
+        """Forget it: the write is in the index, or can land no more."""
+        self._storage.delete_file(self._uri(intent))
+
+    def forget_files(self, files: Iterable[DataFile]) -> None:
+        """Delete the copies of files that are in no entry and in no other intent."""
+        needed = {staged.file.file_id for other in self.all() for staged in other.files}
+        for file in files:
+            if file.file_id not in needed:
+                self._storage.delete_file(self._index.data_uri(file))
+
+    def all(self) -> list[Intent]:
+        """Those that there are, the oldest first."""
+        try:
+            listed = self._storage.list_files(self._directory)
+        except failures.MissingFile:
+            return []
+        found = []
+        for entry in listed:
+            if places.TEMPORARY in entry.name:
+                continue
+            try:
+                found.append(_decoded(self._storage.read_bytes(places.join(self._directory, entry.name)), entry.name))
+            except failures.MissingFile:
+                continue  # it was taken away just now
+        return sorted(found, key=lambda intent: (intent.at, intent.intent_id))
+
+    def _put(self, intent: Intent) -> None:
+        self._storage.create_directory(self._directory)
+        self._storage.put_if_absent(self._uri(intent), msgspec.json.encode(intent))
+
+    def _keep(self, metadata: ClusterMetadata, table: Table, staged: StagedFile) -> None:
+        """Store a copy of a staged file in the index, where it has none."""
+        file, target = staged.file, self._index.data_uri(staged.file)
+        if self._storage.size_of(target) == file.size:
+            return
+        failure: StorageUnavailable | WrongCluster | None = None
+        for volume in sorted(staged.stored):
+            source = places.join(address_of(self._storage, metadata, table, volume).uri, file.path)
+            try:
+                require_intact(self._storage, file, source)
+                self._storage.copy_file(source, target)
+                require_sealed(self._storage, file, target)
+                return
+            except (StorageUnavailable, WrongCluster) as error:
+                failure = error
+        raise StorageUnavailable(
+            f"file {file.file_id} of {table.full_name} cannot be kept for the readers of its changes, as no replica "
+            f"has it whole{f': {failure}' if failure else ''}",
+            hint="Write the rows again, under another name where they are a batch",
+        ) from failure
+
+    def _uri(self, intent: Intent) -> str:
+        return places.join(self._directory, f"{intent.intent_id}.json")
+
+
+def new_intent(write_id: str | None, files: Sequence[StagedFile], level: str, by: str, pipeline_id: str) -> Intent:
+    """The intent of a write that begins to land now; without a `write_id` it gets one."""
+    intent_id = str(uuid.uuid4())
+    kept = tuple(msgspec.structs.replace(staged, failed={}) for staged in files)
+    return Intent(intent_id, write_id or intent_id, level, by, pipeline_id, time.time_ns() // 1000, kept)
+
+
+def _ended(intent: Intent) -> Intent:
+    return msgspec.structs.replace(intent, ended=True)
+
+
+def _decoded(data: bytes, name: str) -> Intent:
+    try:
+        intent = msgspec.json.decode(data, type=decodable(Intent))
+    except msgspec.MsgspecError as error:
+        raise LogUnreadable(
+            f"the write {name} that may have landed cannot be read: {error}", hint="Restore it"
+        ) from error
+    if intent.format != FORMAT:
+        raise UnknownFormat(f"{name} has format {intent.format}, and this version knows {FORMAT}", hint="Upgrade")
+    return intent

@@ -1,0 +1,86 @@
+"""Named readers of a change stream: how far each has read, kept beside the index.
+
+A position that is told here has been read and dealt with; what comes after it is kept for the reader, up to the limit
+of the stream. A reader that dies goes on from its position, so it may be given again what it had not told of.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.metastore.errors import LogUnreadable
+from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.decoding import decodable
+from epochlake.placement.errors import InvalidRequest
+
+READERS = "_readers"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """How far a reader has read: `position`, told `at` microseconds since 1970. Stored as JSON.
+
+    `write_id`: of the write at that position, by which an index that went back is noticed; empty where nothing was
+    read.
+    """
+
+    name: str
+    position: int
+    write_id: str
+    at: int
+
+
+class Readers:
+    """The named readers of one stream. Methods raise StorageUnavailable where the root does not answer."""
+
+    def __init__(self, storage: Storage, index: ChangeIndex) -> None:
+        self._storage = storage
+        self._index = index
+        self._directory = places.join(index.uri, READERS)
+
+    def of(self, name: str) -> Reader | None:
+        """A reader by its name; None for one that has told nothing yet."""
+        if not NAME.match(name):
+            raise InvalidRequest(f"a reader cannot be called {name!r}", hint="Use letters, digits and _.-, 100 at most")
+        try:
+            return _decoded(self._storage.read_bytes(self._uri(name)), name)
+        except failures.MissingFile:
+            return None
+
+    def tell(self, name: str, position: int) -> Reader:
+        """Say how far a reader has come."""
+        self.of(name)
+        entry = self._index.entry(position) if position else None
+        reader = Reader(name, position, "" if entry is None else entry.write_id, time.time_ns() // 1000)
+        self._storage.create_directory(self._directory)
+        self._storage.replace_bytes(self._uri(name), msgspec.json.encode(reader))
+        return reader
+
+    def forget(self, name: str) -> bool:
+        """Keep nothing for a reader any more; whether there was one."""
+        if self.of(name) is None:
+            return False
+        return self._storage.delete_file(self._uri(name))
+
+    def all(self) -> list[Reader]:
+        """All of them, by name."""
+        try:
+            listed = self._storage.list_files(self._directory)
+        except failures.MissingFile:
+            return []
+        names = [entry.name.removesuffix(".json") for entry in listed if places.TEMPORARY not in entry.name]
+        return [reader for name in names if NAME.match(name) and (reader := self.of(name)) is not None]
+
+    def _uri(self, name: str) -> str:
+        return places.join(self._directory, f"{name}.json")
+
+
+def _decoded(data: bytes, name: str) -> Reader:
+    try:
+        return msgspec.json.decode(data, type=decodable(Reader))
+    except msgspec.MsgspecError as error:
+        raise LogUnreadable(f"how far reader {name} has come cannot be read: {error}", hint="Restore it") from error

@@ -1,0 +1,269 @@
+"""Change streams in histories of rows: followers that read while everything goes on, and what they must be given.
+
+The checker knows what was asked and said: writes, what they were told, and what followers were given at which position.
+Of the index, of intents and replicas it knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.testing.rows import TABLE
+from epochlake.jobs.upkeep.change_streams import keep_up
+
+if TYPE_CHECKING:
+    from epochlake.jobs.testing.row_histories import Access
+    from epochlake.jobs.testing.world import World
+
+SHORT_SECONDS = 4.0
+"""For how long changes are kept in histories in which they go: followers have to keep up, or begin again."""
+
+
+class Change(NamedTuple):
+    """A change as a follower was given it; `written_at` microseconds."""
+
+    position: int
+    key: int
+    kind: str
+    note: str | None
+    written_at: int
+    late: bool
+
+
+class Pass(NamedTuple):
+    """A follower has read up to a position: it began and ended at these steps of the scheduler."""
+
+    who: str
+    began: float
+    ended: float
+    position: int
+
+
+class Follower(msgspec.Struct):
+    """What a follower keeps of its own, whoever of its processes is killed: what it has dealt with, up to where.
+
+    `restarted`: at which positions it had to begin again.
+    """
+
+    name: str
+    position: int | None = None
+    given: list[Change] = []
+    restarted: list[int] = []
+
+
+class ChangeFollowers:
+    """All followers of a history, and how far they came when."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._followers: dict[str, Follower] = {}
+        self.passes: list[Pass] = []
+
+    def begin(self, cluster: Cluster, *, short: bool) -> None:
+        """Let the table's changes be kept, as nothing goes wrong yet."""
+        if short:
+            keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=SHORT_SECONDS)
+        else:
+            keep_changes(cluster, TABLE)
+
+    def follow(self, cluster: Cluster, name: str) -> None:
+        """Read what there is after what was dealt with, and tell so now and then, as somebody does who may die."""
+        follower = self._followers.setdefault(name, Follower(name, given=[], restarted=[]))
+        began = self._world.scheduler.steps
+        try:
+            changes = cluster.changes(TABLE, after=follower.position, reader=name)
+            pending: list[Change] = []
+            for batch in changes:
+                pending += [_change(row) for row in batch.to_pylist()]
+                _deal_with(follower, pending, changes.position)
+            _deal_with(follower, pending, changes.position)
+            self.passes.append(Pass(name, began, self._world.scheduler.steps, changes.position))
+            changes.commit()
+        except ChangesGone as gone:
+            follower.position = gone.position
+            follower.restarted.append(gone.position)
+
+    def everything(self, cluster: Cluster) -> list[Change]:
+        """The whole stream, as somebody reads it who comes last; with what is kept of it only."""
+        found: list[Change] = []
+        for batch in cluster.changes(TABLE):
+            found += [_change(row) for row in batch.to_pylist()]
+        return found
+
+    @property
+    def all(self) -> list[Follower]:
+        return list(self._followers.values())
+
+
+def settled(cluster: Cluster) -> list[str]:
+    """Bring into the stream what has landed; what is left afterwards that a healed world should not leave."""
+    [stream] = cluster.catch_up().change_streams.by_table.values()
+    report = keep_up(cluster, stream)
+    report = keep_up(cluster, stream) if report.open else report
+    return [] if report.begun else [f"at rest the stream of changes has not begun: {report}"]
+
+
+def _deal_with(follower: Follower, pending: list[Change], position: int) -> None:
+    """Keep what is whole, in one step with the position, as a transaction does."""
+    follower.given += [change for change in pending if change.position <= position]
+    follower.position = position
+    pending[:] = [change for change in pending if change.position > position]
+
+
+def _change(row: dict[str, object]) -> Change:
+    written = row["_written_at"]
+    micros = round(written.timestamp() * 1_000_000)  # type: ignore[attr-defined]
+    return Change(row["_position"], row["id"], row["_change"], row["note"], micros, row["_late"])  # type: ignore[arg-type]
+
+
+class StreamHistory(NamedTuple):
+    """What followers of a history were given. `stream`: what is there at rest, from the beginning unless `short`.
+
+    `at_rest`: the rows that a read shows then, all notes of each key.
+    """
+
+    stream: Sequence[Change]
+    followers: Sequence[Follower]
+    passes: Sequence[Pass]
+    at_rest: dict[int, list[str | None]]
+    append_only: bool
+    in_time: bool
+    short: bool
+
+
+def violations(history: StreamHistory, writes: Sequence[Access]) -> list[str]:
+    """What does not hold of a stream; empty when all of it does."""
+    found = []
+    if not history.short:
+        found += _not_once(history.stream, writes)
+        found += _not_in_time(history, writes)
+        found += _ends_elsewhere(history)
+    found += _out_of_order(history.stream) if not history.append_only else []
+    known = Counter(history.stream)
+    for follower in history.followers:
+        found += _given_otherwise(follower, history, known)
+    return found
+
+
+def _not_once(stream: Sequence[Change], writes: Sequence[Access]) -> list[str]:
+    """Each row of an acknowledged write is in the stream once, of a failed one at most once, and nothing else is."""
+    found = []
+    given: dict[tuple[int, str | None], list[Change]] = defaultdict(list)
+    for change in stream:
+        given[change.key, change.note].append(change)
+    asked: dict[tuple[int, str | None], list[Access]] = defaultdict(list)
+    for write in writes:
+        for key, note in write.notes.items():
+            asked[key, note].append(write)
+    for key, note in given.keys() - asked.keys():
+        found.append(f"the stream has {key, str(note)[:20]}, which nobody has written")
+    for (key, note), those in asked.items():
+        changes = given.get((key, note), [])
+        least = sum(write.acknowledged for write in those)
+        if not least <= len(changes) <= len(those):
+            name = (note or "a delete")[:20]
+            found.append(
+                f"the stream has {len(changes)} changes of key {key} to {name}: {least} of {len(those)} writes of it "
+                "were acknowledged"
+            )
+        times = {time for write in those for time in write.times}
+        found += [
+            f"the stream has a change of key {key} at a time at which nobody wrote it: {change}"
+            for change in changes
+            if change.written_at not in times
+        ]
+        for write in those:
+            mine = [change for change in changes if change.written_at in write.times]
+            if write.acknowledged and not mine:
+                found.append(f"an acknowledged {write.kind} of key {key} by {write.who} is not in the stream")
+    return found
+
+
+def _not_in_time(history: StreamHistory, writes: Sequence[Access]) -> list[str]:
+    """Who begins to read after a write was acknowledged is given it by the time that he has read all."""
+    found = []
+    for write in writes:
+        if not write.acknowledged:
+            continue
+        positions = [
+            change.position
+            for change in history.stream
+            if change.key in write.notes and change.written_at in write.times and change.note == write.notes[change.key]
+        ]
+        late = [one for one in history.passes if write.ended < one.began and one.position < max(positions, default=0)]
+        found += [
+            f"{one.who} read up to position {one.position} after a write by {write.who} was acknowledged, which is at "
+            f"{max(positions)}"
+            for one in late[:1]
+        ]
+    return found
+
+
+def _ends_elsewhere(history: StreamHistory) -> list[str]:
+    """Who applies the changes that are not late, in their order, has what reads show."""
+    if history.append_only:
+        there = Counter((key, note) for key, notes in history.at_rest.items() for note in notes)
+        stream = Counter((change.key, change.note) for change in history.stream)
+        return [] if there == stream else [f"reads show {there - stream} and the stream has {stream - there} besides"]
+    if not history.in_time:
+        return []
+    state: dict[int, str | None] = {}
+    times: dict[int, list[int]] = defaultdict(list)
+    for change in history.stream:
+        times[change.key].append(change.written_at)
+        if change.late:
+            continue
+        if change.kind == "delete":
+            state.pop(change.key, None)
+        else:
+            state[change.key] = change.note
+    shown = {key: notes[0] for key, notes in history.at_rest.items()}
+    # Two at the same microsecond: which of them counts may change once, when one is merged (decision 012).
+    return [
+        f"of key {key} a read shows {str(shown.get(key))[:20]!r} and the stream ends with {str(state.get(key))[:20]!r}"
+        for key in sorted({*state, *shown})
+        if (key in state, state.get(key)) != (key in shown, shown.get(key))
+        and times[key].count(max(times[key], default=0)) <= 1
+    ]
+
+
+def _out_of_order(stream: Sequence[Change]) -> list[str]:
+    """Changes of a key that are not late are in the order of their times; late ones come after a newer one."""
+    found = []
+    newest: dict[int, int] = {}
+    for change in stream:
+        before = newest.get(change.key)
+        if not change.late and before is not None and change.written_at < before:
+            found.append(f"{change} comes after a newer change of its key, and is not late")
+        if change.late and before is not None and change.written_at > before:
+            found.append(f"{change} is late, and nothing newer of its key comes before it")
+        newest[change.key] = max(change.written_at, before or 0)
+    return found
+
+
+def _given_otherwise(follower: Follower, history: StreamHistory, known: Counter[Change]) -> list[str]:
+    """A follower is given the stream in its order, nothing twice, and all of it where none is dropped."""
+    found = []
+    positions = [change.position for change in follower.given]
+    if positions != sorted(positions):
+        found.append(f"{follower.name} was given changes out of the order of the stream")
+    given = Counter(follower.given)
+    found += [f"{follower.name} was given {change} {times} times" for change, times in given.items() if times > 1]
+    if follower.restarted and not history.short:
+        found.append(f"{follower.name} had to begin again at {follower.restarted}, and nothing was dropped")
+    if not history.short:
+        until = follower.position or 0
+        expected = Counter(_up_to(known, until))
+        found += [f"{follower.name} was not given {change}" for change in (expected - given)]
+        found += [f"{follower.name} was given {change}, which is not in the stream" for change in (given - expected)]
+    return found
+
+
+def _up_to(changes: Iterable[Change], position: int) -> list[Change]:
+    return [change for change in changes if change.position <= position]

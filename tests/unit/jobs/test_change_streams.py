@@ -1,0 +1,345 @@
+"""Change streams over real Delta tables: what is in them, in which order, and what becomes of writes that die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import deltalake
+import pyarrow as pa
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.gate import change_recording, commit_phase
+from epochlake.jobs.gate.arrow_rows import rows_to_write
+from epochlake.jobs.gate.change_recording import ChangeNotKept
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_intents import Intents
+from epochlake.jobs.replicas.change_readers import Readers
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.upkeep import change_streams
+from epochlake.jobs.upkeep.change_streams import drop_old, settle
+from epochlake.jobs.upkeep.compaction import compact
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.metastore.errors import Rejected, StorageUnavailable
+from epochlake.metastore.metadata.components.change_streams import ChangeStream
+from epochlake.placement.consistency import ConsistencyLevel
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+
+ONE_TRY = Configuration(
+    pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
+)
+FLIGHTS = "air.flights"
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    # Without ZooKeeper nobody can be asked who lives: here nobody does but who says so.
+    monkeypatch.setattr(change_streams, "live_leases", lambda cluster: [])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
+    with_tablets = placed(tmp_path, FOUR, dict.fromkeys(range(8), "ABC"), configuration=ONE_TRY)
+    with with_tablets.cluster:
+        yield with_tablets
+
+
+@pytest.fixture
+def kept(cluster: SmallCluster) -> SmallCluster:
+    keep_changes(cluster.cluster, FLIGHTS)
+    return cluster
+
+
+def rows(notes: dict[int, str]) -> pa.Table:
+    return pa.table({"id": list(notes), "note": list(notes.values())}, pa.schema([("id", "int64"), ("note", "string")]))
+
+
+def stream_of(small: SmallCluster) -> ChangeStream:
+    return small.cluster.catch_up().change_streams.by_table[small.table.table_id]
+
+
+def index_of(small: SmallCluster) -> ChangeIndex:
+    return small.cluster.change_indexes.of(stream_of(small))
+
+
+def staged_by(gate: Gate, small: SmallCluster, notes: dict[int, str]) -> list[StagedFile]:
+    """Rows that a write has staged, and not landed yet."""
+    opened, _ = gate.planning.open_for_write(small.table)
+    given = rows_to_write(rows(notes), small.table)
+    return gate.writing._stage(given, small.table, ConsistencyLevel.QUORUM, opened, False)
+
+
+def told(small: SmallCluster, **asked: object) -> list[tuple[str, int, str | None]]:
+    """The changes as (kind, key, note), `late` behind a kind that is."""
+    found = []
+    for batch in small.cluster.changes(FLIGHTS, **asked):  # type: ignore[arg-type]
+        for row in batch.to_pylist():
+            found.append((row["_change"] + " late" * row["_late"], row["id"], row["note"]))
+    return found
+
+
+def applied(changes: list[tuple[str, int, str | None]]) -> dict[int, str | None]:
+    """What somebody has who applies the changes that are not late."""
+    state: dict[int, str | None] = {}
+    for kind, key, note in changes:
+        if kind == "delete":
+            state.pop(key, None)
+        elif kind == "upsert":
+            state[key] = note
+    return state
+
+
+def shown(small: SmallCluster) -> dict[int, str | None]:
+    return {row["id"]: row["note"] for row in small.cluster.scan(FLIGHTS).read_all().to_pylist()}
+
+
+def test_every_change_comes_once_in_order_with_its_kind_row_and_time(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a", 2: "b"}))
+    kept.cluster.write(FLIGHTS, rows({1: "c"}))
+    kept.cluster.delete(FLIGHTS, [{"id": 2}])
+    found = told(kept)
+    assert sorted(found[:2]) == [("upsert", 1, "a"), ("upsert", 2, "b")]
+    assert found[2:] == [("upsert", 1, "c"), ("delete", 2, None)]
+    batches = list(kept.cluster.changes(FLIGHTS))
+    times = [time for batch in batches for time in batch.column("_written_at").to_pylist()]
+    assert times == sorted(times)
+    assert len(set(times)) == 3
+
+
+def test_a_table_without_a_stream_has_none(cluster: SmallCluster) -> None:
+    cluster.cluster.write(FLIGHTS, rows({1: "a"}))
+    with pytest.raises(Rejected, match="are not kept"):
+        cluster.cluster.changes(FLIGHTS)
+    assert not (Path(cluster.cluster.root.uri) / "changes").exists()
+
+
+def test_what_was_written_before_is_in_the_table_and_not_in_the_stream(cluster: SmallCluster) -> None:
+    cluster.cluster.write(FLIGHTS, rows({1: "before"}))
+    position = keep_changes(cluster.cluster, FLIGHTS).position
+    assert shown(cluster) == {1: "before"}
+    cluster.cluster.write(FLIGHTS, rows({2: "after"}))
+    assert told(cluster, after=position) == [("upsert", 2, "after")]
+
+
+def test_a_batch_that_is_tried_again_is_in_the_stream_once(kept: SmallCluster) -> None:
+    for _ in range(3):
+        kept.cluster.write(FLIGHTS, rows({1: "a", 2: "b"}), batch="monday")
+    assert sorted(told(kept)) == [("upsert", 1, "a"), ("upsert", 2, "b")]
+
+
+def test_whatever_becomes_of_the_replicas_files_the_changes_stay(kept: SmallCluster) -> None:
+    for number in range(9):
+        kept.cluster.write(FLIGHTS, rows({1: f"v{number}", 100 + number: "x"}), consistency="ALL")
+    assert compact(kept.cluster, FLIGHTS).compacted
+    found = told(kept)
+    assert [note for _, key, note in found if key == 1] == [f"v{number}" for number in range(9)]
+    assert len(found) == 18
+
+
+def test_anybody_can_read_the_index_as_a_delta_table(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a", 2: "b"}))
+    table = deltalake.DeltaTable(index_of(kept).uri)
+    found = table.to_pyarrow_table().to_pylist()
+    assert {(row["id"], row["note"], row["_deleted"]) for row in found} == {(1, "a", False), (2, "b", False)}
+
+
+def test_an_older_write_that_comes_second_is_late_and_who_leaves_it_out_has_what_reads_show(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "slow") as slow:
+        staged = staged_by(slow, kept, {1: "older", 2: "alone"})
+        kept.cluster.write(FLIGHTS, rows({1: "newer"}))
+        slow.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+    found = told(kept)
+    assert sorted(found) == [("upsert", 1, "newer"), ("upsert", 2, "alone"), ("upsert late", 1, "older")]
+    assert applied(found) == shown(kept) == {1: "newer", 2: "alone"}
+    assert told(kept, late=False) == [("upsert", 1, "newer"), ("upsert", 2, "alone")]
+
+
+def test_a_write_that_died_before_it_was_in_the_index_is_found_there_once(kept: SmallCluster) -> None:
+    with (
+        patch.object(change_recording.ChangeIndex, "append", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {1: "a"}
+    assert told(kept) == []
+    assert settle(kept.cluster, stream_of(kept)) == (1, 0, 0)
+    assert told(kept) == [("upsert", 1, "a")]
+    assert settle(kept.cluster, stream_of(kept)) == (0, 0, 0)
+
+
+def test_a_writer_is_never_told_of_success_before_its_change_is_kept(kept: SmallCluster) -> None:
+    away = StorageUnavailable("the root is away")
+    with (
+        patch.object(change_recording.ChangeIndex, "append", side_effect=away),
+        pytest.raises(ChangeNotKept, match="has reached its level"),
+    ):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}), batch="b")
+    assert kept.cluster.write(FLIGHTS, rows({1: "a"}), batch="b").already
+    assert told(kept) == [("upsert", 1, "a")]
+    settle(kept.cluster, stream_of(kept))
+    assert told(kept) == [("upsert", 1, "a")]
+
+
+def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster) -> None:
+    away = StorageUnavailable("the root is full")
+    with patch.object(Intents, "put", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {}
+    assert told(kept) == []
+
+
+def test_a_failed_write_that_reads_may_show_is_brought_into_the_stream(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "unlucky") as gate:
+        staged = staged_by(gate, kept, {1: "on A"})
+    with kept.without("BC"):
+        with pytest.raises(ConsistencyNotReached):
+            gate.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+        assert settle(kept.cluster, stream_of(kept)) == (0, 0, 1)
+        assert told(kept) == []
+    assert settle(kept.cluster, stream_of(kept)) == (1, 0, 0)
+    assert told(kept) == [("upsert", 1, "on A")]
+    assert shown(kept) == {1: "on A"}
+
+
+def test_a_failed_write_that_no_replica_has_is_forgotten_when_its_files_are_gone(kept: SmallCluster) -> None:
+    killed = StorageUnavailable("this process")
+    with patch.object(commit_phase.CommitPhase, "_round", side_effect=killed), pytest.raises(StorageUnavailable):
+        kept.cluster.write(FLIGHTS, rows({1: "nowhere"}))
+    assert settle(kept.cluster, stream_of(kept)) == (0, 0, 1)
+    for path in kept.directory.rglob("*.parquet"):
+        if "changes" not in path.parts and "_delta_log" not in path.parts:
+            path.unlink()
+    assert settle(kept.cluster, stream_of(kept)) == (0, 1, 0)
+    assert told(kept) == []
+    assert not list((Path(index_of(kept).uri) / "data").iterdir())
+
+
+def test_writes_of_processes_that_live_are_left_alone(kept: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Gate(kept.cluster, "alive") as gate:
+        with (
+            patch.object(change_recording.ChangeIndex, "append", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            gate.write(rows_to_write(rows({1: "a"}), kept.table), kept.table, None, None)
+        lease = type("L", (), {"pipeline_id": gate.pipeline_id})
+        monkeypatch.setattr(change_streams, "live_leases", lambda cluster: [lease])
+        assert settle(kept.cluster, stream_of(kept)) == (0, 0, 1)
+
+
+def test_a_named_reader_goes_on_from_what_it_has_told_of(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS, reader="search")
+    assert sum(batch.num_rows for batch in changes) == 1
+    assert list(told(kept, reader="search")) == [("upsert", 1, "a")]
+    changes.commit()
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    assert told(kept, reader="search") == [("upsert", 2, "b")]
+
+
+def aged(small: SmallCluster, retention: float, limit: float) -> ChangeStream:
+    keep_changes(small.cluster, FLIGHTS, retention_seconds=retention, limit_seconds=limit)
+    return stream_of(small)
+
+
+def test_changes_are_kept_for_the_slowest_reader_up_to_the_limit_and_then_one_error_says_how_to_begin_again(
+    kept: SmallCluster,
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    slow = kept.cluster.changes(FLIGHTS, reader="slow")
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
+    assert [note for _, _, note in told(kept)] == ["a", "b"]
+    dropped, size = drop_old(kept.cluster, aged(kept, 0.0, 0.0))
+    assert (dropped, size > 0) == (2, True)
+    with pytest.raises(ChangesGone, match="not kept any more") as caught:
+        list(slow)
+    with pytest.raises(ChangesGone, match="read the whole table now"):
+        kept.cluster.changes(FLIGHTS, reader="slow")
+    kept.cluster.write(FLIGHTS, rows({3: "c"}))
+    assert told(kept, after=caught.value.position) == [("upsert", 3, "c")]
+
+
+def test_what_may_land_late_holds_back_what_it_is_compared_with(kept: SmallCluster) -> None:
+    with (
+        patch.object(change_recording.ChangeIndex, "append", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        kept.cluster.write(FLIGHTS, rows({1: "older"}))
+    kept.cluster.write(FLIGHTS, rows({1: "newer"}))
+    assert drop_old(kept.cluster, aged(kept, 0.0, 0.0)) == (0, 0)
+    settle(kept.cluster, stream_of(kept))
+    assert told(kept) == [("upsert", 1, "newer"), ("upsert late", 1, "older")]
+    assert drop_old(kept.cluster, stream_of(kept))[0] == 2
+
+
+def test_an_index_that_went_back_is_told_to_who_has_read_further(kept: SmallCluster, tmp_path: Path) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS, reader="r")
+    list(changes)
+    changes.commit()
+    newest = max((Path(index_of(kept).uri) / "_delta_log").glob("*.json"))
+    newest.unlink()
+    kept.cluster.change_indexes._known.clear()
+    kept.cluster.write(FLIGHTS, rows({1: "another"}))
+    with pytest.raises(ChangesGone, match="went back"):
+        kept.cluster.changes(FLIGHTS, reader="r")
+
+
+def test_a_stream_ends_and_another_one_begins(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    drop_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({2: "unseen"}))
+    keep_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({3: "c"}))
+    assert told(kept) == [("upsert", 3, "c")]
+
+
+def test_a_write_that_runs_while_the_stream_begins_is_written_anew_and_is_in_it(cluster: SmallCluster) -> None:
+    with Gate(cluster.cluster, "slow") as slow:
+        table = slow.planning.table(FLIGHTS)
+        stage, staged = slow.writing._stage, []
+
+        def stage_and_wait(*given: object, **named: object) -> object:
+            found = stage(*given, **named)  # type: ignore[arg-type]
+            if not staged:
+                cluster.cluster.write(FLIGHTS, rows({1: "newer, before the stream"}))
+                keep_changes(cluster.cluster, FLIGHTS)
+            staged.append(found)
+            return found
+
+        with patch.object(slow.writing, "_stage", stage_and_wait):
+            slow.write(rows_to_write(rows({1: "slow"}), table), table, None, None)
+    assert len(staged) == 2
+    assert applied(told(cluster)) == shown(cluster) == {1: "slow"}
+
+
+def test_positions_and_readers_that_cannot_be_are_refused(kept: SmallCluster) -> None:
+    with pytest.raises(ChangesGone, match="end at position"):
+        kept.cluster.changes(FLIGHTS, after=99)
+    with pytest.raises(Exception, match="cannot be called"):
+        kept.cluster.changes(FLIGHTS, reader="../x")
+    assert Readers(kept.cluster.storage, index_of(kept)).all() == []
+    with pytest.raises(Rejected, match="so long already"):
+        keep_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(Rejected, match="cannot be kept"):
+        administration.change_streams.keep_changes(kept.cluster, FLIGHTS, retention_seconds=-1)
+
+
+def test_what_a_late_change_is_compared_with_is_kept_as_long_as_it(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "slow") as slow:
+        staged = staged_by(slow, kept, {1: "older"})
+        kept.cluster.write(FLIGHTS, rows({1: "newer"}))
+        told(kept, reader="r")
+        changes = kept.cluster.changes(FLIGHTS, reader="r")
+        list(changes)
+        changes.commit()
+        slow.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
+    assert told(kept, reader="r") == [("upsert late", 1, "older")]
