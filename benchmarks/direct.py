@@ -1,4 +1,4 @@
-"""Rows written and looked up without Spark at RF 3 and QUORUM, beside storing and syncing the same bytes three times.
+"""Few rows written and looked up at RF 3 and QUORUM, beside storing and syncing the same bytes three times.
 
 The floor is what no write of three replicas can do without: three files with the bytes of one write, synced side by
 side with their directories. A write opens three replica tables besides, commits to each, and leaves receipts.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.pipeline import Pipeline
+from epochlake.jobs.spark_session import session
 
 from benchmarks.clusters import opened
-from benchmarks.harness import STORAGE, Result, at_least, at_most, medians
+from benchmarks.harness import STORAGE, Result, at_least, at_most, medians, ratio_at_most
 
 ROUNDS = 21
 ROWS = 1_000
@@ -29,6 +32,7 @@ COLUMNS = [
     ("delay", "double", True),
     ("at", "timestamp", True),
 ]
+SPARK_COLUMNS = ", ".join(f"{name} {type_}" for name, type_, _ in COLUMNS)
 
 
 def thousand_rows() -> list[Result]:
@@ -80,6 +84,31 @@ def small_writes() -> list[Result]:
             at_least(20),
         )
     ]
+
+
+def one_row_by_spark() -> list[Result]:
+    """A row of a DataFrame, taken once and staged by this process, beside a Spark job that stages it."""
+    with opened() as (cluster, _):
+        table = _table(cluster, "by_spark", TABLETS[0])
+        spark = session("benchmarks")
+        numbers = itertools.count()
+
+        def write(pipeline: Pipeline) -> None:
+            [row] = _rows(1, next(numbers)).to_pylist()
+            pipeline.write(spark.createDataFrame([row], SPARK_COLUMNS), table)
+
+        def write_by_job(pipeline: Pipeline) -> None:
+            with mock.patch("epochlake.jobs.gate.pipeline.few_rows", return_value=None):
+                write(pipeline)
+
+        with cluster.pipeline("benchmark", spark) as pipeline:
+            works: dict[str, Callable[[], object]] = {
+                "taken": lambda: write(pipeline),
+                "job": lambda: write_by_job(pipeline),
+            }
+            taken = {name: seconds * 1000 for name, seconds in medians(ROUNDS, works).items()}
+    name = "a pipeline's write of one row at RF 3, QUORUM"
+    return [Result(name, taken["taken"], "ms", taken["job"], "staged by a Spark job", ratio_at_most(0.6))]
 
 
 def lookups() -> list[Result]:
@@ -143,5 +172,6 @@ def _store(directory: Path, data: bytes, number: int) -> None:
 BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
     "thousand_rows": thousand_rows,
     "small_writes": small_writes,
+    "one_row_by_spark": one_row_by_spark,
     "lookups": lookups,
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.administration import (
         add_node,
         alter_node,
+        alter_table,
         create_keyspace,
         create_table,
         decommission,
@@ -34,16 +35,26 @@ if TYPE_CHECKING:
         drop_keyspace,
         drop_table,
         keep_changes,
+        keep_history,
         pause_balancing,
         remove_node,
         replace_node,
+        restore_table,
         resume_balancing,
     )
+    from epochlake.jobs.administration.past_rows import rollback
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
-    from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.errors import (
+        ConsistencyNotReached,
+        HistoryNotKept,
+        MergeContended,
+        MergeUnfinished,
+        ReadDisturbed,
+        RowsUnreadable,
+    )
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.replicas.change_index import ChangesGone
     from epochlake.jobs.spark_session import session
@@ -74,7 +85,10 @@ __all__ = [
     "CoordinationUnavailable",
     "Coordinator",
     "EpochlakeError",
+    "HistoryNotKept",
     "InvalidRequest",
+    "MergeContended",
+    "MergeUnfinished",
     "MetadataFrames",
     "NotInitialised",
     "Pipeline",
@@ -86,6 +100,7 @@ __all__ = [
     "__version__",
     "add_node",
     "alter_node",
+    "alter_table",
     "attach",
     "compact",
     "create_keyspace",
@@ -96,13 +111,16 @@ __all__ = [
     "drop_table",
     "init_cluster",
     "keep_changes",
+    "keep_history",
     "open_cluster",
     "pause_balancing",
     "register",
     "remove_node",
     "repair",
     "replace_node",
+    "restore_table",
     "resume_balancing",
+    "rollback",
     "session",
 ]
 
@@ -117,7 +135,10 @@ _HOMES = {
     "CoordinationUnavailable": "metastore.errors",
     "Coordinator": "jobs.coordinator.coordinator",
     "EpochlakeError": "placement.errors",
+    "HistoryNotKept": "jobs.gate.errors",
     "InvalidRequest": "placement.errors",
+    "MergeContended": "jobs.gate.errors",
+    "MergeUnfinished": "jobs.gate.errors",
     "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
     "Pipeline": "jobs.gate.pipeline",
@@ -128,6 +149,7 @@ _HOMES = {
     "StorageUnavailable": "metastore.errors",
     "add_node": "jobs.administration",
     "alter_node": "jobs.administration",
+    "alter_table": "jobs.administration",
     "attach": "jobs.datasource.attaching",
     "compact": "jobs.upkeep.compaction",
     "create_keyspace": "jobs.administration",
@@ -138,13 +160,16 @@ _HOMES = {
     "drop_table": "jobs.administration",
     "init_cluster": "jobs.cluster",
     "keep_changes": "jobs.administration",
+    "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
     "register": "jobs.datasource.source",
     "remove_node": "jobs.administration",
     "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",
+    "restore_table": "jobs.administration",
     "resume_balancing": "jobs.administration",
+    "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
 }
 

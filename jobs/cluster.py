@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -23,11 +23,15 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.showing import Listing, html_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
     import pyarrow.compute as pc
     from epochlake.jobs.exchange.loading import LoadedPart
     from epochlake.jobs.gate.change_streaming import Changes
     from epochlake.jobs.gate.gate import Gate
+    from epochlake.jobs.gate.merge import Merge, Run
+    from epochlake.jobs.gate.merging import Merged
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.views.balancing import BalancePlan
     from epochlake.jobs.views.history import Differences, LogRow
@@ -143,6 +147,7 @@ class Cluster(Store):
         table: str,
         rows: object,
         *,
+        deletes: object = None,
         consistency: str | None = None,
         batch: str | None = None,
         datacenter: str | None = None,
@@ -153,15 +158,22 @@ class Cluster(Store):
         whatever else gives itself as a stream of Arrow, a DataFrame of pandas (its index does not count, and what it
         takes for missing is null), or a list of dicts. They are held in memory. No value is changed: a type is widened
         where that changes nothing (an int for a bigint), and only a number of Python for a column of the type float is
-        rounded. LOCAL_QUORUM counts in `datacenter`. A batch may be begun with Spark and tried again without, and the
+        rounded. `deletes`: keys whose rows are deleted in the same write; none may be among those of `rows`.
+        LOCAL_QUORUM counts in `datacenter`. A batch may be begun with Spark and tried again without, and the
         other way round. Raises InvalidRequest for rows that do not fit and for a closed cluster, ConsistencyNotReached,
         Rejected, CoordinationUnavailable.
         """
-        from epochlake.jobs.gate.arrow_rows import rows_to_write  # only here: most commands write no rows
+        from epochlake.jobs.gate.arrow_conform import held
+        from epochlake.jobs.gate.arrow_rows import rows_to_change, rows_to_write  # only here: most commands write none
 
+        rows = held(rows)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return gate.write(rows_to_write(rows, target), target, consistency, batch)
+            if deletes is None:
+                fitting, target = gate.planning.conformed(table, lambda target: rows_to_write(rows, target))
+                return gate.write(fitting, target, consistency, batch)
+            gone = held(deletes)
+            changes, target = gate.planning.conformed(table, lambda target: rows_to_change(rows, gone, target))
+            return gate.write(changes, target, consistency, batch, changes=True)
 
     def delete(
         self,
@@ -173,27 +185,76 @@ class Cluster(Store):
         datacenter: str | None = None,
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count), as `write` writes them."""
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_rows import rows_to_delete
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+            fitting, target = gate.planning.conformed(table, lambda target: rows_to_delete(keys, target))
+            return gate.write(fitting, target, consistency, batch, deleted=True)
+
+    def merge(self, table: str, source: object, *, datacenter: str | None = None) -> Merge:
+        """Merge rows into a table by its key: say with clauses what becomes of rows that are there and of others.
+
+            cluster.merge("shop.stock", rows).when_matched_update({"n": "target.n + source.n"}).execute()
+
+        `source`: rows in any form that `write` takes, with the key and any other columns. Nothing is done before
+        `Merge.execute`, which says what it promises and raises.
+        """
+        from epochlake.jobs.gate.merge import Merge
+
+        return Merge(lambda: self._gates.gate(datacenter), table, source, around=self._around_merges(table))
+
+    def _around_merges(self, table: str) -> Callable[[Run, str | None], Merged]:
+        from epochlake.jobs.gate.merge import as_named
+
+        return as_named
+
+    def overwrite(
+        self,
+        table: str,
+        rows: object,
+        *,
+        where: pc.Expression | None = None,
+        consistency: str | None = None,
+        batch: str | None = None,
+        datacenter: str | None = None,
+    ) -> Merged:
+        """Make `rows` the rows of a table, or with `where` of that part of it: others that are there are deleted.
+
+        New rows and deletes are one write. Of each replica they become part in one commit, so that no read of it sees
+        neither; while the commits of several replicas and ranges come in, a read may see some of them. Rows that others
+        write meanwhile stay, unless they replace one that is deleted here and were begun before. Merges and overwrites
+        come one after another. `where`: an expression of Arrow, true for all of `rows`. Levels and batches are those
+        of `Merge.execute`, which says what is raised as well.
+        """
+        from epochlake.jobs.gate.merge import overwrite
+
+        return overwrite(lambda: self._gates.gate(datacenter), table, rows, where, consistency, batch)
 
     def get(
-        self, table: str, key: object, *, consistency: str | None = None, datacenter: str | None = None
+        self,
+        table: str,
+        key: object,
+        *,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> Mapping[str, object] | None:
         """The row with a primary key, as a dict; None when there is none.
 
         `key`: a dict with the key's columns, or its value where it is one column. The same row that a read of the whole
-        table shows at this moment; in a table that is append-only one of those that have the key. Raises InvalidRequest
-        for a key that does not fit, ConsistencyNotReached, RowsUnreadable, ReadDisturbed, Rejected for a table that
-        there is not.
+        table shows at this moment, or with `as_of` as of that time; in a table that is append-only one of those that
+        have the key. Raises InvalidRequest for a key that does not fit, ConsistencyNotReached, RowsUnreadable,
+        ReadDisturbed, HistoryNotKept, Rejected for a table that there is not.
         """
         from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
 
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return read_one(gate, question(target, keys=key_of(target, key)), consistency)
+            return gate.planning.as_it_is(
+                table,
+                lambda target: read_one(gate, question(target, keys=key_of(target, key), as_of=as_of), consistency),
+            )
 
     def scan(
         self,
@@ -204,6 +265,7 @@ class Cluster(Store):
         keys: object = None,
         consistency: str | None = None,
         datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of a table without Spark, pinned now, as a stream of batches of Arrow, in no order.
 
@@ -212,15 +274,24 @@ class Cluster(Store):
         takes. Memory is bounded, however many rows there are. Until the stream has been read, or nobody holds it any
         more, a lease keeps its files where they are.
 
-        Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected. Reading
+        `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
+        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+
+        Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected,
+        HistoryNotKept for a time of which not all is kept. Reading
         the stream raises ReadDisturbed for a file that is found damaged only then: the next read goes round it.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import question, read_all
 
         with ExitStack() as stack:
             gate = stack.enter_context(self._gates.gate(datacenter))
-            of = question(gate.planning.table(table), columns, where, keys)
-            return read_all(gate, stack, of, consistency)
+            # Asked as often as need be: lists stay what they are.
+            names = list(columns) if isinstance(columns, Iterator) else columns
+            wanted = held(keys)
+            return gate.planning.as_it_is(
+                table, lambda target: read_all(gate, stack, question(target, names, where, wanted, as_of), consistency)
+            )
 
     def changes(
         self,
@@ -292,15 +363,40 @@ class Cluster(Store):
         keys: object = None,
         consistency: str | None = None,
         datacenter: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> int:
-        """How many rows `scan` shows now, counted without handing them out.
+        """How many rows `scan` shows, counted without handing them out.
 
         Raises as `get`, and InvalidRequest for a filter that does not fit.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import count_all, question
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            return count_all(gate, question(gate.planning.table(table), where=where, keys=keys), consistency)
+            return gate.planning.as_it_is(
+                table,
+                lambda target: count_all(gate, question(target, where=where, keys=keys, as_of=as_of), consistency),
+            )
+
+    def changed_rows(
+        self,
+        table: str,
+        since: datetime | str,
+        until: datetime | str | None = None,
+        *,
+        consistency: str | None = None,
+        datacenter: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows that differ between two times (`until` None: now), as a stream of batches of Arrow, in no order.
+
+        The columns of the table, as they were at `until`, of a removed row as they were at `since`; `_change`, which is
+        `added`, `removed` or `changed`; and `_before`, a struct of the row as it was at `since`, null for an added one.
+        A row that was changed and changed back is not among them. Raises as `scan`.
+        """
+        from epochlake.jobs.administration.past_rows import changed_rows
+
+        return changed_rows(self, table, since, until, consistency=consistency, datacenter=datacenter)
 
     def status(self, *, at: int | None = None, ask_volumes: bool = True) -> Status:
         """The state of the cluster now, or as it was at an epoch: what `epochlake status` shows.

@@ -37,6 +37,9 @@ LINES = "epochlakeLines"
 DIGEST = "epochlakeDigest"
 """In a commit's information: a SHA-256 of its other lines. A flipped bit could take a file out of the table."""
 
+_BEFORE_DIGESTS = frozenset({"timestamp", "operation", "engineInfo", LINES})
+"""What the information of a commit has that was made before there were digests, at most."""
+
 GIVEN_UP = b"given up by `epochlake log accept-loss`: what came after it was put aside\n"
 """In place of a commit: a loss is being accepted from here on. It never becomes a commit without content."""
 
@@ -393,7 +396,7 @@ def _damage(data: bytes) -> str | None:
     if b"\0" in text or not (text.startswith(b"{") and text.endswith(b"}")):
         return "is torn"
     first, *rest = text.splitlines()
-    if LINES.encode() in first:
+    if LINES.encode() in first or DIGEST.encode() in first:
         try:
             information = json.loads(first)["commitInfo"]
             lines = int(information[LINES])
@@ -403,6 +406,9 @@ def _damage(data: bytes) -> str | None:
             return f"is torn: it has {len(rest) + 1} lines of {lines}"
         if information.get(DIGEST, _digest(rest)) != _digest(rest):
             return "is damaged: its lines are not what was written"
+        if DIGEST not in information and not information.keys() <= _BEFORE_DIGESTS:
+            # A flipped bit in the name of the digest would hide another one in the lines.
+            return "is damaged: the digest of its lines has lost its name"
     elif not all(_is_action(line) for line in (first, *rest)):
         # Of others, or ours with damage in what says so: then it is an error to whoever opens the table.
         return "is damaged: not all of its lines can be read"

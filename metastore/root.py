@@ -20,6 +20,7 @@ class Root:
         self.damaged = places.join(uri, "damaged")
         self.leases = places.join(uri, "leases")
         self.receipts = places.join(uri, "receipts")
+        self.merges = places.join(uri, "merges")
         self.spills = places.join(uri, "spills")
         self.changes = places.join(uri, "changes")
         self.log_table = places.join(uri, "log-table")
@@ -35,16 +36,8 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
     _require_named(storage, root, log.table)
     if log.is_there():
         return
-    below = (
-        root.log,
-        root.snapshots,
-        root.batches,
-        root.compactions,
-        root.damaged,
-        root.receipts,
-        root.leases,
-        root.changes,
-    )
+    rows = (root.batches, root.merges, root.changes, root.compactions)
+    below = (root.log, root.snapshots, *rows, root.damaged, root.receipts, root.leases)
     left = [place for place in below if _holds_files(storage, place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not log.is_there():

@@ -6,13 +6,14 @@ still read it, so it waits for their leases; whoever begins later does not know 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import CreateTable, DropTable
+from epochlake.metastore.metadata.components.dropped import DroppedTable
+from epochlake.metastore.metadata.events import CreateTable, DropTable, ForgetTable, ShelveTable
 from epochlake.metastore.metadata.model import (
     Node,
     NodeState,
@@ -69,9 +70,32 @@ def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenU
                     yield GivenUp(table, volume.volume_id, times[request.epoch], f"{left.name} has left")
 
 
+def on_members(metadata: ClusterMetadata, tables: Iterable[DroppedTable]) -> list[GivenUp]:
+    """Replica tables of dropped tables that are still kept, as if they were not."""
+    return [
+        GivenUp(one.table, volume.volume_id, 0, "dropped")
+        for one in tables
+        for node in metadata.directory.members()
+        for volume in node.volumes
+        if volume.volume_id not in metadata.directory.lost
+    ]
+
+
 def tables_ever(metastore: Metastore) -> list[Table]:
     """Every table that there was, dropped ones too."""
     return list(_history(metastore)[0].values())
+
+
+def over_at(metastore: Metastore, metadata: ClusterMetadata, now_ms: int, keep_ms: int) -> list[DroppedTable]:
+    """The dropped tables whose time is over: they need not be kept any longer, and were dropped before `keep_ms`."""
+    if not metadata.dropped.tables:
+        return []
+    times = _history(metastore)[2]
+    return [
+        one
+        for one in metadata.dropped.tables.values()
+        if times[one.epoch] <= min(keep_ms, now_ms - int(one.keep_seconds * 1000))
+    ]
 
 
 def left_at_ms(metastore: Metastore, node: Node) -> int:
@@ -107,6 +131,7 @@ def _history(metastore: Metastore) -> tuple[dict[TableId, Table], dict[TableId, 
     """The tables that there were, when those that are not there any more were dropped, and the time of each epoch."""
     tables: dict[TableId, Table] = {}
     dropped: dict[TableId, int] = {}
+    shelved: dict[TableId, int] = {}
     times: dict[int, int] = {}
     for entry in metastore.log().read(0):
         times[entry.epoch] = entry.committed_at // 1000
@@ -114,8 +139,14 @@ def _history(metastore: Metastore) -> tuple[dict[TableId, Table], dict[TableId, 
             event = entry.decode()
             assert isinstance(event, CreateTable)
             tables[event.table.table_id] = event.table
-        elif entry.event == DropTable.kind():
+        elif entry.event in (DropTable.kind(), ShelveTable.kind(), ForgetTable.kind()):
             gone = entry.decode()
-            assert isinstance(gone, DropTable)
-            dropped[gone.table_id] = times[entry.epoch]
+            assert isinstance(gone, DropTable | ShelveTable | ForgetTable)
+            if isinstance(gone, ForgetTable):
+                dropped[gone.table_id] = shelved[gone.table_id]
+            elif isinstance(gone, ShelveTable):
+                # It may be restored until it is forgotten: nothing of it may go before the log says so.
+                shelved[gone.table_id] = times[entry.epoch]
+            else:
+                dropped[gone.table_id] = times[entry.epoch]
     return tables, dropped, times

@@ -23,7 +23,7 @@ from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace
 from epochlake.metastore.metadata.model import (
     Column,
     Keyspace,
@@ -116,14 +116,6 @@ def create_table(
     return TableCreated(committed, table_id, tablet_map.count if tablet_map else 0, {})
 
 
-def drop_table(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Committed:
-    """Drop a table from the metadata; its replica tables stay on their volumes until vacuum deletes their files.
-
-    Raises Rejected for an unknown table.
-    """
-    return cluster.commit(TableDrop(full_name), **options)
-
-
 class KeyspaceCreation(FixedChange[CreateKeyspace], frozen=True):
     """What `create_keyspace` commits; without a strategy it is the one whose options `replication` are."""
 
@@ -204,16 +196,6 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
 
     def preparation(self, metastore: Metastore) -> Preparation[CreateTable]:
         return _ReplicaTables(metastore.storage)
-
-
-class TableDrop(Change[DropTable], frozen=True):
-    """What `drop_table` commits."""
-
-    verb: ClassVar[str] = "drop table"
-    full_name: str
-
-    def plan(self, metadata: ClusterMetadata, call: Call) -> DropTable:
-        return DropTable(metadata.table(self.full_name).table_id, self.full_name)
 
 
 def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str:

@@ -8,17 +8,19 @@ nothing young is deleted either.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up
+from epochlake.jobs.administration.dropped import forget_dropped
+from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up, on_members, over_at
 from epochlake.jobs.gate.spilled_rows import forget_old_spills
 from epochlake.jobs.replicas.reachability import THREADS
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.upkeep.clearing import Cleared, clear, counted
-from epochlake.jobs.upkeep.vacuum import Vacuumed, unused_files, vacuum
+from epochlake.jobs.upkeep.vacuum import Vacuumed, kept_origins, unused_files, vacuum
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.announcing import forget_expired, live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -36,7 +38,8 @@ OLDER_THAN_SECONDS = 3600.0
 class SweptReplica(msgspec.Struct, frozen=True):
     """One replica table: `files` of `size` bytes were deleted, `kept` unused ones may still be needed.
 
-    `obstacle` says why it could not be swept; then nothing was deleted there.
+    `obstacle` says why it could not be swept; then nothing was deleted there. `history` files of `history_size` bytes
+    stay for reads as of an earlier time.
     """
 
     table: str
@@ -45,6 +48,8 @@ class SweptReplica(msgspec.Struct, frozen=True):
     size: int = 0
     kept: int = 0
     obstacle: str | None = None
+    history: int = 0
+    history_size: int = 0
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -75,13 +80,22 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
-        return _sweep_replica(cluster.storage, metadata, *place, keep, _counted if dry_run else vacuum)
+        table, volume = place
+        clean = _counted if dry_run else vacuum
+        return _sweep_replica(
+            cluster.storage, metadata, table, volume, partial(_history_kept, cluster, table, keep, clean)
+        )
 
     def clear_one(one: GivenUp) -> SweptReplica | None:
         return _clear(cluster.storage, metadata, one, counted if dry_run else clear)
 
     swept = [one for one in ThreadWorkers(THREADS).run(sweep_one, _places(metadata)) if one is not None]
+    over = over_at(cluster, metadata, now, keep)
+    if over and not dry_run:
+        forget_dropped(cluster, over)
+        metadata = cluster.catch_up()
     old = [one for one in given_up(cluster, metadata) if one.since_ms <= keep]
+    old += on_members(metadata, over) if dry_run else []
     swept += [one for one in ThreadWorkers(THREADS).run(clear_one, old) if one is not None]
     if not dry_run:
         forget_expired(cluster.storage, cluster.root.leases)
@@ -117,10 +131,18 @@ def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
     return [(table, volume) for table in tables for volume in volumes if volume not in metadata.directory.lost]
 
 
-def _counted(address: ReplicaAddress, keep_newer_than_ms: int) -> Vacuumed:
+def _history_kept(
+    cluster: Cluster, table: Table, keep: int, clean: Callable[..., Vacuumed], address: ReplicaAddress
+) -> Vacuumed:
+    """Clean a replica table of all but what reads as of an earlier time need."""
+    return clean(address, keep, history=kept_origins(cluster.ledger, table, time.time_ns() // 1000))
+
+
+def _counted(address: ReplicaAddress, keep_newer_than_ms: int, *, history: Collection[str] = ()) -> Vacuumed:
     """What `vacuum` would report, without deleting."""
-    found = unused_files(address, keep_newer_than_ms)
-    return Vacuumed(len(found.deletable), sum(entry.size for entry in found.deletable), found.kept)
+    found = unused_files(address, keep_newer_than_ms, history=history)
+    size, past = (sum(entry.size for entry in entries) for entries in (found.deletable, found.history))
+    return Vacuumed(len(found.deletable), size, found.kept, len(found.history), past)
 
 
 def _sweep_replica(
@@ -128,8 +150,7 @@ def _sweep_replica(
     metadata: ClusterMetadata,
     table: Table,
     volume_id: VolumeId,
-    keep: int,
-    clean: Callable[[ReplicaAddress, int], Vacuumed],
+    clean: Callable[[ReplicaAddress], Vacuumed],
 ) -> SweptReplica | None:
     """None when the table has nothing to do with that volume."""
     node, volume = metadata.directory.node_of_volume[volume_id], metadata.directory.volumes[volume_id]
@@ -140,10 +161,18 @@ def _sweep_replica(
     try:
         if not _holds(metadata, table, volume_id) and not storage.exists(address.uri):
             return None
-        done = clean(address, keep)
+        done = clean(address)
     except (StorageUnavailable, WrongCluster) as error:
         return SweptReplica(table.full_name, name, obstacle=str(error))
-    return SweptReplica(table.full_name, name, done.files, done.size, done.kept_for_leases)
+    return SweptReplica(
+        table.full_name,
+        name,
+        done.files,
+        done.size,
+        done.kept_for_leases,
+        history=done.kept_for_history,
+        history_size=done.history_size,
+    )
 
 
 def _holds(metadata: ClusterMetadata, table: Table, volume: VolumeId) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from epochlake.jobs.gate.merging import Merged
     from epochlake.jobs.gate.writing import Written
 
 
@@ -69,4 +70,4 @@ class Landed(NamedTuple):
     """A write of a task: the whole name of its batch, and what it did."""
 
     batch: str
-    written: Written
+    written: Written | Merged

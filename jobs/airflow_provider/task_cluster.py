@@ -6,6 +6,7 @@ What the task has written is kept, for the assets that it updates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from epochlake.jobs.airflow_provider.naming import Landed, Names
@@ -16,7 +17,10 @@ from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.metadata.events import Event
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from epochlake.jobs.airflow_provider.task_pipeline import TaskPipeline
+    from epochlake.jobs.gate.merge import Run
+    from epochlake.jobs.gate.merging import Merged
     from epochlake.jobs.gate.writing import Written
     from pyspark.sql import SparkSession
 
@@ -41,15 +45,43 @@ class TaskCluster(Cluster):
         table: str,
         rows: object,
         *,
+        deletes: object = None,
         consistency: str | None = None,
         batch: str | None = None,
         datacenter: str | None = None,
     ) -> Written:
         """As `Cluster.write`; `batch` is the task's own name for it, below the name of the task in its run."""
         named = self.names.batch("write", table, batch)
-        done = super().write(table, rows, consistency=consistency, batch=named, datacenter=datacenter)
+        done = super().write(table, rows, deletes=deletes, consistency=consistency, batch=named, datacenter=datacenter)
         self.landed.append(Landed(named, done))
         return done
+
+    def overwrite(
+        self,
+        table: str,
+        rows: object,
+        *,
+        where: pc.Expression | None = None,
+        consistency: str | None = None,
+        batch: str | None = None,
+        datacenter: str | None = None,
+    ) -> Merged:
+        """As `Cluster.overwrite`, and named as `write` names."""
+        named = self.names.batch("overwrite", table, batch)
+        done = super().overwrite(table, rows, where=where, consistency=consistency, batch=named, datacenter=datacenter)
+        self.landed.append(Landed(named, done))
+        return done
+
+    def _around_merges(self, table: str) -> Callable[[Run, str | None], Merged]:
+        """Merges are named as `write` names."""
+
+        def around(run: Run, batch: str | None) -> Merged:
+            named = self.names.batch("merge", table, batch)
+            done = run(named)
+            self.landed.append(Landed(named, done))
+            return done
+
+        return around
 
     def delete(
         self,

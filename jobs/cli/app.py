@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.commands import (
+    agent,
     changes,
     cluster,
     configuration,
@@ -21,6 +22,7 @@ from epochlake.jobs.cli.commands import (
     rows,
     switches,
     tables,
+    tablets,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -71,6 +73,7 @@ for name, group in (
     ("request", requests.app),
     ("keyspace", keyspaces.app),
     ("table", tables.app),
+    ("tablet", tablets.app),
     ("coordinator", coordinator.app),
     ("log", log.app),
     ("placement", placement.app),
@@ -78,6 +81,7 @@ for name, group in (
     ("balance", switches.balance),
     ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("agent", agent.app),
     ("config", configuration.app),
 ):
     app.add_typer(group, name=name)

@@ -18,6 +18,11 @@ Level = Annotated[
     str | None, typer.Option("--consistency", metavar="LEVEL", help="ONE, QUORUM, ALL, …; else the configuration's.")
 ]
 
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", metavar="TIME", help="The rows as they were then: 2013-01-01T10:00:00Z, with a zone."),
+]
+
 TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", show_default=False)]
 RequestName = Annotated[
     str,

@@ -10,12 +10,17 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 from epochlake.jobs.administration.adopting import Adopted
+from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
+from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.initialising import InitAnswer
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
@@ -66,6 +71,10 @@ DOCUMENTS: dict[str, Any] = {
     "table list": list[TableRow],
     "table show": TableShown,
     "table drop": CHANGE,
+    "table restore": CHANGE,
+    "table history": CHANGE,
+    "table diff": None,
+    "table rollback": RolledBack,
     "coordinator run": CoordinatorReport,
     "log list": list[LogRow],
     "log show": d.LogEntry,
@@ -96,6 +105,12 @@ DOCUMENTS: dict[str, Any] = {
     "repair": RepairReport,
     "compact": CompactionReport,
     "vacuum": Sweep,
+    "tablet move": CHANGE,
+    "agent run": None,
+    "agent show": AgentState,
+    "agent nodes": list[NodeSeen],
+    "agent init": InitAnswer,
+    "agent cancel-join": JoinState,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],
     "demo": None,
@@ -227,6 +242,8 @@ def _type(hint: Any) -> str:
         return f"object: {_type(arguments[0])} → {_type(arguments[1])}"
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _link(hint)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " or ".join(f"`{one}`" for one in hint)
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "any")
 
 

@@ -67,6 +67,11 @@ class Session:
         return self._configuration
 
     @property
+    def conf_file(self) -> str | None:
+        """The configuration file that was named, for a process that is started with it."""
+        return None if self._conf is None else str(self._conf.absolute())
+
+    @property
     def places(self) -> Root:
         """Where log and snapshots are, also of a cluster that cannot be opened."""
         return Root(self.configuration.root)

@@ -7,17 +7,30 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from epochlake.jobs.cluster import Cluster, open_cluster
+from epochlake.jobs.gate.moments import micros_of
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.configuration import Configuration
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
-KNOWN = ("path", "conf", "root", "consistency", "datacenter", "columns", "where", "keys", "epoch", "startingepoch")
+KNOWN = (
+    "path",
+    "conf",
+    "root",
+    "consistency",
+    "datacenter",
+    "columns",
+    "where",
+    "keys",
+    "timestampasof",
+    "epoch",
+    "startingepoch",
+)
 OF_CHANGES = ("after", "upto", "reader")
 """Options of a read whose option `changes` is true."""
 
-WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete")
+WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete", "replacewhere")
 OF_SPARK = ("table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
 """
@@ -40,6 +53,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     where: str | None = None
     keys: str | None = None
     settings: str | None = None
+    as_of: str | None = None
     changes: bool = False
     after: int | None = None
     up_to: int | None = None
@@ -66,6 +80,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     batch: str | None = None
     deletes: bool = False
     settings: str | None = None
+    replace_where: str | None = None
 
     def open(self) -> Cluster:
         """The cluster, for a `with`. Raises as `open_cluster`."""
@@ -95,6 +110,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         options.get("batch"),
         deletes == "true",
         options.get("settings"),
+        options.get("replacewhere"),
     )
 
 
@@ -136,30 +152,34 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("where"),
         options.get("keys"),
         options.get("settings"),
+        options.get("timestampasof"),
         _is_true("changes", options.get("changes", "false")),
         _position("after", options.get("after")),
         _position("upTo", options.get("upto")),
         options.get("reader"),
     )
+    if read.as_of is not None:
+        micros_of(read.as_of)
     of_changes = [name for name in OF_CHANGES if name in options]
     if of_changes and not read.changes:
         raise InvalidRequest(
             f"the option {of_changes[0]!r} is for changes", hint='Give option("changes", True) as well'
         )
-    unfit = [name for name in ("consistency", "datacenter", "where", "keys") if name in options]
+    unfit = [name for name in ("consistency", "datacenter", "where", "keys", "timestampasof") if name in options]
     if read.changes and (unfit or read.metadata_table is not None):
         raise InvalidRequest(
             f"changes of {table} cannot be read with the option {unfit[0]!r}"
             if unfit
             else f"{table} is of the metadata: its changes are the epochs of system.log"
         )
-    of_rows = [name for name in ("consistency", "datacenter", "columns", "where", "keys") if name in options]
+    rows_only = ("consistency", "datacenter", "columns", "where", "keys", "timestampasof")
+    of_rows = [name for name in rows_only if name in options]
     if read.metadata_table is not None and of_rows:
         raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
     if read.metadata_table is None and read.epoch is not None:
         raise InvalidRequest(
             f"rows of {table} cannot be read as of an epoch: an epoch is a version of the metadata, not of rows",
-            hint=f"Read {SYSTEM}tablets or another table of the metadata with it",
+            hint=f"Give a time, as timestampAsOf; or read {SYSTEM}tablets or another table of the metadata with it",
         )
     return read
 

@@ -11,7 +11,7 @@ from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, table_of
 from epochlake.jobs.datasource.options import ReadOptions, read_options, write_options
 from epochlake.jobs.datasource.table_reading import TableReader
-from epochlake.jobs.datasource.table_writing import StreamWriter, TableWriter
+from epochlake.jobs.datasource.table_writing import OverwritingWriter, StreamWriter, TableWriter
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.placement.dataframes.frames import schema_of
@@ -65,15 +65,20 @@ class EpochlakeDataSource(DataSource):
         return MetadataReader(self._read) if self._read.metadata_table is not None else TableReader(self._read, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of rows: one write of the gate, of rows that are inserted, replaced by their keys, or deleted."""
+        """The writer of rows: one write of the gate, of rows that are inserted, replaced by their keys, or deleted.
+
+        With `overwrite` the table, or the part of it that the option `replaceWhere` names, has these rows alone.
+        """
         with as_spark_says():
             options = write_options(self._given)
-            if overwrite:
+            if options.replace_where is not None and not overwrite:
                 raise InvalidRequest(
-                    f"{options.table} cannot be overwritten: nothing takes all rows away and brings others at once",
-                    hint='Use mode("append"), which replaces rows by their keys, or create another table',
+                    "the option 'replaceWhere' says what is overwritten, and the mode is not overwrite",
+                    hint='Use mode("overwrite")',
                 )
-            return TableWriter(options, schema)
+            if overwrite and options.deletes:
+                raise InvalidRequest("a write either overwrites or deletes", hint='Delete with mode("append")')
+            return OverwritingWriter(options, schema) if overwrite else TableWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream, whose option `batch` names it."""

@@ -6,11 +6,14 @@ import uuid
 from collections.abc import Iterator
 
 import pyarrow as pa
-from epochlake.jobs.cluster import Cluster
+import pyarrow.compute as pc
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import WriteOptions
+from epochlake.jobs.exchange.filters import parse_condition
 from epochlake.jobs.gate.fitting import require_fitting_columns
-from epochlake.jobs.gate.spilled_rows import Spill, SpilledRows, forget_spills, spill
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.merge import overwrite_by, require_overwritable
+from epochlake.jobs.gate.spilled_rows import NewSpilledRows, Spill, SpilledRows, forget_spills, spill
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import places
 from epochlake.placement.consistency import ConsistencyLevel
@@ -28,7 +31,9 @@ class Spilled(WriterCommitMessage):
 
 
 class _Writing:
-    """What both kinds of writers do: tasks spill, and one process writes all of it as one write of the gate."""
+    """What all kinds of writers do: tasks spill, and one process writes all of it as one write of the gate."""
+
+    overwrites = False
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -50,17 +55,36 @@ class _Writing:
         with as_spark_says():
             self._storage.create_directory(self._place, parents=True)
             return Spilled(
-                spill(self._storage, self._place, name, self._table, iterator, deleted=self._options.deletes)
+                spill(
+                    self._storage,
+                    self._place,
+                    name,
+                    self._table,
+                    iterator,
+                    deleted=self._options.deletes,
+                    changes=self.overwrites,
+                )
             )
 
     def _land(self, messages: list[WriterCommitMessage | None], batch: str | None) -> None:
         spills = [one for message in messages if isinstance(message, Spilled) for one in message.spills]
-        rows = SpilledRows(self._storage, spills, self._table)
         with as_spark_says(), self._options.open() as cluster:
             try:
-                _write(cluster, self._table, rows, self._options, batch)
+                with cluster.gate(self._options.datacenter) as gate:
+                    self._write(gate, self._same_table(gate), spills, batch)
             finally:
                 forget_spills(self._storage, self._place)
+
+    def _write(self, gate: Gate, table: Table, spills: list[Spill], batch: str | None) -> None:
+        rows = SpilledRows(self._storage, spills, table)
+        gate.write(rows, table, self._options.consistency, batch, deleted=self._options.deletes)
+
+    def _same_table(self, gate: Gate) -> Table:
+        now = gate.planning.table(self._options.table)
+        if now.table_id != self._table.table_id:
+            raise InvalidRequest(f"table {self._options.table} was dropped and made anew since the write began")
+        # Rows that were made for other columns than those of now stay what they are: files say which ones they have.
+        return self._table if now.version != self._table.version else now
 
 
 class TableWriter(_Writing, DataSourceArrowWriter):
@@ -75,6 +99,26 @@ class TableWriter(_Writing, DataSourceArrowWriter):
         forget_spills(self._storage, self._place)
 
 
+class OverwritingWriter(TableWriter):
+    """`df.write.mode("overwrite")`: these rows in the place of all others, or of those of a part, as one write."""
+
+    overwrites = True
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        with as_spark_says():
+            require_overwritable(self._table)
+            self._where()
+
+    def _write(self, gate: Gate, table: Table, spills: list[Spill], batch: str | None) -> None:
+        new = NewSpilledRows(self._storage, self._place, spills, table)
+        overwrite_by(gate, table, new, self._where(), self._options.consistency, batch)
+
+    def _where(self) -> pc.Expression | None:
+        text = self._options.replace_where
+        return None if text is None else parse_condition(text, self._table)
+
+
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream`: each micro-batch is a named batch, so one that comes again after a restart lands once."""
 
@@ -85,14 +129,6 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing was written: delete what was stored."""
         forget_spills(self._storage, self._place)
-
-
-def _write(cluster: Cluster, table: Table, rows: SpilledRows, options: WriteOptions, batch: str | None) -> None:
-    with cluster.gate(options.datacenter) as gate:
-        now = gate.planning.table(options.table)
-        if now.table_id != table.table_id:
-            raise InvalidRequest(f"table {options.table} was dropped and made anew since the write began")
-        gate.write(rows, now, options.consistency, batch, deleted=options.deletes)
 
 
 def _require_fitting(table: Table, schema: StructType, *, deleted: bool) -> None:

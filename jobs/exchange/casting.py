@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns
+from epochlake.jobs.replicas.file_columns import filled as missing_values
 from epochlake.metastore.metadata.model import Column, Table
 
 SHOWN_ROWS = 5
@@ -24,7 +25,7 @@ SHOWN_ROWS = 5
 
 class Fitted(msgspec.Struct, frozen=True):
     """What was done to rows so that they fit. `casts`: by column, from which type to which; `filled`: columns that they
-    lack, which are null.
+    lack, which are null, or have the column's default.
     """
 
     casts: dict[str, str]
@@ -46,9 +47,9 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     columns: dict[str, pa.ChunkedArray] = {}
     for column in wanted:
         if column.name not in names:
-            if column.nullable:
+            if column.nullable or table.may_be_left_out(column):
                 filled.append(column.name)
-                columns[column.name] = pa.chunked_array([pa.nulls(len(rows), arrow_type(column.type))])
+                columns[column.name] = pa.chunked_array([missing_values(column, len(rows))])
             else:
                 problems.append(f"column {column.name} ({canonical(column.type)}) is missing, and may not be null")
             continue
@@ -64,7 +65,7 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
         if canonical(type_name(given.type)) != canonical(column.type) and not pa.types.is_null(given.type):
             casts[column.name] = f"{canonical(type_name(given.type))} to {canonical(column.type)}"
     if problems:
-        raise misfit(table, problems)
+        raise misfit(table, problems, wanted)
     return pa.table(columns), Fitted(casts, tuple(filled))
 
 
@@ -95,7 +96,11 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 def _is_same(values: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
     """Whether nothing is lost: cast back, each value is what it was."""
     if pa.types.is_nested(values.type) or pa.types.is_nested(found.type):
-        return True  # Arrow's own check has to do for these: it refuses what overflows or is cut
+        return _is_same_within(_alone(values), _alone(found))
+    if pa.types.is_temporal(values.type) != pa.types.is_temporal(found.type) and not (
+        _is_text(values.type) or _is_text(found.type) or pa.types.is_null(values.type)
+    ):
+        return False  # a number is no moment: it does not say of what unit, since when
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(found.type):
         # Another zone shows the same moment; a time without a zone is no moment.
         return (values.type.tz is None) == (found.type.tz is None)
@@ -109,6 +114,45 @@ def _is_same(values: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
     except pa.ArrowException:
         return False
     return bool(pc.all(same, skip_nulls=True, min_count=0).as_py())
+
+
+def _is_same_within(values: pa.Array, found: pa.Array) -> bool:
+    """`_is_same` of lists, maps and structs: as many elements, nulls in the same places, no field left behind.
+
+    Arrow casts what is in them with less care: it drops fields, rounds, and takes a time without a zone for UTC.
+    """
+    if not pa.types.is_nested(values.type):
+        return _is_same(pa.chunked_array([values]), pa.chunked_array([found]))
+    if values.type.id != found.type.id and not (_is_list(values.type) and _is_list(found.type)):
+        return False
+    if not values.is_valid().equals(found.is_valid()):
+        return False
+    if pa.types.is_struct(values.type):
+        fields = {field.name: part for field, part in zip(found.type, found.flatten(), strict=True)}
+        parts = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+        return len(parts) == values.type.num_fields and all(
+            name in fields and _is_same_within(part, fields[name]) for name, part in parts.items()
+        )
+    if pa.types.is_map(values.type):
+        return (
+            values.offsets.equals(found.offsets)
+            and _is_same_within(values.keys, found.keys)
+            and _is_same_within(values.items, found.items)
+        )
+    lengths, found_lengths = pc.list_value_length(values), pc.list_value_length(found)
+    return lengths.cast(pa.int64()).equals(found_lengths.cast(pa.int64())) and _is_same_within(
+        _alone(values.flatten()), _alone(found.flatten())
+    )
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+
+
+def _alone(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The values as one array that is no window on a longer one, with nothing behind its nulls."""
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return whole.take(pa.array(range(len(whole)), pa.int64()))
 
 
 def _losing(values: pa.ChunkedArray, wanted: pa.DataType) -> Iterator[int]:

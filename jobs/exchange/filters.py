@@ -23,6 +23,8 @@ _QUOTE = re.compile(r"['\"]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
+_ONLY_AND = "A filter is COLUMN, a sign and a value; between filters there is only `and`"
+
 _COMPARED: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
     "=": operator.eq,
     "==": operator.eq,
@@ -95,7 +97,10 @@ def value_of(column: Column, text: str) -> pa.Scalar:
     try:
         return pa.scalar(text[1:-1] if quoted else text).cast(arrow_type(column.type))
     except pa.ArrowException:
-        raise InvalidRequest(f"{text!r} is no {column.type}, as column {column.name} is") from None
+        raise InvalidRequest(
+            f"{text!r} is no {column.type}, as column {column.name} is",
+            hint="Write a moment with its zone: 2013-01-01T10:00:00Z" if column.type == "timestamp" else _ONLY_AND,
+        ) from None
 
 
 def _filter(text: str, table: Table) -> pc.Expression:

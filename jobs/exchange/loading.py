@@ -55,17 +55,15 @@ def load_files(
     """
     target = cluster.catch_up().table(table)
     sources = sources_of(files, format_)
-    if target.append_only and batch is None and (len(sources) > 1 or delete):
-        raise InvalidRequest(
-            f"{table} is append-only: rows of several files may come twice if the load ends half-way",
-            hint="Name the load by --batch",
-        )
+    may_come_twice = target.append_only and batch is None
+    if may_come_twice and (len(sources) > 1 or delete):
+        raise _unnamed(target, "several files")
     sizes = [source.path.stat().st_size if source.path.exists() else 0 for source in sources]
     done: list[LoadedPart] = []
     change = cluster.delete if delete else cluster.write
     for number, source in enumerate(sources):
         try:
-            for part, fitted, rows in _fitting(source, target, delete=delete):
+            for part, fitted, rows in _fitting(source, target, delete=delete, in_one_write=may_come_twice):
                 name = part.batch(batch)
                 written = change(table, rows, consistency=consistency, batch=name, datacenter=datacenter)
                 done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written))
@@ -77,9 +75,18 @@ def load_files(
     return done
 
 
-def _fitting(source: Source, table: Table, *, delete: bool) -> Iterator[tuple[Part, Fitted, object]]:
+def _unnamed(table: Table, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{table.full_name} is append-only: rows of {what} may come twice if the load ends half-way",
+        hint="Name the load by --batch",
+    )
+
+
+def _fitting(
+    source: Source, table: Table, *, delete: bool, in_one_write: bool
+) -> Iterator[tuple[Part, Fitted, object]]:
     """The parts of a file, as the table declares them; all of a file of several are looked at before the first is
-    given.
+    given. With `in_one_write` a file of several is refused.
     """
     parts = parts_of(source, table.columns)
     first = _fitted(next(parts), table, delete)
@@ -87,6 +94,8 @@ def _fitting(source: Source, table: Table, *, delete: bool) -> Iterator[tuple[Pa
     if second is None:
         yield first
         return
+    if in_one_write:
+        raise _unnamed(table, "a file that is several writes")
     before = _identity(source)
     _fitted(second, table, delete)
     for part in parts:

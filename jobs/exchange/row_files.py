@@ -23,6 +23,10 @@ BLOCK_BYTES = 16 << 20
 """So much of a CSV is looked at to guess the types of columns that nobody declares."""
 
 
+NULLS = ["", "NA", "N/A", "NULL", "null"]
+"""What a cell of CSV says that has no value, but in a column of texts. `nan` is a number that is none."""
+
+
 class Format(StrEnum):
     """Of a file of rows."""
 
@@ -59,19 +63,13 @@ def batches_of(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of a file, as it has them, a batch at a time. Texts of CSV and JSON are read as the columns declare.
 
-    An empty cell of CSV is null, but in a column of texts: there it is an empty one. Raises InvalidRequest for a file
-    that cannot be read, at once or while it is read.
+    A cell of CSV that is empty or says `NA`, `N/A` or `null` is null, but in a column of texts: there it is what it
+    says. Raises InvalidRequest for a file that cannot be read, at once or while it is read.
     """
     declared = {column.name: arrow_type(column.type) for column in columns}
     read: dict[Format, Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]]] = {
         Format.PARQUET: lambda: _of_parquet(path),
-        Format.CSV: lambda: _of_reader(
-            csv.open_csv(
-                path,
-                read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
-                convert_options=csv.ConvertOptions(column_types=declared),
-            )
-        ),
+        Format.CSV: lambda: _of_csv(path, declared),
         Format.JSON: lambda: _of_table(
             pa_json.read_json(
                 path, parse_options=pa_json.ParseOptions(explicit_schema=pa.schema(list(declared.items())))
@@ -90,13 +88,24 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
         yield
     except (OSError, pa.ArrowException) as error:
         if format_ is Format.CSV and isinstance(error, pa.ArrowInvalid) and (wrong := _unfit_text(path, declared)):
-            raise InvalidRequest(
-                f"the file {path} does not fit: {'; '.join(wrong)}", hint="Correct these rows, or the column's type"
-            ) from error
+            raise _unfit(path, wrong) from error
         raise InvalidRequest(
             f"the file {path} cannot be read as {format_}: {words_of(error)}",
-            hint="Say what it is with --format" if path.is_file() else "",
+            hint=_ADVICE[format_] if os.path.isfile(path) else "",
         ) from error
+
+
+_ADVICE = dict.fromkeys(Format, "Say what it is with --format") | {
+    Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format"
+}
+
+_NO_ZONE = "a time without a zone is no moment: add one (2013-01-01T10:00:00Z), or declare the column timestamp_ntz"
+
+
+def _advice_of(wrong: Sequence[str]) -> str:
+    if any(" is timestamp, " in one for one in wrong):
+        return f"Correct these rows, or the column's type; {_NO_ZONE}"
+    return "Correct these rows, or the column's type"
 
 
 def _telling(
@@ -106,13 +115,46 @@ def _telling(
         yield from batches
 
 
+def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
+    return InvalidRequest(f"the file {path} does not fit: {'; '.join(wrong)}", hint=_advice_of(wrong))
+
+
+def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    reader = _csv_reader(path, declared)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        looked = False
+        for batch in reader:
+            if not looked and _has_infinity(batch):
+                # Arrow makes infinity of a number that is too large, and says nothing.
+                looked = True
+                if wrong := _unfit_text(path, declared):
+                    raise _unfit(path, wrong)
+            yield batch
+
+    return reader.schema, batches()
+
+
+def _csv_reader(path: Path, types: Mapping[str, pa.DataType]) -> pa.RecordBatchReader:
+    return csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+        # Without it a text of several lines that crosses a block is taken apart into rows.
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, null_values=NULLS),
+    )
+
+
+def _has_infinity(batch: pa.RecordBatch) -> bool:
+    return any(pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py() for values in batch.columns)
+
+
 def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
     """What is wrong in a CSV, by column, with the first row of each from 0; nothing where no text is at fault."""
     wrong: dict[str, str] = {}
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(declared, pa.string()))
     row = 0
     try:
-        for batch in csv.open_csv(path, convert_options=as_text):
+        for batch in _csv_reader(path, dict.fromkeys(declared, pa.string())):
             for name, wanted in declared.items():
                 if name in batch.schema.names and name not in wrong:
                     values = batch.column(name)
@@ -127,16 +169,24 @@ def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
 
 
 def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
-    texts = pc.if_else(pc.equal(values, ""), None, values)
+    texts = values if _is_text(wanted) else pc.if_else(pc.is_in(values, pa.array(NULLS)), None, values)
     try:
-        texts.cast(wanted)
+        found = texts.cast(wanted)
     except pa.ArrowException:
         for number, text in enumerate(texts):
             try:
                 text.cast(wanted)
             except pa.ArrowException:
                 return number
+        return None
+    if pa.types.is_floating(wanted):
+        too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
+        return next((number for number, is_so in enumerate(too_large.to_pylist()) if is_so), None)
     return None
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_binary(type_)
 
 
 def _of_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

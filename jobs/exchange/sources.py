@@ -47,8 +47,18 @@ class Part(NamedTuple):
 def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None = None) -> list[Source]:
     """The files that are named: by themselves, by a directory (whatever lies below it, but hidden ones) or a pattern.
 
-    Raises InvalidRequest for one that is not there, that is named twice, or whose format is not known.
+    Raises InvalidRequest for one that is not there or may not be read, that is named twice, or whose format is not
+    known.
     """
+    try:
+        return _sources_of(files, format_)
+    except OSError as error:  # of a directory on the way
+        raise InvalidRequest(
+            f"{error.filename} cannot be read: {error.strerror}", hint="Check owner and mode"
+        ) from error
+
+
+def _sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None) -> list[Source]:
     named = [os.fspath(file) for file in files]
     found: list[Source] = []
     for name in named:

@@ -32,7 +32,8 @@ def ask(
     try:
         return _asked(connection, cluster, query, consistency, datacenter)
     except duckdb.Error as error:
-        raise InvalidRequest(f"the query cannot be answered: {words_of(error)}") from error
+        hint = "Name tables as keyspace.table" if isinstance(error, duckdb.CatalogException) else ""
+        raise InvalidRequest(f"the query cannot be answered: {words_of(error)}", hint=hint) from error
 
 
 def _asked(
@@ -60,7 +61,8 @@ def _asked(
 
 def _names(connection: Any, query: str) -> list[tuple[str, str]]:
     """Each table that a query names, as often as it does; names without a keyspace are those of the query itself."""
-    [told] = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [query]).fetchone()
+    # All of a result is fetched: DuckDB 2 takes no other query before.
+    [(told,)] = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [query]).fetchall()
     parsed = json.loads(told)
     if parsed.get("error"):
         said = str(parsed.get("error_message", "")).rstrip(" !.")

@@ -12,6 +12,7 @@ import pyarrow as pa
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
 from epochlake.jobs.gate.python_values import UnfitValue, array_of
+from epochlake.jobs.replicas.file_columns import filled
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
@@ -49,6 +50,34 @@ def conform_arrow_keys(keys: object, table: Table) -> pa.Table:
             for column in table.columns
         }
     )
+
+
+def source_of(rows: object, table: Table) -> pa.Table:
+    """The rows that a merge has as its source, in any form that `conform_arrow` takes: the key and whatever else.
+
+    In dicts values of columns that the table has have its types, and others those that Arrow gives them. Raises
+    InvalidRequest for what are no rows.
+    """
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes | bytearray | memoryview):
+        names = dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row)
+        declared = {column.name for column in table.columns}
+        given = _of_mappings(rows, table, table.columns)
+        for name in names:
+            if name not in declared:
+                try:
+                    values = pa.array([row.get(name) for row in rows])
+                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                    raise misfit(table, [f"column {name} of the source: {words_of(error)}"]) from error
+                given = given.set_column(given.column_names.index(name), name, values)
+        return given
+    return _given(rows, table, table.columns)
+
+
+def held(rows: object) -> object:
+    """Rows that can be read again and again, of rows in any form: what gives its rows once is read now."""
+    if isinstance(rows, pa.Table) or _is_of_pandas(rows) or _module(rows) == "pyspark":
+        return rows
+    return pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else rows
 
 
 def _given(rows: object, table: Table, columns: Sequence[Column]) -> pa.Table:
@@ -111,16 +140,25 @@ def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Arr
 def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa.Table:
     types = [(field.name, type_name(field.type)) for field in given.schema]
     require_fitting_columns(table, columns, types)
+    named = dict(types)
     # Arrow finds the fields of a struct by their very names, and gives nulls for others.
     problems = [
         wrong_type(column, name)
         for column in columns
-        for name in [dict(types)[column.name]]
-        if is_same_type(canonical(name), canonical(column.type)) and canonical(name) != canonical(column.type)
+        if (name := named.get(column.name)) is not None
+        and is_same_type(canonical(name), canonical(column.type))
+        and canonical(name) != canonical(column.type)
     ]
     if problems:
         raise misfit(table, problems)
-    return pa.table({column.name: _cast(given.column(column.name), column, table) for column in columns})
+    return pa.table(
+        {
+            column.name: _cast(given.column(column.name), column, table)
+            if column.name in named
+            else filled(column, given.num_rows)
+            for column in columns
+        }
+    )
 
 
 def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.moments import micros_of
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import Asked, scan
 from epochlake.jobs.replicas.superseding import comparable, judged_by
@@ -47,11 +49,14 @@ class Keys(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is asked of a table: `asked` of each row, and which keys' rows, None for all."""
+    """What is asked of a table: `asked` of each row, and which keys' rows, None for all; `as_of`: as they were then, in
+    microseconds since 1970, None for now.
+    """
 
     table: Table
     asked: Asked
     keys: Keys | None
+    as_of: int | None = None
 
     @property
     def windows(self) -> Sequence[Interval] | None:
@@ -64,11 +69,12 @@ def question(
     columns: Iterable[str] | None = None,
     where: pc.Expression | None = None,
     keys: object = None,
+    as_of: datetime | str | None = None,
 ) -> Question:
     """What a read asks for.
 
-    Raises InvalidRequest for columns that there are not, for a filter that cannot be applied to the table's rows, and
-    for keys that do not fit.
+    Raises InvalidRequest for columns that there are not, for a filter that cannot be applied to the table's rows, for
+    keys that do not fit, and for a time without a zone.
     """
     declared = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
     names = declared.names if columns is None else _known_columns(table, columns)
@@ -77,7 +83,7 @@ def question(
     needed = () if where is None else _needed(table, where, declared)
     values = None if chosen is None else chosen.values
     asked = Asked(schema, table.primary_key, where, needed, values, judged_by(table))
-    return Question(table, asked, chosen)
+    return Question(table, asked, chosen, None if as_of is None else micros_of(as_of))
 
 
 def key_of(table: Table, key: object) -> list[Mapping[str, object]]:
@@ -127,7 +133,7 @@ def count_all(gate: Gate, of: Question, consistency: str | None, spark: SparkSes
     asked = msgspec.structs.replace(of.asked, schema=pa.schema([]))
 
     def counted() -> int:
-        plan = gate.plan_read(of.table, consistency, of.windows)
+        plan = gate.plan_read(of.table, consistency, of.windows, of.as_of)
         try:
             return count_of(plan, asked, spark)
         except _MAY_BE_DAMAGE as error:
@@ -166,7 +172,7 @@ class _Batches:
 
 def _scanned(gate: Gate, of: Question, consistency: str | None) -> Iterator[pa.RecordBatch]:
     """Batches of what is planned now. What is found damaged while they are read is noted, and raises ReadDisturbed."""
-    plan = gate.plan_read(of.table, consistency, of.windows)
+    plan = gate.plan_read(of.table, consistency, of.windows, of.as_of)
     return looked_after(gate, scan(plan, of.asked))
 
 

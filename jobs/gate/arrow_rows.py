@@ -10,6 +10,7 @@ from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.intervals import merged
+from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.staging import StagedFile, digested_columns, staged_files, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 
 class ArrowRows:
-    """Rows that fit their table, in token order."""
+    """Rows that fit their table, in token order. Of a batch of changes `_deleted` says which are deletes."""
 
     def __init__(self, rows: pa.Table, tokens: NDArray[np.int64], table: Table) -> None:
         self._rows = rows
@@ -44,7 +45,7 @@ class ArrowRows:
 
     def _digests(self) -> NDArray[np.int64]:
         """What `staging.row_digest` has Spark compute of each row."""
-        return hashes(self._rows.select(digested_columns(self._table)))
+        return hashes(self._rows.select(digested_columns(self._table, self._rows.column_names)))
 
 
 def rows_to_write(rows: object, table: Table) -> ArrowRows:
@@ -55,6 +56,23 @@ def rows_to_write(rows: object, table: Table) -> ArrowRows:
 def rows_to_delete(keys: object, table: Table) -> ArrowRows:
     """The rows of a delete. Raises InvalidRequest as `conform_arrow_keys`."""
     return _in_token_order(conform_arrow_keys(keys, table), table)
+
+
+def rows_to_change(rows: object, keys: object, table: Table) -> ArrowRows:
+    """The rows of a batch of changes: `rows` are inserted or replace others, those with `keys` are deleted.
+
+    Raises InvalidRequest as `conform_arrow` and `conform_arrow_keys`.
+    """
+    return changes_of(conform_arrow(rows, table), conform_arrow_keys(keys, table), table)
+
+
+def changes_of(upserts: pa.Table, deletes: pa.Table, table: Table) -> ArrowRows:
+    """Rows that fit their table already, as a batch of changes."""
+    parts = [
+        rows.append_column(DELETED, pa.array(np.full(rows.num_rows, deleted)))
+        for rows, deleted in ((upserts, False), (deletes, True))
+    ]
+    return _in_token_order(pa.concat_tables(parts), table)
 
 
 def _in_token_order(rows: pa.Table, table: Table) -> ArrowRows:

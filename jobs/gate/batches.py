@@ -167,10 +167,15 @@ def decide(
 
 def require_same_rows(table: Table, name: str, decision: BatchContents, given: Count) -> None:
     """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
-    if not decision.rows.may_be(given):
+    require_same(table, name, decision.rows, given)
+
+
+def require_same(table: Table, name: str, before: Count, given: Count) -> None:
+    """Rejected (batch-used) when what comes under a name is not what came before."""
+    if not before.may_be(given):
         raise Rejected(
             Code.BATCH_USED,
-            f"batch {name!r} of {table.full_name} was written with {decision.rows}, and now comes with "
+            f"batch {name!r} of {table.full_name} was written with {before}, and now comes with "
             f"{given}: a batch that is tried again has the same rows",
             hint="Give other rows another name; a source that changes from one reading to the next (a clock, "
             "random numbers) has to be stored first",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import msgspec
+from epochlake.jobs.gate.moments import words_of_moment
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 
 SHOWN = 8
 """Names of ranges in a message; the rest is counted."""
@@ -47,6 +50,34 @@ class ConsistencyNotReached(EpochlakeError):
         self.replicas = dict(replicas)
 
 
+class MergeContended(EpochlakeError):
+    """A merge was planned again as often as it may be: each time others had merged, or written what it had read.
+
+    Nothing of it has landed.
+    """
+
+    exit_code = 75
+
+    def __init__(self, table: str, times: int) -> None:
+        super().__init__(
+            f"nothing was merged into {table}: of {times} tries each one found what it had read changed by others",
+            hint="Merge again, or let the others end first",
+        )
+
+
+class MergeUnfinished(EpochlakeError):
+    """A merge counts, and its rows have not reached the level yet. The next merge of the table finishes it."""
+
+    exit_code = 75
+
+    def __init__(self, table: str, batch: str | None, why: str) -> None:
+        again = f"Merge again under the name {batch!r}, which" if batch else "The next merge into the table"
+        super().__init__(
+            f"the merge into {table} counts, and has not been brought to all replicas that it needs: {why}",
+            hint=f"{again} finishes it; merged under another name, the source would count twice",
+        )
+
+
 class RowsUnreadable(EpochlakeError):
     """Rows that a read must show have no whole copy on any replica that answers. Nothing is left out silently.
 
@@ -74,6 +105,37 @@ class RowsUnreadable(EpochlakeError):
         self.unreachable = dict(unreachable)
         self.volumes = frozenset(volumes)
         self.exit_code = 75 if unreachable else 1
+
+
+class HistoryNotKept(EpochlakeError):
+    """Files are gone that tell of the time that was asked for. No row is left out, and none shown that was deleted.
+
+    `as_of`: the time, `since`: the earliest one that can be read as far as is known here, in microseconds since 1970.
+    `unreachable`: what replicas said that do not answer and may have these files.
+    """
+
+    def __init__(self, table: str, as_of: int, since: int, unreachable: Mapping[str, str], why: str = "") -> None:
+        away = "".join(f" {place} does not answer: {reason}." for place, reason in unreachable.items())
+        why = why or "what compaction has put together since is not kept any more as it was."
+        again = "Bring them back, or read" if away else "Read"
+        super().__init__(
+            f"{table} cannot be read as it was at {words_of_moment(as_of)}: {why}{away}",
+            hint=f"{again} it as of {words_of_moment(since)} or later; `epochlake table history {table} --keep` keeps "
+            "more from now on",
+        )
+        self.as_of = as_of
+        self.since = since
+        self.unreachable = dict(unreachable)
+        self.exit_code = 75 if unreachable else 1
+
+
+class TableAltered(Rejected):
+    """The columns of a table are others than those that a read was made for: it is asked again, of the table of now."""
+
+    def __init__(self, table: str, epoch: int) -> None:
+        super().__init__(
+            Code.SCHEMA_CHANGED, f"the columns of table {table} were changed by epoch {epoch}", hint="Try again"
+        )
 
 
 class ReadDisturbed(EpochlakeError):

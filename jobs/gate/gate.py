@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
+from epochlake.jobs.gate.past_reading import require_made_by, require_past
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.verified_reading import damage_behind, plan_verified_read
@@ -94,36 +95,52 @@ class Gate:
         self.cluster.require_open()
 
     def write(
-        self, rows: Rows, table: Table, consistency: str | None, batch: str | None, *, deleted: bool = False
+        self,
+        rows: Rows,
+        table: Table,
+        consistency: str | None,
+        batch: str | None,
+        *,
+        deleted: bool = False,
+        changes: bool = False,
     ) -> Written:
-        """Write rows, or with `deleted` tombstones for their keys. See `Writing.write` for what it promises."""
+        """Write rows, or with `deleted` tombstones for their keys, or a batch of `changes`, which has both.
+
+        See `Writing.write` for what it promises.
+        """
         self.require_open()
         level = self.planning.level(consistency)
-        if batch is not None and not _is_text(batch):
-            raise InvalidRequest(
-                f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none"
-            )
-        if deleted and table.append_only:
+        require_name(batch)
+        if (deleted or changes) and table.append_only:
             raise InvalidRequest(f"table {table.full_name} is append-only: its rows cannot be deleted")
         self._touch(table)
-        return self.writing.write(rows, table, level, batch, deleted=deleted)
+        return self.writing.write(rows, table, level, batch, deleted=deleted, changes=changes)
 
     def plan_read(
-        self, table: Table, consistency: str | None = None, within: Collection[Interval] | None = None
+        self,
+        table: Table,
+        consistency: str | None = None,
+        within: Collection[Interval] | None = None,
+        as_of: int | None = None,
     ) -> ReadPlan:
         """What a read reads, and where: files that stay for the run, whose ends were looked at just now. All rows, or
-        those with tokens in some intervals, which do not meet.
+        those with tokens in some intervals, which do not meet. `as_of`: the rows as they were then, in microseconds
+        since 1970; their files stay as long as the table keeps its history.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
-        of all rows, Rejected for a table that was dropped.
+        of all rows, Rejected for a table that was dropped, HistoryNotKept, InvalidRequest for a time to come.
         """
         self.require_open()
         level = self.planning.level(consistency)
         self._touch(table)
-        return self.planned_read(table, level, within)
+        return self.planned_read(table, level, within, as_of)
 
     def planned_read(
-        self, table: Table, level: ConsistencyLevel, within: Collection[Interval] | None = None
+        self,
+        table: Table,
+        level: ConsistencyLevel,
+        within: Collection[Interval] | None = None,
+        as_of: int | None = None,
     ) -> ReadPlan:
         """`plan_read` without announcing that the table is used."""
         without: dict[VolumeId, str] = {}
@@ -136,10 +153,12 @@ class Gate:
                     raise
                 raise refused from None
             self.clock.see(opened.values())
+            if as_of is not None:
+                require_past(as_of, self.clock.seen)
             turn = zlib.crc32(f"{self.name} {self._reads}".encode())
             self._reads += 1
             try:
-                plan = plan_verified_read(self.cluster, self.planning.metadata, table, asked, turn)
+                plan, live = plan_verified_read(self.cluster, self.planning.metadata, table, asked, turn, as_of)
             except RowsUnreadable as error:
                 # Nobody else has these rows, so no level has acknowledged them without this replica: where the others
                 # reach the level, it counts as one that does not answer.
@@ -148,7 +167,9 @@ class Gate:
                 refused = refused or error
                 without |= dict.fromkeys(error.volumes, error.reason)
                 continue
-            self._read.setdefault(table, {}).update(dict.fromkeys(plan.copies))
+            if as_of is not None and not plan.copies:
+                require_made_by(self.cluster, table, as_of)
+            self._read.setdefault(table, {}).update(dict.fromkeys(live))
             return plan
 
     def look_for_damage(self, error: Exception) -> None:
@@ -176,6 +197,12 @@ class Gate:
     def _announce(self) -> None:
         if self._presence is not None:
             self._presence.update(self.epoch, tuple(sorted(self._tables)))
+
+
+def require_name(batch: str | None) -> None:
+    """Raises InvalidRequest for what is no name of a batch."""
+    if batch is not None and not _is_text(batch):
+        raise InvalidRequest(f"the batch name {batch!r} cannot be used", hint="Give a text that is not empty, or none")
 
 
 def _is_text(batch: object) -> bool:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from epochlake.jobs.few_rows import few_rows
+from epochlake.jobs.gate.arrow_conform import held
 from epochlake.jobs.gate.arrow_reading import count_all, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.gate.conform import conform, conform_keys, only_windows
+from epochlake.jobs.gate.conform import conform, conform_changes, conform_keys, only_windows, require_dataframe
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.merge import Merge, Run, as_named, overwrite
+from epochlake.jobs.gate.merging import Merged
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.answering import read_asked
 from epochlake.jobs.replicas.reading import read_plan
+from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.staging import StagedFile, digest_of_rows, stage
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
@@ -52,8 +58,22 @@ class SparkRows:
 
     @cached_property
     def _few(self) -> ArrowRows | None:
-        few = few_rows(self._rows)
+        few = None if DELETED in self._rows.columns else few_rows(self._rows)
         return None if few is None else rows_to_write(few, self._table)
+
+
+class _Collected:
+    """The rows of a DataFrame as Arrow, taken once when they are asked for."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._taken.__arrow_c_stream__(requested_schema)
+
+    @cached_property
+    def _taken(self) -> pa.Table:
+        return self._rows.toArrow()
 
 
 class Pipeline:
@@ -94,7 +114,13 @@ class Pipeline:
         self.gate.__exit__(kind, error, trace)
 
     def write(
-        self, rows: DataFrame, table: str, *, consistency: str | None = None, batch: str | None = None
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        deletes: DataFrame | None = None,
+        consistency: str | None = None,
+        batch: str | None = None,
     ) -> Written:
         """Write rows: insert them, or replace those with the same primary key (append-only tables only insert).
 
@@ -102,19 +128,59 @@ class Pipeline:
         `batch` names the write, so that writing it again (a retried job) lands it once: what was staged first counts.
         The rows given then have to be the same, in any order, else it is Rejected (batch-used). Without a name each
         call is a batch of its own. Rows that are surely few are taken once, and staged by this process, which is sooner
-        done. Raises InvalidRequest for rows that do not fit, ConsistencyNotReached.
+        done. `deletes`: keys whose rows are deleted in the same write; none may be among those of `rows`. Raises
+        InvalidRequest for rows that do not fit, ConsistencyNotReached.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        return self.gate.write(SparkRows(conform(rows, target), target), target, consistency, batch)
+        if deletes is None:
+            fitting, target = self.gate.planning.conformed(table, partial(conform, rows))
+            return self.gate.write(SparkRows(fitting, target), target, consistency, batch)
+        fitting, target = self.gate.planning.conformed(table, partial(conform_changes, rows, deletes))
+        return self.gate.write(SparkRows(fitting, target), target, consistency, batch, changes=True)
 
     def delete(
         self, keys: DataFrame, table: str, *, consistency: str | None = None, batch: str | None = None
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count)."""
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        return self.gate.write(SparkRows(conform_keys(keys, target), target), target, consistency, batch, deleted=True)
+        fitting, target = self.gate.planning.conformed(table, partial(conform_keys, keys))
+        return self.gate.write(SparkRows(fitting, target), target, consistency, batch, deleted=True)
+
+    def merge(self, source: DataFrame, table: str) -> Merge:
+        """Merge rows into a table by its key: say with clauses what becomes of rows that are there and of others.
+
+            pipeline.merge(rows, "shop.stock").when_matched_update({"n": "target.n + source.n"}).execute()
+
+        Nothing is done before `Merge.execute`, which says what it promises. The source is brought to the driver then.
+        """
+        require_dataframe(source, self.gate.planning.table(table), ())
+        return Merge(self._opened, table, _Collected(source), around=self._around_merges(table))
+
+    def _around_merges(self, table: str) -> Callable[[Run, str | None], Merged]:
+        return as_named
+
+    def overwrite(
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        where: pc.Expression | None = None,
+        consistency: str | None = None,
+        batch: str | None = None,
+    ) -> Merged:
+        """Make `rows` the rows of a table, or with `where` of that part of it: see `Cluster.overwrite`.
+
+        The rows are brought to the driver.
+        """
+        self.gate.require_open()
+        fitting = conform(rows, self.gate.planning.table(table))
+        return overwrite(self._opened, table, fitting.toArrow(), where, consistency, batch)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Gate]:
+        self.gate.require_open()
+        self.gate.planning.catch_up(0)
+        yield self.gate
 
     def read(
         self,
@@ -124,6 +190,7 @@ class Pipeline:
         where: pc.Expression | None = None,
         keys: object = None,
         consistency: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> DataFrame:
         """The rows of a table at a consistency level, pinned now: later writes and clean-ups do not change the result.
 
@@ -145,28 +212,36 @@ class Pipeline:
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
         and raises ReadDisturbed: the next read uses another replica.
 
+        `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
+        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, InvalidRequest for columns, a filter or keys that do not fit the table, Rejected for an unknown
-        table.
+        table, HistoryNotKept for a time of which not all is kept.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        if isinstance(keys, DataFrame):
-            keys = _collected(keys, target)
-        everything = columns is None and where is None and keys is None
-        of = question(target, columns, where, keys)
+        # Asked as often as need be: lists stay what they are.
+        columns = list(columns) if isinstance(columns, Iterator) else columns
+        keys = held(keys)
 
-        def planned() -> DataFrame:
-            plan = self.gate.plan_read(target, consistency, of.windows)
-            try:
-                if everything:
-                    return read_plan(self._spark, target, plan)
-                return read_asked(self._spark, target, plan, of.asked)
-            except StorageUnavailable as error:
-                self.gate.look_for_damage(error)
-                raise
+        def read(target: Table) -> DataFrame:
+            asked_keys = _collected(keys, target) if isinstance(keys, DataFrame) else keys
+            everything = columns is None and where is None and asked_keys is None
+            of = question(target, columns, where, asked_keys, as_of)
 
-        return round_damage(planned)
+            def planned() -> DataFrame:
+                plan = self.gate.plan_read(target, consistency, of.windows, of.as_of)
+                try:
+                    if everything:
+                        return read_plan(self._spark, target, plan)
+                    return read_asked(self._spark, target, plan, of.asked)
+                except StorageUnavailable as error:
+                    self.gate.look_for_damage(error)
+                    raise
+
+            return round_damage(planned)
+
+        return self.gate.planning.as_it_is(table, read)
 
     def count(
         self,
@@ -175,17 +250,23 @@ class Pipeline:
         where: pc.Expression | None = None,
         keys: object = None,
         consistency: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> int:
-        """How many rows `read` has now: what files say of themselves counts, and the rest is not moved to Spark.
+        """How many rows `read` has: what files say of themselves counts, and the rest is not moved to Spark.
 
         Sooner than counting a DataFrame. Where there is much to look at, Spark's tasks count. Raises as `read`, and
         ReadDisturbed when files go on being found damaged.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        if isinstance(keys, DataFrame):
-            keys = _collected(keys, target)
-        return count_all(self.gate, question(target, where=where, keys=keys), consistency, self._spark)
+        keys = held(keys)
+
+        def count(target: Table) -> int:
+            asked_keys = _collected(keys, target) if isinstance(keys, DataFrame) else keys
+            return count_all(
+                self.gate, question(target, where=where, keys=asked_keys, as_of=as_of), consistency, self._spark
+            )
+
+        return self.gate.planning.as_it_is(table, count)
 
 
 def _collected(keys: DataFrame, table: Table) -> pa.Table:

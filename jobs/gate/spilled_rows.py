@@ -7,17 +7,21 @@ but this write reads it, so that a task that is tried again, or fails, leaves no
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.arrow_rows import hashes
+from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.intervals import merged
+from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.staging import StagedFile, digested_columns, staged_files, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
@@ -46,9 +50,18 @@ class Spill(msgspec.Struct, frozen=True):
 
 
 def spill(
-    storage: Storage, place: str, name: str, table: Table, batches: Iterable[pa.RecordBatch], *, deleted: bool = False
+    storage: Storage,
+    place: str,
+    name: str,
+    table: Table,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    deleted: bool = False,
+    changes: bool = False,
 ) -> list[Spill]:
     """Store the rows of a task in files at a place, which are called by `name` and a number. With `deleted` their keys.
+
+    Those of a batch of `changes` say that they are deleted, or not, themselves.
 
     Raises InvalidRequest for rows that do not fit the table, StorageUnavailable.
     """
@@ -57,19 +70,23 @@ def spill(
     for batch in batches:
         held.append(batch)
         if sum(one.num_rows for one in held) >= RUN_ROWS:
-            spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted))
+            spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted, changes))
             held = []
     if sum(one.num_rows for one in held):
-        spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted))
+        spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted, changes))
     return spills
 
 
-def _stored(storage: Storage, uri: str, table: Table, held: list[pa.RecordBatch], deleted: bool) -> Spill:
+def _stored(
+    storage: Storage, uri: str, table: Table, held: list[pa.RecordBatch], deleted: bool, changes: bool
+) -> Spill:
     given = pa.Table.from_batches(held)
     rows = conform_arrow_keys(given, table) if deleted else conform_arrow(given, table)
     tokens = hashes(rows.select(list(table.primary_key)))
     order = np.argsort(tokens, kind="stable")
     rows = rows.take(pa.array(order)).combine_chunks().append_column(TOKEN, pa.array(tokens[order]))
+    if changes:
+        rows = rows.append_column(DELETED, pa.array(np.full(rows.num_rows, deleted)))
     firsts = []
     with storage.new_file(uri) as file, pa.ipc.new_file(file, rows.schema) as writer:
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
@@ -90,14 +107,14 @@ class SpilledRows:
         self._windows = windows
 
     def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
-        rows = (self._digested(batch) if digested else batch for batch in self._batches())
+        rows = (self._digested(batch) if digested else batch for batch in self.batches())
         told = pa.Table.from_batches(encode_rows(plan, rows), RESULT)
         return staged_files(told, plan, digested=digested)
 
     def counted(self) -> Count:
         rows, digest = 0, np.int64(0)
         with np.errstate(over="ignore"):
-            for batch in self._batches():
+            for batch in self.batches():
                 rows += batch.num_rows
                 digest += self._digests(batch).sum(dtype=np.int64)
         return Count(rows, wrapped(int(digest)))
@@ -105,7 +122,8 @@ class SpilledRows:
     def within(self, windows: Collection[Interval]) -> SpilledRows:
         return SpilledRows(self._storage, self._spills, self._table, tuple(merged(windows)))
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with their tokens, in token order."""
         for batch in self._merged():
             if self._windows is None:
                 yield batch
@@ -134,7 +152,40 @@ class SpilledRows:
         return batch.append_column(ROW_DIGEST, pa.array(self._digests(batch)))
 
     def _digests(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return hashes(pa.Table.from_batches([batch]).select(digested_columns(self._table)))
+        return hashes(pa.Table.from_batches([batch]).select(digested_columns(self._table, batch.column_names)))
+
+
+class NewSpilledRows:
+    """Spilled rows that are to be the rows of a table: only their keys, and those of deletes, are in memory."""
+
+    def __init__(self, storage: Storage, place: str, spills: Sequence[Spill], table: Table) -> None:
+        self._rows = SpilledRows(storage, spills, table)
+        self._storage = storage
+        self._place = place
+        self._spills = spills
+        self._table = table
+
+    def keys(self) -> pa.Table:
+        """Their primary keys."""
+        names = list(self._table.primary_key)
+        fields = [pa.field(one.name, arrow_type(one.type)) for one in self._table.columns if one.name in names]
+        batches = [batch.select(names) for batch in self._rows.batches()]
+        return pa.Table.from_batches(batches) if batches else pa.schema(fields).empty_table().select(names)
+
+    def count_outside(self, where: pc.Expression) -> int:
+        """For how many of them a condition is not true."""
+        return sum(batch.num_rows - pa.table(batch).filter(where).num_rows for batch in self._rows.batches())
+
+    def counted(self) -> Count:
+        """How many they are, and the sum of their digests."""
+        return self._rows.counted()
+
+    def with_deletes(self, deletes: pa.Table) -> SpilledRows:
+        """They, and deletes of other keys, as a batch of changes."""
+        name = f"deletes-{uuid.uuid4().hex[:8]}"
+        self._storage.create_directory(self._place, parents=True)
+        gone = spill(self._storage, self._place, name, self._table, deletes.to_batches(), deleted=True, changes=True)
+        return SpilledRows(self._storage, [*self._spills, *gone], self._table)
 
 
 class _Run:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from epochlake.jobs.gate.errors import RowsUnreadable
+from epochlake.jobs.gate.past_reading import past_of
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
@@ -36,14 +37,28 @@ THREADS = 16
 _Key = tuple[VolumeId, str]
 
 
+class VerifiedPlan(NamedTuple):
+    """A plan, and those of its copies that replicas still have: damage of others is nothing to repair."""
+
+    plan: ReadPlan
+    live: tuple[ExpectedFile, ...]
+
+
 def plan_verified_read(
-    cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequence[Asked], turn: int = 0
-) -> ReadPlan:
+    cluster: Store,
+    metadata: ClusterMetadata,
+    table: Table,
+    asked: Sequence[Asked],
+    turn: int = 0,
+    as_of: int | None = None,
+) -> VerifiedPlan:
     """Plan a read of what `asked` have, of copies whose ends are as they were written.
 
-    `turn` spreads reads over the holders of a file. What is damaged is noted for repair and told in the log. Raises
-    RowsUnreadable when rows have no whole copy on any replica that answers, StorageUnavailable for the ledger.
+    `turn` spreads reads over the holders of a file. What is damaged is noted for repair and told in the log. `as_of`:
+    the rows as they were at that time, in microseconds since 1970 (past_reading.py). Raises RowsUnreadable when rows
+    have no whole copy on any replica that answers, StorageUnavailable for the ledger, HistoryNotKept.
     """
+    shown, taken_out = _shown(cluster, metadata, table, asked, as_of)
     noted = {note.key: note.damage for note in cluster.damage.of(table.table_id)}
     found: dict[_Key, tuple[ExpectedFile, str]] = {}
     looked: set[_Key] = set()
@@ -51,17 +66,18 @@ def plan_verified_read(
     unreachable: dict[str, str] = {}
     wider = False
     while True:
-        lineage = cluster.ledger.lineage(table.table_id, _files(asked))
-        plan = plan_read(table, asked, lineage, damaged={*noted, *found}, replaced=replaced, turn=turn)
+        lineage = cluster.ledger.lineage(table.table_id, _files(shown))
+        plan = plan_read(table, shown, lineage, damaged={*noted, *found}, replaced=replaced, turn=turn)
         if plan.lost and not wider:
             wider = True
             asked, unreachable = _widened(cluster, metadata, table, asked)
+            shown, taken_out = _shown(cluster, metadata, table, asked, as_of)
             replaced = _replaced(cluster, table)
         elif plan.lost:
             healed = [one for one in plan.lost if _key(one) not in found and _is_intact(one)]
             if not healed:
                 damage = {one: found[_key(one)][1] if _key(one) in found else noted[_key(one)] for one in plan.lost}
-                _tell(cluster, metadata, table, found)
+                _tell(cluster, metadata, table, _live(found, taken_out))
                 raise RowsUnreadable(
                     table.full_name,
                     {f"{_place(metadata, one)}: {one.file.path}": reason for one, reason in damage.items()},
@@ -75,8 +91,8 @@ def plan_verified_read(
             looked |= {_key(one) for one in fresh}
             damaged = _damaged(fresh)
             if not damaged:
-                _tell(cluster, metadata, table, found)
-                return plan
+                _tell(cluster, metadata, table, _live(found, taken_out))
+                return VerifiedPlan(plan, tuple(one for one in plan.copies if _key(one) not in taken_out))
             found |= {_key(one): (one, damage) for one, damage in damaged}
 
 
@@ -166,6 +182,19 @@ def _tell(
             table.full_name,
         )
     cluster.damage.add(table.table_id, found.values())
+
+
+def _shown(
+    cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequence[Asked], as_of: int | None
+) -> tuple[Sequence[Asked], frozenset[_Key]]:
+    """What a read shows of what it asks for, and which files of that no replica has any more."""
+    return (asked, frozenset()) if as_of is None else past_of(cluster, metadata, table, asked, as_of)
+
+
+def _live(
+    found: Mapping[_Key, tuple[ExpectedFile, str]], taken_out: frozenset[_Key]
+) -> dict[_Key, tuple[ExpectedFile, str]]:
+    return {key: one for key, one in found.items() if key not in taken_out}
 
 
 def _files(asked: Sequence[Asked]) -> list[DataFile]:

@@ -60,6 +60,11 @@ def is_acknowledged(
     )
 
 
+def _operation(deleted: bool, changes: bool) -> str:
+    """By what the names of batches are apart."""
+    return "change" if changes else "delete" if deleted else "write"
+
+
 class Writing:
     """The writes of one run at the gate; `app_id` marks their commits, `name` is shown to operators."""
 
@@ -72,18 +77,27 @@ class Writing:
         self._versions = 0
 
     def write(
-        self, rows: Rows, table: Table, level: ConsistencyLevel, batch: str | None = None, *, deleted: bool = False
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        batch: str | None = None,
+        *,
+        deleted: bool = False,
+        changes: bool = False,
     ) -> Written:
         """Write rows, or with `deleted` tombstones for their keys, as a named batch or one of its own.
+
+        `changes`: the rows say each by itself, in `_deleted`, whether it is a tombstone.
 
         Returns when every range's acknowledgements have reached the level in the placement of the newest epoch. Raises
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
         """
         try:
-            return self._write(rows, table, level, batch, deleted=deleted)
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes)
         except TooEarly:
             # The stream of the table's changes began meanwhile. Rows at a later time take the place of those.
-            return self._write(rows, table, level, batch, deleted=deleted, anew=True)
+            return self._write(rows, table, level, batch, deleted=deleted, changes=changes, anew=True)
 
     def _write(
         self,
@@ -93,6 +107,7 @@ class Writing:
         batch: str | None,
         *,
         deleted: bool,
+        changes: bool,
         anew: bool = False,
     ) -> Written:
         """`write`; `anew`: whatever has landed of the batch, its rows are written again."""
@@ -101,7 +116,7 @@ class Writing:
         if batch is None:
             return self.land(table, self._stage(rows, table, level, opened, deleted), level, opened=opened)
         root = self._cluster.root.batches
-        name = batches.batch_id(table.table_id, "delete" if deleted else "write", batch)
+        name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
         if not decision.generations:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
@@ -124,6 +139,12 @@ class Writing:
             located = self.locate(table, decision, opened, failed)
         already = self.is_reached(table, level, located, opened)
         return self.land(table, located.files, level, located, already=already, write_id=name)
+
+    def stage(
+        self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
+    ) -> list[StagedFile]:
+        """The first phase alone, of a batch of changes, at a time later than all that `opened` have: for `land`."""
+        return self._stage(rows, table, level, opened, deleted=False)
 
     def land(
         self,

@@ -35,7 +35,7 @@ def read_asked(spark: SparkSession, table: Table, plan: ReadPlan, asked: Asked) 
     columns = [_column(table, name) for name in asked.schema.names]
     everything = asked.where is None and asked.keys is None
     if everything and is_told_here(plan):
-        return read_plan(spark, table, plan).select(*[f"`{column.name}`" for column in columns])
+        return read_plan(spark, table, plan).selectExpr(*[f"`{column.name}`" for column in columns])
     if everything:
         frames, groups = frames_alone(spark, table, plan, asked.schema.names), list(plan.sections)
     else:

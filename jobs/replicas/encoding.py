@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.row_groups import RowGroups
@@ -47,11 +48,13 @@ RESULT = pa.schema(
         ("reasons", pa.list_(pa.string())),
         ("refused", pa.string()),
         ("digest", pa.int64()),
+        ("tombstones", pa.bool_()),
     ]
 )
 RESULT_DDL = (
     "file_id string, label string, size bigint, rows bigint, min_token bigint, max_token bigint, "
-    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string, digest bigint"
+    "stored array<bigint>, failed array<bigint>, reasons array<string>, refused string, digest bigint, "
+    "tombstones boolean"
 )
 """A row for each file; or one with nothing but `refused`, when the rows cannot be written: why, and in a second line
 what can be done about it.
@@ -70,7 +73,10 @@ class RowsRefused(Exception):
 
 
 def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out."""
+    """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out.
+
+    Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
+    """
     replicas = Replicas(plan.storage)
     routing, batches = shared(plan, batches)
     plan = msgspec.structs.replace(plan, routing=routing)
@@ -119,6 +125,7 @@ class StoreOutcome(msgspec.Struct, frozen=True):
     targets: tuple[VolumeId, ...]
     failed: dict[VolumeId, str]
     digest: int
+    tombstones: bool
 
     def told(self, not_synced: Mapping[VolumeId, str]) -> pa.RecordBatch:
         """The row of RESULT. What a replica has not on its disk it has not stored."""
@@ -131,6 +138,7 @@ class StoreOutcome(msgspec.Struct, frozen=True):
             min_token=self.min_token,
             max_token=self.max_token,
             digest=self.digest,
+            tombstones=self.tombstones,
             stored=[volume for volume in self.targets if volume not in failed],
             failed=list(failed),
             reasons=list(failed.values()),
@@ -195,6 +203,7 @@ class RangeEncoder:
             targets=tuple(one.volume_id for one in self._targets),
             failed=self._replicas.store(self._targets, self._label, file_id, data),
             digest=int(digest),
+            tombstones=file.tombstones,
         )
 
 
@@ -204,6 +213,7 @@ class OpenFile:
     def __init__(self, schema: pa.Schema, file_id: str) -> None:
         self.file_id = file_id
         self.rows = 0
+        self.tombstones = False
         self.min_token = self.max_token = 0
         self._sink = pa.BufferOutputStream()
         self._writer = SealedWriter(self._sink, schema, file_id)
@@ -217,6 +227,7 @@ class OpenFile:
         if self.rows == 0:
             self.min_token = tokens[0].as_py()
         self.max_token = tokens[-1].as_py()
+        self.tombstones = self.tombstones or bool(pc.any(rows.column(DELETED)).as_py())
         self.rows += rows.num_rows
         self._writer.write(rows)
 
@@ -289,8 +300,9 @@ class Replicas:
 def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
     table = plan.table
     required = [] if plan.deleted else [column.name for column in table.columns if not column.nullable]
+    upserts = rows.filter(pc.invert(rows.column(DELETED))) if DELETED in rows.column_names else rows
     for name in dict.fromkeys([*table.primary_key, *required]):
-        nulls = rows.column(name).null_count
+        nulls = (rows if name in table.primary_key else upserts).column(name).null_count
         if nulls:
             kind = "a column of the primary key" if name in table.primary_key else "declared not nullable"
             raise RowsRefused(
@@ -327,15 +339,21 @@ def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> p
 def _with_system_columns(rows: pa.Table, plan: StagingPlan) -> pa.Table:
     """The columns of a data file, all nullable, timestamps in UTC; the file then says nothing of the session."""
     count = rows.num_rows
+    deleted = pa.repeat(plan.deleted, count)
+    if DELETED in rows.column_names:
+        deleted = rows.column(DELETED)
+        rows = rows.drop_columns([DELETED])
     columns, fields = [], []
     for field in rows.schema:
         type_ = pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) and field.type.tz else field.type
         columns.append(rows.column(field.name).cast(type_) if type_ != field.type else rows.column(field.name))
         fields.append(pa.field(field.name, type_))
     columns.append(pc.cast(pa.repeat(plan.written_at, count), pa.int64()))
-    columns.append(pa.repeat(plan.deleted, count))
+    columns.append(deleted)
     fields += [pa.field(WRITTEN_AT, pa.int64()), pa.field(DELETED, pa.bool_())]
-    return pa.table(columns, schema=pa.schema(fields))
+    made = pa.table(columns, schema=pa.schema(fields))
+    known_as = file_columns(plan.table)
+    return made if known_as is None else known_as.as_stored(made)
 
 
 def _result(**values: object) -> pa.RecordBatch:

@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
-from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
 from epochlake.jobs.replicas.sections import Division, Run, Task, divided, tasks, work_of
 from epochlake.jobs.replicas.superseding import (
@@ -42,6 +43,7 @@ from epochlake.placement.tokens import TOKEN, Interval
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
 _FILE = "_file"
@@ -58,8 +60,24 @@ TOLD_HERE = 1 << 18
 NAMED_POSITIONS = 256
 """So few rows that do not count are named in a filter of Spark's scan. More are joined with, which costs a stage."""
 
-Asked = tuple[int, int, Sequence[ReplicaSnapshot]]
-"""A range, first and last token, and the snapshots of the replicas that were chosen for it."""
+
+class HeldFiles(Protocol):
+    """Files of a replica that a read may show: those of its snapshot."""
+
+    @property
+    def address(self) -> ReplicaAddress:
+        """Where the replica is."""
+
+    @property
+    def all_files(self) -> Mapping[str, DataFile]:
+        """File id -> file."""
+
+    def within(self, low: int, high: int) -> Sequence[DataFile]:
+        """Those whose window meets these tokens, both included."""
+
+
+Asked = tuple[int, int, Sequence[HeldFiles]]
+"""A range, first and last token, and what the replicas have that were chosen for it."""
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -99,8 +117,14 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing, torn or has a page with
     other bytes than were written. Raises StorageUnavailable, which names the file, where that is found at once.
     """
-    told = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
-    return _rows_of(spark, table, plan, _not_superseded if told <= MOST_TOLD_ROWS else _ranked)
+    if plan.merged and is_told_here(plan):
+        told = _told_here(table, plan)
+        positions = superseded_positions(told)
+        if sum(map(len, positions.values())) <= NAMED_POSITIONS:
+            return _without(spark, table, plan, positions)
+        return _rows_of(spark, table, plan, partial(_not_superseded, told=told))
+    merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
+    return _rows_of(spark, table, plan, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
 
 
 def read_ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
@@ -114,7 +138,7 @@ def _rows_of(
     names = [column.name for column in table.columns]
     frames = _unmerged(spark, table, plan.plain, plan.filtered, names)
     if plan.merged:
-        frames.append(merge(spark, table, plan).select(*_quoted(names)))
+        frames.append(merge(spark, table, plan).selectExpr(*_quoted(names)))
     return frame_of(spark, table.columns, frames)
 
 
@@ -138,7 +162,31 @@ def _unmerged(
 ) -> list[DataFrame]:
     frames = [scan_rows(spark, table, scan) for scan in plain]
     frames += [_live(scan_rows(spark, table, scan)) for scan in filtered]
-    return [frame.select(*_quoted(names)) for frame in frames]
+    return [frame.selectExpr(*_quoted(names)) for frame in frames]
+
+
+def _without(spark: SparkSession, table: Table, plan: ReadPlan, positions: Mapping[str, Sequence[int]]) -> DataFrame:
+    """The rows of a plan but for these positions, by the file's name, which its scan is told.
+
+    Files that can hold the same key are scanned with those that cannot: each scan costs as much as reading many rows.
+    """
+    deletes = _has_deletes(plan)
+    beside, apart = (plan.filtered, plan.plain) if deletes else (plan.plain, plan.filtered)
+    paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
+    for scan in (*beside, *plan.merged):
+        paths[scan.intervals] += scan.paths
+    frames = [scan_rows(spark, table, Scan(tuple(found), intervals)) for intervals, found in sorted(paths.items())]
+    if deletes:
+        frames = [_live(frame) for frame in frames]
+    if positions:
+        named = " OR ".join(
+            f"_metadata.file_name = '{name}' AND _metadata.row_index IN ({', '.join(map(str, at))})"
+            for name, at in positions.items()
+        )
+        frames = [frame.where(f"NOT ({named})") for frame in frames]
+    frames += [scan_rows(spark, table, scan) if deletes else _live(scan_rows(spark, table, scan)) for scan in apart]
+    names = _quoted(column.name for column in table.columns)
+    return _union([frame.selectExpr(*names) for frame in frames])
 
 
 def _quoted(names: Iterable[str]) -> list[str]:
@@ -182,12 +230,13 @@ def plan_read(
         files |= union
     load: dict[VolumeId, int] = defaultdict(int)
     runs = []
+    columns = file_columns(table)
     first = _beginning(holders.values(), turn)
     for file in sorted((files[file_id] for file_id in wanted), key=lambda file: (file.min_token, file.file_id)):
         able = holders[file.file_id]
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
         load[volume] += file.size
-        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id])))
+        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id]), columns))
     division = Division(tuple(runs), ()) if table.append_only else divided(runs)
     shared = {run.name for section in division.merged for run in section}
     plain, filtered = scans_of(run for run in runs if run.name not in shared)
@@ -203,10 +252,10 @@ def plan_read(
     )
 
 
-def _run(copy: ExpectedFile, intervals: Sequence[Interval]) -> Run:
+def _run(copy: ExpectedFile, intervals: Sequence[Interval], columns: FileColumns | None) -> Run:
     first, last = copy.file.extent
     whole = any(low <= first and last <= high for low, high in intervals)
-    return Run(copy, () if whole else tuple(intervals))
+    return Run(copy, () if whole else tuple(intervals), columns)
 
 
 def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) -> VolumeId:
@@ -243,8 +292,9 @@ def _joined(asked: Iterable[Asked]) -> list[Asked]:
 
 def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
     """The rows of the files of a scan, with the table's columns and the system columns."""
+    columns = file_columns(table)
     rows = (
-        spark.read.schema(f"{spark_ddl(table.columns)}, {_SYSTEM_DDL}")
+        spark.read.schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
         .option("recursiveFileLookup", True)
@@ -254,7 +304,16 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
         .option("parquet.page.verify-checksum.enabled", True)
         .parquet(*scan.paths)
     )
+    if columns is not None:
+        rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
     return rows.where(_within(scan.intervals)) if scan.intervals else rows
+
+
+def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
+    """As what Spark reads files of a table: under the names that these have."""
+    if columns is None:
+        return f"{spark_ddl(table.columns)}, {_SYSTEM_DDL}"
+    return columns.spark_schema(_SYSTEM_DDL)
 
 
 def _within(intervals: Sequence[Interval]) -> Column:
@@ -283,39 +342,39 @@ def is_told_here(plan: ReadPlan) -> bool:
     return work_of(plan.tasks) <= TOLD_HERE
 
 
-def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
+def _told_here(table: Table, plan: ReadPlan) -> pa.Table:
+    """SUPERSEDED, as this process tells it. Raises StorageUnavailable, which names the file."""
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.tasks)), pa.int64())})
+    return pa.Table.from_batches(tell_superseded(judged_by(table), plan.tasks, [numbers]), SUPERSEDED)
+
+
+def _has_deletes(plan: ReadPlan) -> bool:
+    return any(run.copy.file.has_tombstones for section in plan.sections for run in section)
+
+
+def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: pa.Table | None = None) -> DataFrame:
     """The rows that count of the files that have some in sections.
 
-    Tasks read their tokens and keys, and what they tell is broadcast. As an anti join it lets filters through, and
-    columns that nobody asks for. What is told sooner than a task of Python begins this process tells itself.
+    `told`: which rows do not count; without it tasks tell, and read tokens and keys. That is broadcast. As an anti join
+    it lets filters through, and columns that nobody asks for.
     """
     from pyspark.sql import functions as F
 
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_POSITION)]
     rows = _union([scan_rows(spark, table, scan).select("*", *place) for scan in plan.merged])
-    if is_told_here(plan):
-        numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.tasks)), pa.int64())})
-        words = pa.Table.from_batches(tell_superseded(judged_by(table), plan.tasks, [numbers]), SUPERSEDED)
-        positions = superseded_positions(words)
-        if sum(map(len, positions.values())) <= NAMED_POSITIONS:
-            named = [(F.col(_FILE) == name) & F.col(f"`{_POSITION}`").isin(at) for name, at in positions.items()]
-            rows = rows.where(~reduce(lambda one, other: one | other, named)) if named else rows
-            told = None
-        else:
-            told = spark.createDataFrame(words)
-    else:
-        tell = partial(tell_superseded, judged_by(table), plan.tasks)
-        told = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
-    if any(run.copy.file.has_tombstones for section in plan.sections for run in section):
+    if _has_deletes(plan):
         # It is told of deletes only where another file has rows of their tokens.
         rows = _live(rows)
     if told is None:
-        return rows
+        tell = partial(tell_superseded, judged_by(table), plan.tasks)
+        superseded = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
+    else:
+        superseded = spark.createDataFrame(told)
     at = F.col(f"`{_POSITION}`") - F.col(f"`{FIRST}`")
     # Null where the words do not reach to a row.
     word = F.get(F.col(f"`{WORDS}`"), F.shiftright(at, 6).cast("int"))
     is_told = F.getbit(word, at.bitwiseAND(63).cast("int")) == 1
-    return rows.join(F.broadcast(told), (F.col(_FILE) == F.col(f"`{FILE}`")) & is_told, "left_anti")
+    return rows.join(F.broadcast(superseded), (F.col(_FILE) == F.col(f"`{FILE}`")) & is_told, "left_anti")
 
 
 def _ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:

@@ -12,6 +12,7 @@ many neighbouring ones as begin in its slice of the token space (slices.py). Ran
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import msgspec
 import pyarrow as pa
 from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
+from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.slices import tasks_of_slices
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -57,28 +59,32 @@ def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[S
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = msgspec.structs.replace(plan, tasks=_tasks(df, plan))
-    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table)) if digested else df, plan)
+    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table, df.columns)) if digested else df, plan)
     rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
     return staged_files(rows, plan, digested=digested)
 
 
-def row_digest(table: Table) -> Column:
+def row_digest(table: Table, given: Collection[str] = ()) -> Column:
     """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows."""
     from pyspark.sql import functions as F
 
-    return F.xxhash64(*[F.col(f"`{name}`") for name in digested_columns(table)])
+    return F.xxhash64(*[F.col(f"`{name}`") for name in digested_columns(table, given)])
 
 
-def digested_columns(table: Table) -> list[str]:
-    """The columns that the digest of a row is of. Those with maps do not count: Spark does not hash them."""
-    return [column.name for column in table.columns if "map<" not in column.type.lower()]
+def digested_columns(table: Table, given: Collection[str] = ()) -> list[str]:
+    """The columns that the digest of a row is of. Those with maps do not count: Spark does not hash them.
+
+    `given`: the columns that rows come with; of a batch of changes it counts as well which of them are deletes.
+    """
+    names = [column.name for column in table.columns if "map<" not in column.type.lower()]
+    return [*names, DELETED] if DELETED in given else names
 
 
 def digest_of_rows(df: DataFrame, table: Table) -> tuple[int, int]:
     """How many rows these are, and the sum of their digests as a signed 64-bit number that wraps around."""
     from pyspark.sql import functions as F
 
-    total = F.sum(row_digest(table).cast("decimal(20,0)"))
+    total = F.sum(row_digest(table, df.columns).cast("decimal(20,0)"))
     [row] = df.agg(F.count(F.lit(1)).alias("rows"), total.alias("digest")).collect()
     return int(row["rows"]), wrapped(int(row["digest"] or 0))
 
@@ -97,7 +103,7 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
         missing = [column for column in table.columns if column.name not in df.columns]
         df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
     names = [F.col(f"`{column.name}`") for column in table.columns]
-    names += [F.col(ROW_DIGEST)] if ROW_DIGEST in df.columns else []
+    names += [F.col(name) for name in (DELETED, ROW_DIGEST) if name in df.columns]
     tokens = df.select(*names).transform(with_token(table.primary_key))
     return tokens.repartitionById(plan.tasks, task_of_token(plan.routing.lows, plan.tasks)).sortWithinPartitions(TOKEN)
 
@@ -135,7 +141,7 @@ def staged_files(rows: pa.Table, plan: StagingPlan, *, digested: bool) -> list[S
             max_token=row["max_token"],
             min_written_at=plan.written_at,
             max_written_at=plan.written_at,
-            has_tombstones=plan.deleted,
+            has_tombstones=bool(row["tombstones"]),
         )
         failed = dict(zip(row["failed"], row["reasons"], strict=True))
         digest = row["digest"] if digested else None

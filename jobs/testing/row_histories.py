@@ -28,6 +28,7 @@ from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHisto
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
+from epochlake.jobs.testing.past import wrong_as_of
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
@@ -44,7 +45,7 @@ from epochlake.jobs.testing.rows import (
     token_of,
 )
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -65,8 +66,8 @@ WIDE_BYTES = 20_000
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
 
-STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("QUORUM", "ALL")}
-"""Which writes a read at a level must show."""
+STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("ONE", "QUORUM", "ALL")}
+"""Which writes a read at a level must show; those at ONE as long as nothing is destroyed."""
 
 
 AS_SPARK, BY_KEYS = 0, 1
@@ -164,6 +165,16 @@ class _Accesses:
         if not deleted:
             self._holdings.acknowledge(Acknowledged(key, note, operation.level) for key in notes)
 
+    def change_otherwise(self, gate: Gate, operation: Operation) -> None:
+        """Bring other rows under the name of a batch that was acknowledged: that has to be rejected."""
+        number = self._batches.get(operation.name)
+        if number is None or not self.all[number].acknowledged:
+            return
+        rows = WorldRows(dict.fromkeys(operation.keys, f"{operation.name} otherwise"))
+        with suppress(Rejected):
+            gate.write(rows, gate.planning.table(TABLE), operation.level, operation.name)
+            self.wrong.append(f"{gate.name} was told that the batch {operation.name} has other rows than were written")
+
     def _is_gone(self, uri: str) -> bool:
         return self._world.disk.status(_path(uri)) is None
 
@@ -220,7 +231,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
     with world or world_of(scenario) as world:
         world.found()
         followers = ChangeFollowers(world)
-        _set_up(world, scenario.settings, followers)
+        set_up(world, scenario.settings, followers)
         settings = scenario.settings
         forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
         holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
@@ -231,7 +242,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "coordinator":
                     Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
                 case "pipeline":
-                    operations = _waited(playing, player, thread)
+                    operations = waited(playing, player, thread)
                     for first in operations:
                         with Gate(cluster, world.scheduler.current.process.name) as gate:
                             for operation in itertools.chain([first], operations):
@@ -239,15 +250,17 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     break
                                 if operation.kind.startswith("read"):
                                     accesses.read(gate, cluster, operation.level, operation.seconds)
+                                elif operation.kind == OTHER_ROWS:
+                                    accesses.change_otherwise(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
-                    for operation in _waited(playing, player, thread):
+                    for operation in waited(playing, player, thread):
                         followers.follow(cluster, operation.name)
                 case _:
-                    for operation in _waited(playing, player, thread):
+                    for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        report = operate(cluster, partial(_new_volume, world), operation)
+                        report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
 
@@ -274,7 +287,7 @@ def _is_one_range(scenario: Scenario) -> bool:
     return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
-def _set_up(world: World, settings: Settings, followers: ChangeFollowers) -> None:
+def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
         for number in range(1, NODES + 1):
@@ -289,7 +302,7 @@ def _set_up(world: World, settings: Settings, followers: ChangeFollowers) -> Non
             administration.create_table(
                 cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
             )
-            if settings.changes:
+            if settings.changes and followers is not None:
                 followers.begin(cluster, short=settings.changes == "short")
 
     actor = world.run(world.process("founder of tables"), prepare)
@@ -298,7 +311,7 @@ def _set_up(world: World, settings: Settings, followers: ChangeFollowers) -> Non
         raise actor.error
 
 
-def _waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
+def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
     """The operations that are left, each after its wait, until the end."""
     for _, operation in player.left(thread):
         playing.world.scheduler.sleep(operation.wait)
@@ -340,6 +353,7 @@ def _come_to_rest(
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
                 streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
+            _ask_for_the_past(world, cluster, accesses, playing)
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -376,6 +390,33 @@ def _stream_at_rest(
     )
 
 
+def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
+    """Read as of times of the history, before and after all is put together."""
+    scenario = playing.scenario
+    writes = [access for access in accesses.all if access.kind != "read"]
+    for turn in range(1 if world.folder is None else 2):
+        if turn:
+            with suppress(EpochlakeError):
+                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
+        playing.unexpected.extend(
+            wrong_as_of(
+                cluster,
+                writes,
+                scenario.seed + turn,
+                playing.coverage,
+                append_only=scenario.settings.append_only,
+                in_time=_all_are_announced(scenario),
+                keys=KEYS,
+                over=_is_later,
+            )
+        )
+
+
+def _is_later(one: Access, other: Access, in_time: bool) -> bool:
+    """Whether a write that was acknowledged surely counts instead of another one."""
+    return other.ended < one.began or (in_time and one.is_over(other))
+
+
 @contextmanager
 def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
@@ -399,7 +440,7 @@ def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> Non
             continue
 
 
-def _new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
+def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
     world.storage(world.scheduler.current.process).create_directory(place(number), parents=True)
     return f"n{number}", [("d1", place(number), 10**12)]
 
@@ -528,14 +569,14 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
     for node in list(metadata.directory.members()):
         if node.node_id not in removed and any(volume.uri in destroyed for volume in node.volumes):
             try:
-                administration.replace_node(cluster, node.name, *_new_volume(world, next(numbers)))
+                administration.replace_node(cluster, node.name, *new_volume(world, next(numbers)))
             except Rejected:
                 # It has handed its ranges over already, and leaves: there is no place to take.
                 administration.remove_node(cluster, node.name)
     if any(request.kind is RequestKind.LEAVE for request in metadata.open_requests()):
         # A node that leaves needs others to go to.
         for rack in sorted(set(racks)):
-            name, volumes = _new_volume(world, next(numbers))
+            name, volumes = new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
 
 
@@ -587,6 +628,9 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
+    if _harmed(history.scenario):
+        # What one replica alone has acknowledged may have been on the one that is gone.
+        writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
     for read in history.accesses:
         if read.kind != "read":
             continue

@@ -486,7 +486,8 @@ class _Run:
             low=low,
             high=high,
             epoch=self._view.metadata.fence,
-            at=time.time_ns() // 1000,
+            # No delete that is forgotten is younger, however clocks jump: reads of the past rely on it.
+            at=max(time.time_ns() // 1000, self._purge_before),
             replaced=replaced_by(file, one),
         )
 

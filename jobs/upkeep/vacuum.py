@@ -16,11 +16,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.fences import change_properties
+from epochlake.jobs.replicas.files import id_in
+from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.replica import (
     TOMBSTONE_RETENTION_SECONDS,
     ReplicaAddress,
@@ -29,6 +31,7 @@ from epochlake.jobs.replicas.replica import (
     open_snapshot,
 )
 from epochlake.metastore import delta_checkpoints
+from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import FileEntry
 from epochlake.placement.tokens import TABLET
@@ -44,11 +47,15 @@ CLOCK_MARGIN_MS = 300_000
 
 
 class Vacuumed(msgspec.Struct, frozen=True):
-    """What was deleted; `kept_for_leases` files are out of the snapshot but may still be read or committed."""
+    """What was deleted; `kept_for_leases` files are out of the snapshot but may still be read or committed, and
+    `kept_for_history` of `history_size` bytes are what reads as of an earlier time need.
+    """
 
     files: int
     size: int
     kept_for_leases: int
+    kept_for_history: int = 0
+    history_size: int = 0
 
 
 class Unused(msgspec.Struct, frozen=True):
@@ -61,33 +68,48 @@ class Unused(msgspec.Struct, frozen=True):
     allowed: bool
     deletable: tuple[FileEntry, ...]
     kept: int
+    history: tuple[FileEntry, ...] = ()
 
 
-def unused_files(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int | None = None) -> Unused:
+def unused_files(
+    address: ReplicaAddress,
+    keep_newer_than_ms: int,
+    *,
+    clock_margin_ms: int | None = None,
+    history: Collection[str] = (),
+) -> Unused:
     """What `vacuum` would delete; changes nothing. Raises StorageUnavailable."""
     cutoff = keep_newer_than_ms - (CLOCK_MARGIN_MS if clock_margin_ms is None else clock_margin_ms)
     now = time.time_ns() // 1_000_000
     listed = [entry for entry in address.storage.list_files(address.uri) if _is_data(entry.name)]
     snapshot = open_snapshot(address)
     live = {file.path for file in snapshot.all_files.values()}
-    unused = [entry for entry in listed if entry.name not in live]
+    out = [entry for entry in listed if entry.name not in live]
+    past = tuple(entry for entry in out if id_in(entry.name).partition(".")[0] in history)
+    unused = [entry for entry in out if entry not in past] if past else out
     if snapshot.sessions or cutoff < now - TOMBSTONE_RETENTION_SECONDS * 1000:
-        return Unused(snapshot, False, (), len(unused))
+        return Unused(snapshot, False, (), len(unused), past)
     removed_at = removal_times(address)
     old = [entry for entry in unused if max(entry.modified_ms, removed_at.get(entry.name, 0)) < cutoff]
-    return Unused(snapshot, True, tuple(old), len(unused) - len(old))
+    return Unused(snapshot, True, tuple(old), len(unused) - len(old), past)
 
 
-def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms: int | None = None) -> Vacuumed:
+def vacuum(
+    address: ReplicaAddress,
+    keep_newer_than_ms: int,
+    *,
+    clock_margin_ms: int | None = None,
+    history: Collection[str] = (),
+) -> Vacuumed:
     """Delete what no live lease can need, and old log files.
 
     `keep_newer_than_ms`: when the oldest live pipeline or coordinator began, Unix epoch milliseconds; now when there is
-    none. Nothing is deleted while a session is open at the replica (what it streams is committed later, and may use
-    files that lie there already), nor when the oldest lease began before the log's memory of removed files. Raises
-    StorageUnavailable.
+    none. `history`: origins whose files stay, as `kept_origins` names them. Nothing is deleted while a session is open
+    at the replica (what it streams is committed later, and may use files that lie there already), nor when the oldest
+    lease began before the log's memory of removed files. Raises StorageUnavailable.
     """
     _put_back_what_is_live(address)
-    found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms)
+    found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms, history=history)
     deleted = _delete(address, found.deletable)
     if found.allowed:
         # What is deleted then is only in the checkpoint.
@@ -99,7 +121,21 @@ def vacuum(address: ReplicaAddress, keep_newer_than_ms: int, *, clock_margin_ms:
 
         address.storage.within_deadline("clean the log of", address.uri, clean)
     kept = found.kept + len(found.deletable) - len(deleted)
-    return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept)
+    past = sum(entry.size for entry in found.history)
+    return Vacuumed(len(deleted), sum(entry.size for entry in deleted), kept, len(found.history), past)
+
+
+def kept_origins(ledger: Ledger, table: Table, now_us: int) -> frozenset[str]:
+    """The origins of files that compaction has replaced within the time for which a table keeps its history.
+
+    Reads as of a time before that need them. `now_us` in microseconds since 1970. Raises StorageUnavailable.
+    """
+    seconds = table.keeps_history_seconds
+    if not seconds:
+        return frozenset()
+    since = now_us - int(seconds * 1_000_000)
+    young = [merge for merge in ledger.merges(table.table_id).values() if merge.at >= since]
+    return frozenset(one.origin for merge in young for one in merge.replaced)
 
 
 def _delete(address: ReplicaAddress, entries: Sequence[FileEntry]) -> list[FileEntry]:

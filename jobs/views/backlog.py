@@ -19,6 +19,9 @@ from epochlake.placement.tokens import MIN_TOKEN
 
 DEFAULT = CompactionPolicy()
 
+_Likeness = tuple[int, frozenset[str]]
+"""The width of a range, and the ids of the files that it shares."""
+
 
 class Backlog(msgspec.Struct, frozen=True):
     """What is to be compacted: `due` ranges of `due_bytes` now, and `waiting` ranges later, when nothing is written.
@@ -35,20 +38,42 @@ class Backlog(msgspec.Struct, frozen=True):
 def backlog(
     table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
 ) -> Backlog | None:
-    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read."""
+    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read.
+
+    Ranges of which the same is true are weighed once: of thousands of tablets that share their files most are alike.
+    """
     now = time.time_ns() // 1000
     weighed = []
+    known: dict[_Likeness, Weighed] = {}
     for range_ in ranges:
         union: dict[str, DataFile] = {}
         for volume in range_.replicas:
             if volume in opened:
                 union |= {file.file_id: file for file in opened[volume].within(range_.low, range_.high)}
-        weighed.append(weigh(table, range_, union.values(), lineage, DEFAULT, MIN_TOKEN, now))
+        likeness = _likeness(range_, union, lineage)
+        found = known.get(likeness) if likeness is not None else None
+        if found is None:
+            found = weigh(table, range_, union.values(), lineage, DEFAULT, MIN_TOKEN, now)
+            if likeness is not None:
+                known[likeness] = found
+        weighed.append(found)
     due = [one.chosen for one in weighed if one.chosen is not None]
     waiting = [one for one in weighed if one.chosen is None and one.due_at is not None]
     if not due and not waiting:
         return None
     return Backlog(len(due), sum(one.size for one in due), len(waiting), _times(weighed))
+
+
+def _likeness(range_: Range, files: Mapping[str, DataFile], lineage: Lineage) -> _Likeness | None:
+    """What the weight of a range follows from; None where its files end within it, or stand for others.
+
+    A file that has rows on both sides of a range has the share of its tokens there, wherever the range is.
+    """
+    for file in files.values():
+        first, last = file.extent
+        if not (file.rows and first <= range_.low and range_.high <= last) or lineage.get(file.origin):
+            return None
+    return range_.high - range_.low, frozenset(files)
 
 
 def _times(weighed: list[Weighed]) -> float:

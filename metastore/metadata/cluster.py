@@ -15,6 +15,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.components.change_streams import CHANGE_STREAMS, ChangeStreams
 from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
+from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
 from epochlake.metastore.metadata.components.identity import IDENTITY
 from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
 from epochlake.metastore.metadata.components.rings import RINGS, Rings
@@ -80,6 +81,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     switches: Annotated[Switches, SWITCHES]
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
     change_streams: Annotated[ChangeStreams, CHANGE_STREAMS]
+    dropped: Annotated[Dropped, DROPPED]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())

@@ -90,6 +90,21 @@ def test_a_task_that_is_killed_in_the_middle_and_tried_again_by_the_scheduler_la
     ]
 
 
+def test_a_submitted_job_that_goes_on_beside_its_second_try_lands_once(world: World) -> None:
+    """The worker is killed, and nobody tells what it has started."""
+    before, flags = rows_of(world, EVENTS), world.directory / "killed"
+    run = world.airflow.trigger("left_behind")
+    assert world.airflow.ended("left_behind", run, SECONDS) == "success"
+    assert world.airflow.tasks("left_behind", run) == {"submitted": ("success", 2)}
+    assert "SIGKILL" in world.airflow.log("left_behind", run, "submitted", 1)
+    assert (flags / "second-has-written").exists()
+    deadline = time.monotonic() + SECONDS
+    while not (flags / "first-has-written").exists():
+        assert time.monotonic() < deadline, "the first try has not gone on"
+        time.sleep(0.5)
+    assert rows_of(world, EVENTS) == before + 3_000
+
+
 def test_the_nightly_example_loads_a_day_and_compacts(world: World) -> None:
     run = world.airflow.trigger("nightly_gated_load")
     assert world.airflow.ended("nightly_gated_load", run, SECONDS) == "success"
@@ -105,6 +120,10 @@ def test_the_weekly_example_moves_what_was_approved_and_nothing_else(world: Worl
         add_node(cluster, world.directory / "lake", 4)
         assert epochlake.Coordinator(cluster).run(until_idle=True).idle
         before = cluster.metadata
+    unanswered = airflow.trigger("unanswered")
+    assert airflow.ended("unanswered", unanswered, SECONDS) == "failed"
+    states = {task.rpartition(".")[2]: state for task, (state, _) in airflow.tasks("unanswered", unanswered).items()}
+    assert states == {"plan": "success", "approve": "failed", "apply": "upstream_failed", "verify": "upstream_failed"}
     rejected = answered(airflow, "Reject")
     states = airflow.tasks("weekly_rebalance", rejected)
     assert [states[f"rebalance.{task}"][0] for task in ("approve", "apply", "verify")] == ["success", *["skipped"] * 2]

@@ -11,6 +11,7 @@ LOG = ("log",)
 LOG_TABLES = ("log tables",)
 ROWS = ("rows",)
 ROWS_TABLES = ("rows tables",)
+MERGES = ("merges",)
 BOTH = ("log", "rows")
 TABLES = (*LOG_TABLES, *ROWS_TABLES)
 

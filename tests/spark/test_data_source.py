@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import epochlake
 import pytest
+from epochlake.jobs.datasource.log_streaming import LogStream
+from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
 from pyspark.errors import PySparkException
@@ -318,6 +320,27 @@ def test_rows_are_inserted_replaced_and_deleted_by_their_keys_and_a_batch_lands_
     assert not [path for path in spills.rglob("*") if path.is_file()]
 
 
+def test_overwriting_leaves_the_new_rows_alone_in_the_table_or_in_a_part_of_it(lake: Lake, sales: str) -> None:
+    write(lake, some(lake, 0, 300, "old"), sales)
+    write(lake, some(lake, 90, 120, "part"), sales, "overwrite", replaceWhere="id >= 50 and id < 200", batch="p")
+    write(lake, some(lake, 90, 120, "part"), sales, "overwrite", replaceWhere="id >= 50 and id < 200", batch="p")
+    found = lake.cluster.scan(sales).read_all().to_pydict()
+    assert sorted(zip(found["id"], found["note"], strict=True)) == [
+        *((number, "old") for number in range(50)),
+        *((number, "part") for number in range(90, 120)),
+        *((number, "old") for number in range(200, 300)),
+    ]
+    with pytest.raises(Exception, match="5 of the rows"):
+        write(lake, some(lake, 195, 205), sales, "overwrite", replaceWhere="id >= 200")
+    view = f"CREATE OR REPLACE TEMPORARY VIEW overwritten USING epochlake OPTIONS (conf '{lake.conf}', path '{sales}')"
+    lake.spark.sql(view)
+    lake.spark.sql("INSERT OVERWRITE overwritten SELECT id, 'sql' AS note, date'2026-02-02' AS day FROM range(20)")
+    assert lake.cluster.count(sales) == 20
+    write(lake, some(lake, 0, 0), sales, "overwrite")
+    assert lake.cluster.count(sales) == 0
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
+
+
 def test_a_write_that_fails_in_a_task_leaves_nothing(lake: Lake, sales: str) -> None:
     bad = some(lake, 0, 50).selectExpr("if(id = 7, null, id) as id", "note", "day")
     with pytest.raises(Exception, match="EPOCHLAKE_INVALID_REQUEST"):
@@ -332,7 +355,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an option": ({"batc": "x"}, "Did you mean 'batch'"),
     "a level": ({"consistency": "MOST"}, "Use one of ONE"),
     "a deletion": ({"delete": "perhaps"}, "Give true or false"),
-    "overwriting": ({"mode": "overwrite"}, "cannot be overwritten"),
+    "a part, appended to": ({"replaceWhere": "id < 9"}, "the mode is not overwrite"),
+    "a part of no column": ({"mode": "overwrite", "replaceWhere": "no < 9"}, "has no column no"),
+    "deletes that overwrite": ({"mode": "overwrite", "delete": "true"}, "either overwrites or deletes"),
     "metadata": ({"table": "system.tablets"}, "changed by committing epochs"),
     "no such table": ({"table": "air.none"}, "EPOCHLAKE_REJECTED"),
     "columns": ({"columns": ["id", "'x' as day"]}, "column day is date, not string"),
@@ -365,6 +390,30 @@ def test_the_log_is_a_stream_of_epochs_each_once(lake: Lake, tmp_path: Path) -> 
     epochlake.pause_balancing(lake.cluster)
     epochlake.resume_balancing(lake.cluster)
     assert play("second") == [*range(3, before + 3)]
+
+
+def test_a_stream_of_the_log_goes_on_with_its_own_history_only(lake: Lake, tmp_path: Path) -> None:
+    """The checkpoint of one cluster, and the root of another one, or of this one after a reset."""
+    mine, other = (LogStream(read_options({"root": str(root), "path": "system.log"})) for root in roots(lake, tmp_path))
+    limit: Any = None
+    newest = mine.latestOffset({"epoch": 2}, limit)
+    assert newest["epoch"] == lake.cluster.catch_up().epoch
+    [epochs] = mine.partitions({"epoch": 2}, newest)
+    assert next(mine.read(epochs))["epoch"][0].as_py() == 3
+    assert other.latestOffset({"epoch": 1}, limit)["epoch"] == 1, "a checkpoint of earlier versions has no hash"
+    assert other.latestOffset({"epoch": 9}, limit) == {"epoch": 9}, "epochs to come may be asked for"
+    first = mine.latestOffset({"epoch": 0}, limit) | {"epoch": 1}
+    for start in (newest, first):
+        with pytest.raises(PySparkException, match="another history"):
+            other.latestOffset(start, limit)
+    with pytest.raises(PySparkException, match="another history"):
+        list(other.read(other.partitions({"epoch": 0}, first)[0]))
+
+
+def roots(lake: Lake, tmp_path: Path) -> tuple[str, str]:
+    """Of the cluster, and of another one, with one epoch."""
+    epochlake.init_cluster(epochlake.Configuration(root=str(tmp_path / "root")))
+    return lake.cluster.configuration.root, str(tmp_path / "root")
 
 
 def test_a_stream_is_written_once_across_restarts(lake: Lake, sales: str, tmp_path: Path) -> None:

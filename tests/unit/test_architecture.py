@@ -59,7 +59,7 @@ FLOORS = (
     {"administration"},
     {"views"},
     {"cluster"},
-    {"datasource", "pictures", "testing"},
+    {"agent", "datasource", "pictures", "testing"},
     {"demo"},
     {"cli"},
 )
@@ -337,6 +337,7 @@ ASKS_THE_SYSTEM = {
     "jobs/views/status.py": "the room of the embedded ZooKeeper",
     "jobs/cluster.py": "the path of a configuration",
     "jobs/spark_session.py": "jars and settings of Spark",
+    "jobs/agent": "the home of an agent, and the volumes that it watches",
     "jobs/cli": "what a user names at the command line",
     "jobs/exchange": "a user's own files",
     "jobs/pictures": "pages that a user wants written",

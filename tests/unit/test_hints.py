@@ -14,7 +14,18 @@ from typing import Any
 import epochlake
 import pytest
 from epochlake.jobs.cli.reference import walk
-from epochlake.jobs.gate.errors import ConsistencyNotReached, NamedRanges, ReadDisturbed, RowsUnreadable
+from epochlake.jobs.gate.change_recording import ChangeNotKept
+from epochlake.jobs.gate.errors import (
+    ConsistencyNotReached,
+    HistoryNotKept,
+    MergeContended,
+    MergeUnfinished,
+    NamedRanges,
+    ReadDisturbed,
+    RowsUnreadable,
+    TableAltered,
+)
+from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.wheel_tasks import JobFailed
 from epochlake.metastore.delta_commits import TornCommit
@@ -46,6 +57,13 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
+    TableAltered("air.flights", 7),
+    MergeContended("air.flights", 10),
+    MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
+    TableAltered("air.flights", 9),
+    HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
+    ChangeNotKept("air.flights", EpochlakeError("the root is full")),
+    ChangesGone("changes up to position 7 are gone", 7),
     DamagedBytes("disks/n1/a.parquet", "it is torn"),
     TornCommit("log", 4, "is empty"),
     JobFailed("vacuum", 75),

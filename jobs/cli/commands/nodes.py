@@ -22,6 +22,7 @@ from epochlake.jobs.cli.arguments import (
     whole_list,
 )
 from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.commands.agent import nodes as list_seen
 from epochlake.jobs.cli.commands.requests import cancel_request
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text.nodes import node_list, node_shown
@@ -82,9 +83,16 @@ def list_(
     context: typer.Context,
     at: At = None,
     everything: Annotated[bool, typer.Option("--all", help="Those that have left as well.")] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="HOST:PORT", help="Ask an agent how it sees them, as `agent nodes` does."),
+    ] = None,
 ) -> None:
     """List the nodes by what the metadata says of them; `status` asks the volumes as well."""
     session = of(context)
+    if agent is not None:
+        list_seen(context, agent)
+        return
     session.show(node_rows(session.cluster.storage, session.cluster.at(at), everything=everything), node_list)
 
 

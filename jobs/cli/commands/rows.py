@@ -9,7 +9,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
-from epochlake.jobs.cli.arguments import Level, TableName, of, parse_key, parse_names
+from epochlake.jobs.cli.arguments import AsOf, Level, TableName, of, parse_key, parse_names
 from epochlake.jobs.cli.documents import Loaded, LoadedOf
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import load_bar
@@ -56,7 +56,8 @@ def load(
     Columns that a file lacks are null, and what is stored otherwise than the table declares is cast where that loses
     nothing; a file with a row that would lose something is refused, with the row, before any of it lands. Each 500,000
     rows are one write, which is held in memory. With --batch each write has a name, so a load that ended half-way is
-    run again and goes on. An empty cell of CSV is null, but in a column of texts.
+    run again and goes on. A cell of CSV that is empty or says NA or null is
+    null, but in a column of texts.
     """
     session = of(context)
     target = session.cluster.catch_up().table(table)
@@ -125,8 +126,9 @@ def query(
     ] = None,
     format_: FileFormat = None,
     consistency: Level = None,
+    as_of: AsOf = None,
 ) -> None:
-    """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
+    """Show rows of a table, as a pipeline at this moment would read them, or as they were. Starts no Spark.
 
     Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (the extra `sql`), joins
     tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.
@@ -141,6 +143,10 @@ def query(
             raise InvalidRequest(
                 "--column, --where and --key are for the rows of one table", hint="Say it in the SELECT"
             )
+        if as_of is not None:
+            raise InvalidRequest(
+                "--as-of is for the rows of one table", hint="Export it as of then, and ask the file: --to rows.parquet"
+            )
         what = "the query's result"
         rows = session.cluster.sql(table, consistency=consistency)
     else:
@@ -153,6 +159,7 @@ def query(
             where=parse_filters(where or [], target),
             keys=[parse_values(parse_key(key), target)] if key else None,
             consistency=consistency,
+            as_of=as_of,
         )
     if to is not None:
         written = write_rows(_first(rows, limit), to, format_of(to, format_))

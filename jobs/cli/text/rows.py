@@ -12,6 +12,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from epochlake.jobs.administration.adopting import Adopted
+    from epochlake.jobs.administration.past_rows import RolledBack
     from epochlake.jobs.exchange.exporting import Exported
 
 
@@ -55,6 +56,25 @@ def adopted(document: Adopted) -> list[RenderableType]:
         Text(f"primary key: {', '.join(document.primary_key)} ({document.why})"),
         Text(f"its origin is told in the log: epochlake log show {document.epoch}"),
     ]
+
+
+def rolled_back(document: RolledBack) -> list[RenderableType]:
+    would = "would be " if document.dry_run else ""
+    said = [
+        f"{plural(count, 'row')} {would}{what}"
+        for count, what in (
+            (document.rewritten, "written as before"),
+            (document.brought_back, "brought back"),
+            (document.deleted, "deleted"),
+        )
+        if count
+    ]
+    if not said:
+        return [Text(f"no row of {document.table} has changed since {document.to}")]
+    before = ", all of which had landed before" if document.already else ""
+    parts: list[RenderableType] = [Text(f"{document.table} as of {document.to}: {', '.join(said)}{before}")]
+    parts.append(Text(f"of what came until {document.until}", style="bright_black"))
+    return parts
 
 
 def rows_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> RenderableType:

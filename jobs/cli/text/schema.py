@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.printing import bold, filled, plural, size, table
-from epochlake.jobs.views.schema import KeyspaceRow, TableOptions, TableRow, TableShown
+from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
+from epochlake.jobs.views.schema import DroppedTableRow, KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
@@ -58,6 +58,27 @@ def table_list(rows: Sequence[TableRow]) -> RenderableType:
     )
 
 
+def dropped_list(rows: Sequence[DroppedTableRow]) -> RenderableType:
+    if not rows:
+        return Text("no dropped tables that can be restored")
+    numbers = ["columns", "tablets", "dropped by epoch"]
+    made = table("table", "id", *numbers, "kept", right=numbers)
+    return filled(
+        made,
+        (
+            (
+                row.name,
+                row.table_id,
+                row.columns,
+                f"{row.tablets:,}" if row.tablets else "on the ring",
+                row.epoch,
+                f"for {seconds(row.keep_seconds)}" if row.keep_seconds else "until vacuum comes",
+            )
+            for row in rows
+        ),
+    )
+
+
 def table_shown(shown: TableShown) -> list[RenderableType]:
     line = Text()
     line.append(shown.name, style="bold")
@@ -65,16 +86,23 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
     if shown.placement == RING:
         spread = f"on the ring, {plural(shown.tablets, 'range')}"
     line.append(f"  {_kind(shown.append_only)}, {spread}")
-    columns = table("column", "type", "", wide=["type"])
+    numbers = shown.columns_epoch is not None
+    columns = table("column", "type", "", *(["id", "", ""] if numbers else []), wide=["type"], right=["id"])
     for column in shown.columns:
         key = column.name in shown.primary_key
         note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
-        columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note)
+        more: list[str | Text] = []
+        if numbers:
+            default = "" if column.default is None else f"default {column.default}"
+            more = [str(column.column_id), Text(default), Text(column.comment or "")]
+        columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note, *more)
     by_node = filled(
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
-    return [line, facts, *_options(shown.options), Text(), columns, Text(), bold("Replicas"), by_node]
+    gone = [f"{one.name} (by epoch {one.epoch})" for one in shown.dropped]
+    dropped = [Text(f"dropped: {', '.join(gone)}", style="bright_black")] if gone else []
+    return [line, facts, *_options(shown.options), Text(), columns, *dropped, Text(), bold("Replicas"), by_node]
 
 
 def _options(options: TableOptions) -> list[RenderableType]:
@@ -88,6 +116,8 @@ def _options(options: TableOptions) -> list[RenderableType]:
     }
     lines = [f"{name} {value}" for name, value in said.items() if value is not None]
     lines += compaction_said(options.compaction)
+    if options.history_seconds:
+        lines.append(f"history kept for {seconds(options.history_seconds)}")
     return [Text("; ".join(lines))] if lines else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
 from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
@@ -13,6 +14,7 @@ from epochlake.metastore.metadata.events.cluster import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -47,6 +49,7 @@ __all__ = [
     "AcceptLoss",
     "AdvanceOperation",
     "AdvanceTransitions",
+    "AlterColumns",
     "AlterNode",
     "AlterTable",
     "CancelRequest",
@@ -61,8 +64,10 @@ __all__ = [
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetTable",
     "Initialise",
     "KeepChanges",
+    "KeepHistory",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
@@ -72,10 +77,12 @@ __all__ = [
     "RelaxedBarrier",
     "RequestReplication",
     "RequestTopology",
+    "RestoreTable",
     "ResumeChanges",
     "ResumeRequest",
     "RetreatOperation",
     "SetMaintenance",
+    "ShelveTable",
     "StageChange",
     "StartRequest",
     "StartTransitions",

@@ -148,7 +148,7 @@ class CreateTable(Event, frozen=True):
         require(
             table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
         )
-        _check_columns(table)
+        check_table_columns(table)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,
@@ -163,7 +163,7 @@ class CreateTable(Event, frozen=True):
             Code.INVALID_TABLETS,
             f"a table has 2^k tablets, not {self.tablet_count}",
         )
-        _check_replicas(metadata, keyspace, replicas)
+        check_replicas(metadata, keyspace, replicas)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         table = msgspec.structs.replace(self.table, version=state_id, epoch=epoch)
@@ -276,7 +276,8 @@ def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
         )
 
 
-def _check_columns(table: Table) -> None:
+def check_table_columns(table: Table) -> None:
+    """That columns and key are such that a table may have them. Raises Rejected."""
     names = [column.name for column in table.columns]
     require(bool(names), Code.NO_COLUMNS, f"table {table.full_name} has no column")
     lowered = [name.lower() for name in names]
@@ -312,7 +313,8 @@ def _check_columns(table: Table) -> None:
         require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 
 
-def _check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
+def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
+    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected."""
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
     highest = int(used.max(initial=0))

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import dag
-from epochlake.airflow import EpochlakeClusterOperator, EpochlakePipelineOperator, table_asset
+from epochlake.airflow import (
+    EpochlakeClusterOperator,
+    EpochlakePipelineOperator,
+    EpochlakeSubmitOperator,
+    rebalance_with_review,
+    table_asset,
+)
 
 TABLE = "air.events"
 ONCE: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=1)}
@@ -69,4 +75,18 @@ def tried_again() -> None:
     )
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), default_args=ONCE)
+def left_behind() -> None:
+    EpochlakeSubmitOperator(
+        task_id="submitted", application=str(Path(__file__).with_name("left_behind_job.py")), master="local[1]"
+    )
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1))
+def unanswered() -> None:
+    rebalance_with_review(response_timeout=timedelta(seconds=5))
+
+
 tried_again()
+left_behind()
+unanswered()

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 MOMENT = pa.timestamp("us", "UTC")
 NOON = dt.datetime(2013, 1, 1, 12, tzinfo=dt.UTC)
 
+WHOLE = pa.struct([("a", pa.int64()), ("b", pa.string())])
+COUNTS = pa.map_(pa.string(), pa.int8())
+
 KEPT: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any]]] = [
     (pa.int64(), [1, None], pa.int32(), [1, None]),
     (pa.float64(), [1.0, -2.0], pa.int32(), [1, -2]),
@@ -30,6 +33,10 @@ KEPT: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any]]] = [
     (pa.binary(), [b"text"], pa.string(), ["text"]),
     (pa.null(), [None], pa.int32(), [None]),
     (pa.list_(pa.int64()), [[1, 2], None], pa.list_(pa.int32()), [[1, 2], None]),
+    (pa.list_(pa.float64(), 2), [[0.5, None], None], pa.list_(pa.float32()), [[0.5, None], None]),
+    (WHOLE, [{"a": 1, "b": "x"}, None], pa.struct([("b", pa.string()), ("a", pa.int8())]), [{"b": "x", "a": 1}, None]),
+    (pa.struct([("a", pa.int64())]), [{"a": 1}], WHOLE, [{"a": 1, "b": None}]),
+    (pa.map_(pa.string(), pa.int64()), [[("k", 1)], None, []], COUNTS, [[("k", 1)], None, []]),
 ]
 
 LOST: list[tuple[pa.DataType, list[Any], pa.DataType, list[int]]] = [
@@ -49,6 +56,15 @@ LOST: list[tuple[pa.DataType, list[Any], pa.DataType, list[int]]] = [
     (pa.binary(), [b"\xff"], pa.string(), [0]),
     (pa.uint64(), [2**63], pa.int64(), [0]),
     (pa.int64(), [2], pa.bool_(), [0]),
+    (pa.int64(), [0, None], MOMENT, [0]),
+    (pa.int32(), [1], pa.date32(), [0]),
+    (pa.time64("us"), [dt.time(1)], pa.int64(), [0]),
+    (pa.list_(pa.float64()), [[0.5], None, [0.5, 0.1]], pa.list_(pa.float32()), [2]),
+    (pa.list_(pa.float64()), [[1.25]], pa.list_(pa.decimal128(5, 1)), [0]),
+    (pa.list_(pa.timestamp("us")), [None, [dt.datetime(2013, 1, 1)]], pa.list_(MOMENT), [1]),
+    (WHOLE, [None, {"a": 1, "b": "left behind"}], pa.struct([("a", pa.int64())]), [1]),
+    (pa.list_(WHOLE), [[{"a": 2**40, "b": None}]], pa.list_(pa.struct([("a", pa.int64())])), [0]),
+    (pa.map_(pa.string(), pa.float64()), [[("k", 0.5)], [("k", 0.1)]], pa.map_(pa.string(), pa.float32()), [1]),
     (pa.int64(), list(range(2**31, 2**31 + 9)), pa.int32(), list(range(SHOWN_ROWS))),
 ]
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import epochlake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from epochlake.jobs.cli.documents import Loaded
-from epochlake.jobs.exchange import exporting, loading, sources
+from epochlake.jobs.exchange import exporting, loading, row_files, sources
 from epochlake.jobs.exchange.export_formats import ExportFormat
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -111,6 +113,61 @@ def test_of_a_file_with_a_row_that_would_lose_something_nothing_lands(small: Sma
     assert "column delay is int, not double, and would lose: row 320 has 2.5" in str(told.value)
     assert "1 file before it has landed" in str(told.value)
     assert ids_in(small) == [*range(50)]
+
+
+def test_a_csv_is_read_as_it_is_meant_whatever_is_in_its_texts(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "BLOCK_BYTES", 1 << 10)
+    epochlake.create_table(small.cluster, "air.texts", [("id", "int", False), ("t", "string", True)], ["id"])
+    texts = [f'"quoted", {number}\n{number},not a row\n' * 5 for number in range(99)]
+    with (tmp_path / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([("id", "t"), *enumerate(texts), (99, "NA"), (100, "")])
+    small.cluster.load("air.texts", tmp_path / "texts.csv")
+    found = {row["id"]: row["t"] for row in small.cluster.scan("air.texts").read_all().to_pylist()}
+    assert found == dict(enumerate([*texts, "NA", ""]))
+
+
+def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
+    small: SmallCluster, tmp_path: Path
+) -> None:
+    columns = [("id", "int", False), ("f", "float", True), ("at", "timestamp", True)]
+    epochlake.create_table(small.cluster, "air.numbers", columns, ["id"])
+    (tmp_path / "good.csv").write_text("id,f,at\n1,nan,\n2,-inf,NA\n3,,2013-01-01 10:00:00+01:00\n4,N/A,null\n")
+    small.cluster.load("air.numbers", tmp_path / "good.csv")
+    found = {row["id"]: row for row in small.cluster.scan("air.numbers").read_all().to_pylist()}
+    assert [repr(found[number]["f"]) for number in (1, 2, 3, 4)] == ["nan", "-inf", "None", "None"]
+    assert [found[number]["at"] for number in (1, 2, 4)] == [None] * 3
+    for bad, said in {
+        "5,NA,\n6,1e39,": "column f is float, and row 1 has '1e39'",
+        "5,,2013-01-01 10:00:00": "a time without a zone is no moment",
+        "5,1": "in each row as many values",
+    }.items():
+        (tmp_path / "bad.csv").write_text(f"id,f,at\n{bad}\n")
+        with pytest.raises(InvalidRequest, match=said):
+            small.cluster.load("air.numbers", tmp_path / "bad.csv")
+    assert small.cluster.count("air.numbers") == 4
+
+
+def test_a_file_that_may_not_be_read_is_said_in_one_line(
+    small: SmallCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read: Permission denied"):
+        small.cluster.load(TABLE, tmp_path / "a.csv")
+
+
+def test_a_load_that_could_land_twice_needs_a_name(small: SmallCluster, tmp_path: Path) -> None:
+    epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
+    pq.write_table(rows(0, 250), tmp_path / "a.parquet")
+    with pytest.raises(InvalidRequest, match="--batch"):
+        small.cluster.load("air.added", tmp_path / "a.parquet")
+    assert small.cluster.count("air.added") == 0
+    small.cluster.load("air.added", tmp_path / "a.parquet", batch="a")
+    assert small.cluster.count("air.added") == 250
 
 
 def test_a_file_that_is_changed_while_it_is_loaded_is_not_loaded_on(
@@ -288,6 +345,7 @@ def test_sql_reads_only_what_it_needs_and_joins(
         {"x": 1, "m": 89}
     ]
     (tmp_path / "names.csv").write_text("delay,name\n0,none\n1,some\n")
+    assert ask(f"SELECT name FROM '{tmp_path}/names.csv' WHERE delay = 1") == [{"name": "some"}], "of files alone"
     joined = f"SELECT name, count(*) n FROM air.flights JOIN '{tmp_path}/names.csv' USING (delay) GROUP BY 1 ORDER BY 1"
     assert line.json("query", joined).json == [{"name": "none", "n": 30}, {"name": "some", "n": 30}]
 
@@ -297,7 +355,7 @@ WRONG = {
     "a change": ("DELETE FROM air.flights", "Only SELECT"),
     "two": ("SELECT 1; SELECT 2", "is not one statement"),
     "no such table": ("SELECT * FROM air.planes", "no table 'air.planes'"),
-    "no keyspace": ("SELECT * FROM planes", "planes"),
+    "no keyspace": ("SELECT * FROM planes", "Name tables as keyspace.table"),
     "no such column": ("SELECT tail FROM air.flights", '"tail"'),
     "three names": ("SELECT * FROM a.air.flights", "Name tables as keyspace.table"),
 }
@@ -330,6 +388,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no match": (["load", TABLE, "*.nothing"], "no file is named as"),
     "twice": (["load", TABLE, "a.parquet", "a.parquet"], "both called a.parquet"),
     "torn": (["load", TABLE, "torn.parquet"], "torn.parquet cannot be read as parquet"),
+    "a key of another column": (["query", TABLE, "--key", "day=2013-01-01"], "Give the primary key (id)"),
+    "a filter of two kinds": (["query", TABLE, "--where", "delay = 1 or id = 2"], "there is only `and`"),
     "a key that is null": (["load", TABLE, "null.parquet"], "id"),
     "like nothing": (["table", "create", "air.x", "--like", "none.csv"], "none.csv cannot be read"),
     "like no rows": (["table", "create", "air.x", "--like", "none_of_it.csv"], "has no rows"),

@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceTransitions,
+    AlterColumns,
     AlterNode,
     AlterTable,
     CancelRequest,
@@ -29,16 +30,20 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetTable,
     Initialise,
     KeepChanges,
+    KeepHistory,
     NewTransition,
     PauseChanges,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
     RequestTopology,
+    RestoreTable,
     ResumeChanges,
     SetMaintenance,
+    ShelveTable,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -65,6 +70,8 @@ from epochlake.placement.tokens import MAX_TABLET_BITS
 from tests.support import ring_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
+replace = msgspec.structs.replace
+
 FLIGHTS = "id-flights"
 LEAVE, REMOVE = RequestKind.LEAVE, RequestKind.REMOVE
 
@@ -80,7 +87,18 @@ def scenes() -> dict[str, ClusterMetadata]:
     replacing = applied([register(small, "n6", rack="rack-n3", replaces=3)], small)
     rebuilding = applied([StartRequest("join-n6")], replacing)
     lost = applied([RequestTopology("remove-n1", REMOVE, 1, declares_lost=True)], small)
+    shelved = applied([ShelveTable(FLIGHTS, "air.flights")], small)
+    ring_shelved = applied([ShelveTable("id-stars", "sky.stars")], ring_event_cases.scenes()["ring"])
     return {
+        "shelved": shelved,
+        "shelved, name taken": applied([new_table(name="flights")], shelved),
+        "shelved, another keyspace": with_placement(shelved, PlacementKind.RING),
+        "shelved, a node gone": with_state(shelved, 1, NodeState.LEFT),
+        "shelved, a node going": with_state(shelved, 1, NodeState.DECOMMISSIONING),
+        "ring shelved": ring_shelved,
+        "ring shelved, moved since": msgspec.structs.replace(
+            ring_shelved, rings=msgspec.structs.replace(ring_shelved.rings, epoch=ring_shelved.epoch + 1)
+        ),
         "lost": lost,
         "nothing": ClusterMetadata.empty(),
         "begun": applied([INITIALISE]),
@@ -152,6 +170,13 @@ def with_state(metadata: ClusterMetadata, node_id: int, state: NodeState) -> Clu
     return msgspec.structs.replace(metadata, directory=metadata.directory.with_nodes(changed, epoch=metadata.epoch))
 
 
+def with_placement(metadata: ClusterMetadata, placement: PlacementKind) -> ClusterMetadata:
+    """As if keyspace `air` had been dropped, and made anew in another way."""
+    other = msgspec.structs.replace(metadata.schema.keyspaces["air"], placement=placement)
+    keyspaces = {**metadata.schema.keyspaces, "air": other}
+    return msgspec.structs.replace(metadata, schema=msgspec.structs.replace(metadata.schema, keyspaces=keyspaces))
+
+
 def through(moving: ClusterMetadata) -> ClusterMetadata:
     steps = ["write_both_read_old", "streaming", "write_both_read_new", "use_new", "cleanup", "end_migration"]
     return applied([advance(step, session="s1" if step == "streaming" else None) for step in steps], moving)
@@ -196,6 +221,19 @@ def volume(number: int = 5, name: str = "d0", uri: str = "/n5/d0", capacity: int
 
 def replacement(**changes: object) -> RegisterNode:
     return msgspec.structs.replace(register(scenes()["small"], "n6", rack="rack-n3", replaces=3), **changes)
+
+
+KEY = Column("id", "bigint", nullable=False, column_id=1, stored_as="id")
+NOTE = Column("note", "string", column_id=2, stored_as="note")
+NUMBERED = (KEY, NOTE)
+
+
+def altered(
+    columns: tuple[Column, ...], *, scene: str = "small", version: str | None = None, table_id: str = "id-flights"
+) -> AlterColumns:
+    """The event by which table `air.flights` gets these columns."""
+    now = scenes()[scene].schema.tables[FLIGHTS].version
+    return AlterColumns(table_id, "air.flights", now if version is None else version, columns)
 
 
 REJECTED: list[tuple[str, object, str]] = [
@@ -284,6 +322,26 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", CancelRequest("join-n1"), "wrong-state"),
     ("rebuilding", CancelRequest("join-n6"), "cannot-cancel"),
     # The schema
+    ("small", lambda: altered(NUMBERED, table_id="id-older"), "stale-plan"),
+    ("small", lambda: altered(NUMBERED, version="older"), "stale-plan"),
+    ("small", lambda: altered(NUMBERED), "nothing-to-do"),
+    ("small", lambda: altered((Column("id", "bigint", False), NOTE)), "invalid-event"),
+    ("small", lambda: altered((*NUMBERED, replace(NOTE, name="other"))), "invalid-event"),
+    ("small", lambda: altered((NOTE,)), "key-column"),
+    ("small", lambda: altered((KEY, replace(NOTE, stored_as="text"))), "invalid-event"),
+    ("small", lambda: altered((KEY, replace(NOTE, default="x"))), "invalid-event"),
+    ("small", lambda: altered((replace(KEY, type="int"), NOTE)), "key-column"),
+    ("small", lambda: altered((KEY, replace(NOTE, type="int"))), "narrower-type"),
+    ("small", lambda: altered((KEY, replace(NOTE, nullable=False))), "nullable-column"),
+    ("small", lambda: altered((*NUMBERED, Column("c", "int", column_id=0, stored_as="c"))), "invalid-event"),
+    ("small", lambda: altered((KEY, Column("c", "int", column_id=3, stored_as="NOTE"))), "invalid-event"),
+    ("small", lambda: altered((*NUMBERED, Column("c", "int", False, 3, "c"))), "invalid-default"),
+    (
+        "small",
+        lambda: altered((*NUMBERED, Column("c", "int", True, 3, "c", "1"), Column("d", "array<int>", True, 4, "d"))),
+        "invalid-default",
+    ),
+    ("small", lambda: altered((KEY, replace(NOTE, name="ID"))), "column-exists"),
     ("small", CreateKeyspace(keyspace("1st")), "invalid-name"),
     ("small", CreateKeyspace(keyspace("air")), "keyspace-exists"),
     (
@@ -336,6 +394,19 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", DropTable(FLIGHTS, "flights"), "unknown-table"),
     ("small", DropTable("id-older", "air.flights"), "stale-plan"),
     ("moving", DropTable(FLIGHTS, "air.flights"), "transition-in-the-way"),
+    ("moving", ShelveTable(FLIGHTS, "air.flights"), "transition-in-the-way"),
+    ("small", ShelveTable(FLIGHTS, "air.flights", -1.0), "invalid-event"),
+    ("small", RestoreTable(FLIGHTS, "flights"), "unknown-table"),
+    ("shelved", RestoreTable(FLIGHTS, "no name"), "invalid-name"),
+    ("shelved, name taken", RestoreTable(FLIGHTS, "flights"), "table-exists"),
+    ("shelved, another keyspace", RestoreTable(FLIGHTS, "flights"), "not-restorable"),
+    ("shelved, a node gone", RestoreTable(FLIGHTS, "flights"), "not-restorable"),
+    ("shelved, a node going", RestoreTable(FLIGHTS, "flights"), "stale-plan"),
+    ("ring shelved, moved since", RestoreTable("id-stars", "stars"), "not-restorable"),
+    ("small", ForgetTable(FLIGHTS, "air.flights"), "unknown-table"),
+    ("small", KeepHistory("id-older", "air.flights", 1.0), "stale-plan"),
+    ("small", KeepHistory(FLIGHTS, "air.flights", -1.0), "invalid-event"),
+    ("small", KeepHistory(FLIGHTS, "air.flights", 0.0), "nothing-to-do"),
     # Tablets
     ("small", StartTransitions(()), "nothing-to-do"),
     ("small", StartTransitions((move(), move(pending=3))), "transition-in-the-way"),
@@ -452,6 +523,15 @@ VALID: list[tuple[str, object]] = [
     ("small", new_table),
     ("two datacenters", lambda: new_table(replicas=[[1, 2]])),
     ("small", DropTable(FLIGHTS, "air.flights")),
+    ("small", ShelveTable(FLIGHTS, "air.flights", 60.0)),
+    ("shelved", RestoreTable(FLIGHTS, "flights")),
+    ("shelved, name taken", RestoreTable(FLIGHTS, "others")),
+    ("ring shelved", RestoreTable("id-stars", "stars")),
+    ("shelved", ForgetTable(FLIGHTS, "air.flights")),
+    ("small", KeepHistory(FLIGHTS, "air.flights", 60.0)),
+    ("small", lambda: altered((Column("c", "int", False, 3, "c", "1"), replace(KEY, name="number")))),
+    ("small", lambda: altered((replace(NOTE, comment="said"), KEY))),
+    ("moving", lambda: altered((KEY,), scene="moving")),
     ("small", StartTransitions((move(), move(1, 2, 4), move(2, 3, 4)))),
     ("rebuilding", StartTransitions((move(1, 3, 5, Kind.REBUILD),))),
     ("two volumes", StartTransitions((move(0, 5, 6, Kind.INTRANODE_MIGRATION, on="id-crews"),))),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.metastore import delta_checkpoints
-from epochlake.metastore.delta_commits import LINES
+from epochlake.metastore.delta_commits import DIGEST, LINES, TornCommit, require_whole
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged, seal
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -33,12 +33,18 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "without its last line": lambda data: data[: data.rstrip().rindex(b"\n") + 1],
     "zero bytes at its end": lambda data: data[:50] + bytes(len(data) - 50),
     "one flipped bit in its last line": lambda data: _flipped(data, data.rstrip().rfind(b"\n") + 4),
+    "one flipped bit in the name of its digest": lambda data: _flipped(data, data.index(DIGEST.encode()) + 9, 0x20),
     "one flipped bit where it says how long it is": lambda data: _flipped(data, data.index(LINES.encode()), 0x80),
 }
 
 
 def _flipped(data: bytes, at: int, bit: int = 1) -> bytes:
     return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+
+
+def _hidden(data: bytes) -> bytes:
+    """With a bit flipped in the name of a file, and one in the name of the digest that would tell."""
+    return _flipped(_flipped(data, data.index(b"part-00000-") + 11, 0x40), data.index(DIGEST.encode()) + 9, 0x20)
 
 
 @pytest.fixture
@@ -104,6 +110,35 @@ def test_a_torn_commit_without_an_entry_becomes_an_empty_one(uri: str, how: str)
         DeltaLog(STORAGE, uri).read(0)
     assert [one.first for one in mend(STORAGE, uri)] == [0]
     appended(uri, entries[2:])
+    assert DeltaLog(STORAGE, uri).read(0) == entries
+
+
+def test_no_bit_that_flips_beside_it_hides_one_that_flips_in_the_lines_of_a_commit(uri: str) -> None:
+    appended(uri, chain(1))
+    path = commit_file(uri, 1)
+    whole = path.read_bytes()
+    harmed = _flipped(whole, whole.index(b"part-00000-") + 11, 0x40)
+    unseen = []
+    for at in range(whole.index(b"\n")):
+        for bit in range(8):
+            path.write_bytes(_flipped(harmed, at, 1 << bit))
+            try:
+                require_whole(STORAGE, uri)
+            except TornCommit:
+                continue
+            unseen.append((at, bit))
+    assert unseen == []
+
+
+def test_two_holes_are_filled_although_the_digest_of_one_has_lost_its_name(uri: str) -> None:
+    entries = chain(4)
+    for entry in entries:
+        appended(uri, [entry])
+    tear(uri, 2, "one flipped bit in its last line")
+    path = commit_file(uri, 3)
+    path.write_bytes(_hidden(path.read_bytes()))
+
+    assert [one.version for one in mend(STORAGE, uri)] == [2, 3]
     assert DeltaLog(STORAGE, uri).read(0) == entries
 
 

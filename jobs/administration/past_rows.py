@@ -1,0 +1,263 @@
+"""What has changed in the rows of a table between two times, and taking it back by new writes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from epochlake.jobs.gate.arrow_reading import question, round_damage
+from epochlake.jobs.gate.arrow_rows import rows_to_change
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.moments import micros_of, words_of_moment
+from epochlake.jobs.replicas.reading import ReadPlan
+from epochlake.jobs.replicas.scanning import Asked, scan
+from epochlake.jobs.replicas.superseding import bare, comparable
+from epochlake.metastore.metadata.model import Table
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.showing import Shown
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+CHANGE = "_change"
+BEFORE = "_before"
+"""Columns beside those of the table, none of which begins with `_`."""
+
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+
+WINDOW_ROWS = 1 << 18
+"""About so many rows are compared at once, and held in memory for that."""
+
+
+class RolledBack(Shown, msgspec.Struct, frozen=True):
+    """What `rollback` did (with `dry_run`: would do): rows that were written as they had been at `to`, and deleted that
+    came between `to` and `until`.
+
+    `rewritten` of them had been changed, `brought_back` deleted. `epoch`: at which it was acknowledged, null where
+    there was nothing to do.
+    """
+
+    table: str
+    to: str
+    until: str
+    rewritten: int
+    brought_back: int
+    deleted: int
+    dry_run: bool
+    already: bool = False
+    epoch: int | None = None
+
+
+def changed_rows(
+    cluster: Cluster,
+    table: str,
+    since: datetime | str,
+    until: datetime | str | None = None,
+    *,
+    consistency: str | None = None,
+    datacenter: str | None = None,
+) -> pa.RecordBatchReader:
+    """The rows that differ between two times, as a stream of batches of Arrow, in no order.
+
+    The columns of the table, as they were at `until` (None: now), of a removed row as they were at `since`; `_change`,
+    which is `added`, `removed` or `changed`; and `_before`, a struct of the row as it was at `since`, null for an added
+    one. A row that was changed and changed back is none of them: it is a difference of two times, and no list of what
+    happened in between. In memory are the rows of a part of the token space. Raises as `Cluster.scan`, InvalidRequest
+    where `until` is before `since`.
+    """
+    first = micros_of(since)
+    last = time.time_ns() // 1000 if until is None else micros_of(until)
+    _require_order(first, last)
+    pipeline = cluster.catch_up().table(table)
+    schema = _schema(pipeline)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with Gate(cluster, "diff", datacenter) as gate:
+            target = gate.planning.table(table)
+            for found in _differences(gate, target, first, last, consistency):
+                yield from _batches(found, schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def rollback(
+    cluster: Cluster,
+    table: str,
+    to: datetime | str,
+    *,
+    until: datetime | str | None = None,
+    consistency: str | None = None,
+    datacenter: str | None = None,
+    dry_run: bool = False,
+) -> RolledBack:
+    """Undo what was written to a table between two times, by new writes: rows are written as they were at `to`, and
+    rows that came since are deleted. `until`: None for now.
+
+    It is one batch, which is named after both times: where a call has failed, the same call with the same `until` lands
+    what is missing, and nothing twice. What others write meanwhile to rows that are rolled back is overwritten, unless
+    it is later than this batch; other rows of theirs stay. With `dry_run` nothing is written.
+
+    Raises InvalidRequest for a table that is append-only, HistoryNotKept, and as `Cluster.write`.
+    """
+    first = micros_of(to)
+    last = time.time_ns() // 1000 if until is None else micros_of(until)
+    _require_order(first, last)
+    with Gate(cluster, "rollback", datacenter) as gate:
+        target = gate.planning.table(table)
+        if target.append_only:
+            raise InvalidRequest(f"table {table} is append-only: its rows cannot be deleted, so it is not rolled back")
+        found = list(_differences(gate, target, first, last, consistency))
+        lost = [one.before.filter(pa.array(_are(one, REMOVED, CHANGED), pa.bool_())) for one in found]
+        new = [one.after.filter(pa.array(_are(one, ADDED), pa.bool_())) for one in found]
+        kinds = Counter(kind for one in found for kind in one.kinds)
+        done = RolledBack(
+            table,
+            words_of_moment(first),
+            words_of_moment(last),
+            kinds[CHANGED],
+            kinds[REMOVED],
+            kinds[ADDED],
+            dry_run,
+        )
+        if dry_run or not kinds:
+            return done
+        batch = f"rollback to {done.to} of what came until {done.until}"
+        keys = pa.concat_tables(new).select(list(target.primary_key))
+        rows = rows_to_change(pa.concat_tables(lost), keys, target)
+        written = gate.write(rows, target, consistency, batch, changes=True)
+        return msgspec.structs.replace(done, epoch=written.epoch, already=written.already)
+
+
+class _Found(NamedTuple):
+    """Rows that differ, one below the other: what each was before and after, where it was, and in what way it differs.
+
+    In `before` stands of an added row what it is, in `after` of a removed one what it was, so that both have all rows.
+    """
+
+    kinds: Sequence[str]
+    before: pa.Table
+    after: pa.Table
+
+
+def _are(found: _Found, *kinds: str) -> list[bool]:
+    return [kind in kinds for kind in found.kinds]
+
+
+def _require_order(first: int, last: int) -> None:
+    if last < first:
+        raise InvalidRequest(
+            f"{words_of_moment(last)} is before {words_of_moment(first)}", hint="Give the earlier time first"
+        )
+
+
+def _schema(table: Table) -> pa.Schema:
+    rows = question(table).asked.schema
+    return pa.schema([pa.field(CHANGE, pa.string(), nullable=False), *rows, pa.field(BEFORE, pa.struct(list(rows)))])
+
+
+def _batches(found: _Found, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    before = pa.chunked_array(
+        [
+            pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+            for batch in found.before.combine_chunks().to_batches()
+        ],
+        schema.field(BEFORE).type,
+    )
+    had = pa.array([kind != ADDED for kind in found.kinds], pa.bool_())
+    nulls = pa.nulls(len(found.kinds), before.type)
+    struct = pc.if_else(had, before.combine_chunks(), nulls)
+    columns = [pa.array(found.kinds, pa.string()), *found.after.columns, struct]
+    yield from pa.table(columns, schema=schema).combine_chunks().to_batches()
+
+
+def _differences(gate: Gate, table: Table, first: int, last: int, consistency: str | None) -> Iterator[_Found]:
+    """What differs, a window of tokens after the other."""
+    asked = question(table).asked
+    rows = gate.plan_read(table, consistency, None, last)
+    count = sum(run.copy.file.rows for run in (*rows.alone, *(run for section in rows.sections for run in section)))
+    for window in _windows(max(1, math.ceil(count / WINDOW_ROWS))):
+
+        def read(window: Interval = window) -> _Found | None:
+            plans = [gate.plan_read(table, consistency, [window], when) for when in (first, last)]
+            if _reads_the_same(*plans):
+                return None
+            before, after = (_rows(plan, asked) for plan in plans)
+            return _compared(table, before, after)
+
+        found = round_damage(read)
+        if found is not None and found.kinds:
+            yield found
+
+
+def _windows(count: int) -> Iterator[Interval]:
+    """The token space in so many parts."""
+    width = (MAX_TOKEN - MIN_TOKEN + 1) // count
+    for number in range(count):
+        low = MIN_TOKEN + number * width
+        yield low, MAX_TOKEN if number == count - 1 else low + width - 1
+
+
+def _reads_the_same(one: ReadPlan, other: ReadPlan) -> bool:
+    """Whether two plans read the same rows of the same files."""
+
+    def runs(plan: ReadPlan) -> set[tuple[str, tuple[Interval, ...]]]:
+        found = (*plan.alone, *(run for section in plan.sections for run in section))
+        return {(run.copy.file.file_id, tuple(run.intervals)) for run in found}
+
+    return runs(one) == runs(other)
+
+
+def _rows(plan: ReadPlan, asked: Asked) -> pa.Table:
+    return pa.Table.from_batches(scan(plan, asked), asked.schema)
+
+
+def _compared(table: Table, before: pa.Table, after: pa.Table) -> _Found:
+    was, now = _values(before), _values(after)
+    if table.append_only:
+        left = Counter(was)
+        added = []
+        for number, row in enumerate(now):
+            if left[row]:
+                left[row] -= 1
+            else:
+                added.append(number)
+        rows = after.take(pa.array(added, pa.int64()))
+        return _Found([ADDED] * len(added), rows, rows)
+    keys = [before.schema.names.index(name) for name in table.primary_key]
+
+    def by_key(rows: Sequence[tuple[object, ...]]) -> dict[tuple[object, ...], int]:
+        return {tuple(row[key] for key in keys): number for number, row in enumerate(rows)}
+
+    old, new = by_key(was), by_key(now)
+    kinds, of_before, of_after = [], [], []
+    both = pa.concat_tables([before, after])
+    for key, number in new.items():
+        if key not in old:
+            kinds.append(ADDED)
+            of_before.append(len(was) + number)
+            of_after.append(len(was) + number)
+        elif was[old[key]] != now[number]:
+            kinds.append(CHANGED)
+            of_before.append(old[key])
+            of_after.append(len(was) + number)
+    for key, number in old.items():
+        if key not in new:
+            kinds.append(REMOVED)
+            of_before.append(number)
+            of_after.append(number)
+    return _Found(kinds, both.take(pa.array(of_before, pa.int64())), both.take(pa.array(of_after, pa.int64())))
+
+
+def _values(rows: pa.Table) -> list[tuple[object, ...]]:
+    """Rows as values that are equal where Spark says so, and can be looked up."""
+    stored = rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
+    columns = [[comparable(value) for value in column.to_pylist()] for column in stored.columns]
+    return list(zip(*columns, strict=True))

@@ -1,0 +1,389 @@
+"""The agent: what it knows, what it does again and again, and what it answers. Everything here runs in one event loop.
+
+Nothing that may hang is waited for in the loop: volumes and the root are looked at in threads that are left alone, the
+log is followed by a process that is killed when it is late, and documents of the home are written in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from epochlake.jobs.agent.admitting import Admitting, by_process
+from epochlake.jobs.agent.discovering import Discovering, begin
+from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
+from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
+from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
+from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
+from epochlake.jobs.agent.log_follower import LogFollower
+from epochlake.jobs.agent.membership import Membership, Peer
+from epochlake.jobs.agent.messages import (
+    MOST_SIGHTINGS,
+    PROTOCOL,
+    Answer,
+    Call,
+    Introduction,
+    Refusal,
+    Seen,
+    Tag,
+    refusal,
+)
+from epochlake.jobs.agent.processes import configured
+from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.version import PRODUCT_VERSION
+
+logger = logging.getLogger(__name__)
+
+VOLUME_SECONDS = 10.0
+VOLUME_DEADLINE_SECONDS = 5.0
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """How an agent is run. `address` is what it tells others; `volumes` are watched before the log names any."""
+
+    home: str
+    address: str
+    name: str | None = None
+    seeds: tuple[str, ...] = ()
+    conf: str | None = None
+    root: str | None = None
+    volumes: tuple[tuple[str, str], ...] = ()
+    period: float = 1.0
+    timeout: float = 2.0
+    may_found: bool = False
+    join: WantedNode | None = None
+    join_seconds: float = 600.0
+    admits: bool = False
+
+
+class Agent:
+    """One agent in its home, which it has locked."""
+
+    def __init__(self, home: Home, settings: AgentSettings, client: HttpClient) -> None:
+        self.home = home
+        self.settings = settings
+        self.identity = home.identity(settings.name)
+        self.tag = home.read(TAG, Tag)
+        self.view = home.read(VIEW, View)
+        self.address = settings.address
+        self.membership = Membership(self.identity.agent_id, random.Random(), settings.period)
+        self.refusals: dict[str, str] = {}
+        self._client = client
+        self._known = set(settings.seeds) | set(home.read(PEERS, tuple[str, ...]) or ())
+        self._written: set[str] = set()
+        self._home_problem = ""
+        self._volumes: dict[str, VolumeWatch] = {}
+        self._watch_volumes()
+        self.discovering = Discovering(
+            home,
+            self.identity,
+            client,
+            address=settings.address,
+            seeds=settings.seeds,
+            conf=settings.conf,
+            root=settings.root,
+            may_found=settings.may_found,
+            period=settings.period,
+        )
+        if self.tag is not None:
+            # A member never answers as if it searched, also before it has looked at its root.
+            self.discovering.discovery.found(self.tag)
+        self.admitting = Admitting(by_process(settings.conf, settings.root))
+        self.initialising = Initialising(
+            home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
+        )
+        self.joining = None if settings.join is None else self._joining(settings.join)
+        self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
+
+    def _joining(self, wanted: WantedNode) -> Joining:
+        return Joining(
+            self.home,
+            self.identity,
+            wanted,
+            self._client,
+            introduction=self.introduction,
+            members=self._members,
+            seconds=self.settings.join_seconds,
+            period=self.settings.period,
+        )
+
+    def _members(self) -> tuple[str, ...]:
+        """Where members of the cluster are that this agent may join; none when two clusters answer."""
+        peers = [p for p in self.membership.peers.values() if p.seen is Seen.ALIVE and p.tag_id]
+        if len({peer.tag_id for peer in peers}) > 1:
+            return ()
+        return tuple(sorted(peer.address for peer in peers))
+
+    def _idle(self) -> Idle:
+        told = self.follower.told if self.follower is not None else None
+        at_root = None if told is None or told.tag is None else msgspec.convert(told.tag, Tag)
+        tag = self.tag or self.discovering.discovery.state.tag or at_root
+        return Idle(tag, self.settings.root, "no root" if told is None else told.outcome)
+
+    async def _prepare(self, name: str, asked: Prepare) -> Refusal | Ready:
+        """Send the preparation of an init to the agent of a node."""
+        peers = [peer for peer in self.membership.peers.values() if peer.name == name]
+        if len(peers) != 1:
+            several = f"{len(peers)} agents have this name" if peers else "no agent of this name is known here"
+            return Refusal("unknown", several)
+        [peer] = peers
+        try:
+            body = msgspec.json.encode(asked)
+            status, answer = await self._client.ask(peer.address, "/prepare-init", body, timeout=10.0)
+            return (
+                msgspec.json.decode(answer, type=Ready) if status == 200 else msgspec.json.decode(answer, type=Refusal)
+            )
+        except (AgentUnreachable, InvalidRequest) as error:
+            return Refusal("unreachable", error.reason)
+        except msgspec.MsgspecError:
+            return Refusal("malformed", "its answer cannot be understood")
+
+    async def _begin(self, order: InitOrder) -> Began:
+        """Begin the log as a user has asked for."""
+        words = configured(self.settings.conf, self.settings.root)
+        words += ["--request-id", order.request_id, "--reason", f"metadata nodes {', '.join(order.nodes)}", "--alone"]
+        began = await begin([*words, *(["--name", order.name] if order.name else [])])
+        if began.tag is not None:
+            await self.discovering.found(began.tag)
+        return began
+
+    def introduction(self) -> Introduction:
+        epoch = 0 if self.view is None else self.view.epoch
+        return Introduction(
+            agent_id=self.identity.agent_id,
+            name=self.identity.name,
+            address=self.address,
+            tag=self.tag,
+            protocol=PROTOCOL,
+            product_version=PRODUCT_VERSION,
+            counter=self.membership.counter,
+            epoch=epoch,
+        )
+
+    async def run(self) -> None:
+        """Do what an agent does until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
+                tasks.create_task(self._again(work))
+            tasks.create_task(self._again(self.discovering.run))
+            if self.joining is not None:
+                tasks.create_task(self._again(self.joining.run))
+            if self.follower is not None:
+                tasks.create_task(self._again(self.follower.run))
+
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a work to its end. One that fails in a way that nobody foresaw is begun again, and ends no other one."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:
+                logger.exception("a part of the agent failed, and is begun again")
+                await asyncio.sleep(5 * self.settings.period)
+
+    def heard(self, call: Call) -> None:
+        """Take what a call tells, once it may talk."""
+        now = time.monotonic()
+        self.membership.heard(call.sender, now)
+        self.membership.merge(call.sightings, now)
+
+    def answer(self, call: Call, *, reached: bool | None = None, known: tuple[str, ...] = ()) -> Answer:
+        return Answer(self.introduction(), call.nonce, self.membership.sightings(), reached, known)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where agents are that are known here, this one included."""
+        return tuple(sorted({self.address, *(peer.address for peer in self.membership.peers.values())}))
+
+    async def reach(self, address: str, path: str = "/probe", target: str | None = None) -> Answer | None:
+        """Call another agent; None when it does not answer as a member of this cluster does."""
+        mine = self.introduction()
+        call = Call(mine, secrets.token_hex(8), self.membership.sightings(), target)
+        # Who asks others to try waits for their try as well.
+        patience = self.settings.timeout * (2 if target is not None else 1)
+        try:
+            status, body = await self._client.ask(address, path, msgspec.json.encode(call), timeout=patience)
+            if status != 200:
+                self._note_refusal(address, body.decode("utf-8", "replace")[:300])
+                return None
+            answer = msgspec.json.decode(body, type=Answer)
+        except (AgentUnreachable, InvalidRequest) as error:
+            logger.debug("%s", error)
+            return None
+        except msgspec.MsgspecError:
+            self._note_refusal(address, "its answer cannot be understood")
+            return None
+        if answer.nonce != call.nonce:
+            self._note_refusal(address, "it repeats an answer to another call")
+            return None
+        why = refusal(self.introduction(), answer.sender)
+        if why is not None:
+            self._note_refusal(address, why.reason)
+            return None
+        self.refusals.pop(address, None)
+        now = time.monotonic()
+        self.membership.heard(answer.sender, now)
+        self.membership.merge(answer.sightings[:MOST_SIGHTINGS], now)
+        return answer
+
+    def state(self) -> AgentState:
+        volumes, log = self.volumes_seen(), self.log_seen()
+        others = tuple(
+            f"the agent at {address} and this one do not talk: {why}" for address, why in self.refusals.items()
+        )
+        others += (self._home_problem,) if self._home_problem else ()
+        if self.follower is not None and self.follower.told.damaged:
+            others += (self.follower.told.damaged,)
+        others += (self.discovering.problem,) if self.discovering.problem else ()
+        discovery = self.discovering.discovery
+        if discovery.two_clusters is not None:
+            others += (str(discovery.two_clusters),)
+        if self.joining is not None and self.joining.state.phase not in (Phase.ASKING, Phase.ACCEPTED):
+            others += (f"its node has not joined ({self.joining.state.phase}): {self.joining.state.reason}",)
+        return AgentState(
+            agent_id=self.identity.agent_id,
+            name=self.identity.name,
+            address=self.address,
+            tag=self.tag,
+            protocol=PROTOCOL,
+            product_version=PRODUCT_VERSION,
+            discovered=discovery.state.tag,
+            waits=discovery.waits_for() if self.tag is None and self.settings.may_found else "",
+            join=None if self.joining is None else self.joining.state,
+            log=log,
+            volumes=volumes,
+            problems=problems_of(volumes, log, others),
+        )
+
+    def log_seen(self) -> LogSeen:
+        epoch, hash_, incarnation = 0, "", 0
+        if self.view is not None:
+            epoch, hash_, incarnation = self.view.epoch, self.view.hash, self.view.incarnation
+        if self.follower is None:
+            return LogSeen(epoch, hash_, incarnation, "no-root", "the agent was given no root", None)
+        told, at = self.follower.told, self.follower.told_at
+        return LogSeen(
+            epoch, hash_, incarnation, told.outcome, told.reason, None if at is None else time.monotonic() - at
+        )
+
+    def volumes_seen(self) -> tuple[VolumeSeen, ...]:
+        return tuple(watch.seen() for _, watch in sorted(self._volumes.items()))
+
+    def nodes(self) -> tuple[NodeSeen, ...]:
+        peers: tuple[Peer, ...] = tuple(self.membership.peers.values())
+        return nodes_seen(self.view, self.introduction(), peers, time.monotonic())
+
+    async def _probe(self) -> None:
+        """One probe in each period; a few others try before an agent is suspected."""
+        while True:
+            began = time.monotonic()
+            peer = self.membership.next_target()
+            if peer is not None and peer.address != self.address:
+                answered = await self.reach(peer.address)
+                if answered is None and not await self._reached_by_others(peer):
+                    self.membership.missed(peer.agent_id, time.monotonic())
+            self.membership.tick(time.monotonic())
+            await asyncio.sleep(max(0.05, self.settings.period - (time.monotonic() - began)))
+
+    async def _reached_by_others(self, peer: Peer) -> bool:
+        if peer.seen is not Seen.ALIVE:
+            return False
+        asked = [
+            self.reach(helper.address, "/probe-for", peer.address) for helper in self.membership.helpers(peer.agent_id)
+        ]
+        return any(answer is not None and answer.reached for answer in await asyncio.gather(*asked))
+
+    async def _greet(self) -> None:
+        """Call at addresses where nobody is known yet: seeds, and where agents were before this one was restarted."""
+        while True:
+            there = {peer.address for peer in self.membership.peers.values()} | {self.address}
+            for address in sorted(self._known - there):
+                answer = await self.reach(address, "/handshake")
+                if answer is not None:
+                    self._known |= set(answer.known[:MOST_SIGHTINGS])
+                    if answer.sender.agent_id == self.identity.agent_id:
+                        self._known.discard(address)
+            await asyncio.sleep(5 * self.settings.period)
+
+    async def _look_at_volumes(self) -> None:
+        while True:
+            for watch in self._volumes.values():
+                watch.probe()
+            await asyncio.sleep(VOLUME_SECONDS)
+
+    async def _read_view(self) -> None:
+        """Take over what the follower has written, whenever it says so."""
+        if self.follower is None:
+            return
+        while True:
+            await self.follower.news.wait()
+            self.follower.news.clear()
+            try:
+                tag, view = await asyncio.to_thread(self._documents)
+            except Exception as error:
+                self._home_problem = str(error)
+                continue
+            if tag is not None and self.tag is None:
+                logger.info("this agent belongs to cluster %s from now on", tag)
+            self.tag, self.view = tag, view
+            self._watch_volumes()
+            await self._discovered()
+
+    async def _discovered(self) -> None:
+        """Tell discovery of the cluster that this agent belongs to, or that is at its root."""
+        told = self.follower.told.tag if self.follower is not None else None
+        tag = self.tag or (msgspec.convert(told, Tag) if told is not None else None)
+        if tag is not None:
+            try:
+                await self.discovering.found(tag)
+            except HomeUnwritable as error:
+                self._home_problem = str(error)
+
+    def _documents(self) -> tuple[Tag | None, View | None]:
+        return self.home.read(TAG, Tag), self.home.read(VIEW, View)
+
+    def _watch_volumes(self) -> None:
+        """Watch what the log says that this node has; what was given by hand as long as the log says nothing."""
+        wanted = dict(self.settings.volumes)
+        for node in self.view.nodes if self.view is not None else ():
+            if node.name == self.identity.name:
+                wanted |= {volume.name: volume.uri for volume in node.volumes}
+        for name, uri in wanted.items():
+            known = self._volumes.get(name)
+            if known is None or known.uri != uri:
+                watch = self._volumes[name] = VolumeWatch(name, uri, deadline=VOLUME_DEADLINE_SECONDS)
+                watch.probe()
+        for name in self._volumes.keys() - wanted.keys():
+            del self._volumes[name]
+
+    async def _remember_peers(self) -> None:
+        """Keep where agents are, so that this one finds them again without its seeds."""
+        while True:
+            there = {p.address for p in self.membership.peers.values() if p.seen is not Seen.UNREACHABLE}
+            if there and there != self._written:
+                try:
+                    await asyncio.to_thread(self.home.write, PEERS, tuple(sorted(there)))
+                    self._written, self._home_problem = there, ""
+                except HomeUnwritable as error:
+                    self._home_problem = str(error)
+            await asyncio.sleep(5 * self.settings.period)
+
+    def _note_refusal(self, address: str, why: str) -> None:
+        if self.refusals.get(address) != why:
+            logger.warning("the agent at %s and this one do not talk: %s", address, why)
+        if len(self.refusals) < 100 or address in self.refusals:
+            self.refusals[address] = why
+
+
+def opened(settings: AgentSettings, client: HttpClient) -> Agent:
+    """An agent in its home, locked. Raises HomeInUse, HomeDamaged, HomeUnwritable, InvalidRequest."""
+    home = Home(Path(settings.home))
+    home.lock()
+    return Agent(home, settings, client)

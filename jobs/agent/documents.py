@@ -1,0 +1,99 @@
+"""What an agent shows over HTTP: its state, and the nodes as the log has them and as they answer. Keys are stable."""
+
+from __future__ import annotations
+
+import msgspec
+from epochlake.jobs.agent.home import View
+from epochlake.jobs.agent.joining import JoinState
+from epochlake.jobs.agent.membership import Peer
+from epochlake.jobs.agent.messages import Introduction, Seen, Tag
+from epochlake.jobs.agent.volumes import VolumeHealth, VolumeSeen
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`status` is `ok` or `degraded`: the agent serves in both, and `problems` says what people should look at."""
+
+    status: str
+    problems: tuple[str, ...]
+
+
+class LogSeen(msgspec.Struct, frozen=True):
+    """The copy of the log: how far it goes, what came of following the root last, and how long ago, in seconds."""
+
+    epoch: int
+    hash: str
+    incarnation: int
+    outcome: str
+    reason: str
+    seconds_ago: float | None
+
+
+class AgentState(msgspec.Struct, frozen=True):
+    """An agent. `tag` is None while it is blank; `discovered` is the cluster that it knows of, a member of it or not.
+
+    `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for. `join`: how the
+    request that its node may join stands; None where it makes none.
+    """
+
+    agent_id: str
+    name: str
+    address: str
+    tag: Tag | None
+    protocol: int
+    product_version: str
+    discovered: Tag | None
+    waits: str
+    join: JoinState | None
+    log: LogSeen
+    volumes: tuple[VolumeSeen, ...]
+    problems: tuple[str, ...]
+
+
+class NodeSeen(msgspec.Struct, frozen=True):
+    """A node, logical beside physical: `state` is what the log says (None: it is not in it), `seen` what the agent that
+    was asked sees (None: no agent of that name is known). `epoch` is how far that agent's copy of the log goes.
+    """
+
+    name: str
+    state: str | None
+    datacenter: str | None
+    rack: str | None
+    seen: Seen | None
+    address: str | None
+    epoch: int | None
+    heard_seconds_ago: float | None
+    note: str = ""
+
+
+def health(problems: tuple[str, ...]) -> Health:
+    return Health("degraded" if problems else "ok", problems)
+
+
+def problems_of(volumes: tuple[VolumeSeen, ...], log: LogSeen, others: tuple[str, ...]) -> tuple[str, ...]:
+    """What people should look at, each in a sentence."""
+    bad = (VolumeHealth.FAILING, VolumeHealth.HANGING, VolumeHealth.READ_ONLY)
+    said = [f"volume {v.name} is {v.health}" + (f": {v.error}" if v.error else "") for v in volumes if v.health in bad]
+    if log.outcome in ("another-cluster", "went-back", "failed", "hanging", "left"):
+        said.append(f"the log is not followed ({log.outcome}): {log.reason}")
+    return (*said, *others)
+
+
+def nodes_seen(view: View | None, me: Introduction, peers: tuple[Peer, ...], now: float) -> tuple[NodeSeen, ...]:
+    """Every node of the log and every agent, by name. Two agents of one name are shown both, and noted."""
+    logged = {node.name: node for node in view.nodes} if view is not None else {}
+    found = []
+    physical: list[tuple[str, Seen, str, int, float | None]] = [(me.name, Seen.ALIVE, me.address, me.epoch, 0.0)]
+    for peer in peers:
+        heard = None if peer.heard is None else now - peer.heard
+        physical.append((peer.name, peer.seen, peer.address, peer.epoch, heard))
+    names = [name for name, *_ in physical]
+    for name, seen, address, epoch, heard in physical:
+        node = logged.get(name)
+        notes = ["several agents have this name"] if names.count(name) > 1 else []
+        notes += ["not in the log"] if node is None and view is not None else []
+        state, datacenter, rack = (node.state, node.datacenter, node.rack) if node is not None else (None, None, None)
+        found.append(NodeSeen(name, state, datacenter, rack, seen, address, epoch, heard, ", ".join(notes)))
+    for name in logged.keys() - set(names):
+        node = logged[name]
+        found.append(NodeSeen(name, node.state, node.datacenter, node.rack, None, None, None, None, "no agent"))
+    return tuple(sorted(found, key=lambda one: (one.name, one.address or "")))

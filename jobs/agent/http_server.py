@@ -1,0 +1,186 @@
+"""A small HTTP server for JSON: what it reads is bounded in bytes, connections and seconds, whoever asks.
+
+One request for each connection. It knows no route: what answers is given. Parsing is left to h11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import msgspec
+from epochlake.jobs.agent.messages import LARGEST, Refusal
+
+logger = logging.getLogger(__name__)
+
+LARGEST_HEAD = 16 * 1024
+MOST_CONNECTIONS = 256
+SECONDS = 10.0
+"""A request has to have come, and its answer to have gone, within so many seconds each."""
+
+TOLD_ALOUD = 100
+"""So many refusals of a kind are logged as warnings; of those that follow each hundredth is."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes
+    peer: str
+
+
+class Response(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+class Refused(Exception):
+    """A request that is not answered; `status` is HTTP's."""
+
+    def __init__(self, status: int, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.refusal = Refusal(code, reason)
+
+
+Answering = Callable[[Request], Awaitable[Response]]
+
+
+class HttpServer:
+    """Serves `answer` on one port. `token`: what requests have to bear, but for those of `open_to_all` paths."""
+
+    def __init__(
+        self,
+        answer: Answering,
+        *,
+        token: str | None = None,
+        open_to_all: frozenset[str] = frozenset(),
+        tls: ssl.SSLContext | None = None,
+        seconds: float = SECONDS,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        self.answered: Counter[int] = Counter()
+        self._answer = answer
+        self._token = token
+        self._open_to_all = open_to_all
+        self._tls = tls
+        self._seconds = seconds
+        self._connections = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which is chosen when 0 was given."""
+        self._server = await asyncio.start_server(
+            self._serve, host, port, ssl=self._tls, limit=LARGEST_HEAD, ssl_handshake_timeout=self._handshake()
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _handshake(self) -> float | None:
+        return self._seconds if self._tls is not None else None
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = str((writer.get_extra_info("peername") or ("?",))[0])
+        self._connections += 1
+        try:
+            response = await self._respond(reader, writer, peer)
+            self.answered[response.status] += 1
+            async with asyncio.timeout(self._seconds):
+                await self._send(writer, response)
+        except (OSError, TimeoutError, ConnectionError):
+            self.refused["gone"] += 1
+        finally:
+            self._connections -= 1
+            writer.transport.abort() if self._stuck(writer) else writer.close()
+
+    def _stuck(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether bytes wait for somebody who does not take them."""
+        return writer.transport.get_write_buffer_size() > 0
+
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> Response:
+        try:
+            if self._connections > MOST_CONNECTIONS:
+                raise Refused(503, "too-many", f"{MOST_CONNECTIONS} requests are being answered already")
+            try:
+                async with asyncio.timeout(self._seconds):
+                    request = await self._read(reader, writer, peer)
+            except TimeoutError:
+                raise Refused(408, "slow", f"the request did not come within {self._seconds:g} s") from None
+            async with asyncio.timeout(2 * self._seconds):
+                return await self._answer(request)
+        except Refused as refused:
+            self._note(refused, peer)
+            return Response(refused.status, msgspec.json.encode(refused.refusal))
+        except TimeoutError:
+            return Response(504, msgspec.json.encode(Refusal("late", "the answer took too long")))
+        except Exception:
+            logger.exception("a request of %s failed", peer)
+            return Response(500, msgspec.json.encode(Refusal("failed", "the agent failed; its own log says why")))
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> Request:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD)
+        head: h11.Request | None = None
+        body = bytearray()
+        while True:
+            try:
+                event = connection.next_event()
+            except h11.RemoteProtocolError as error:
+                raise Refused(error.error_status_hint or 400, "malformed", f"this is no request: {error}") from None
+            if event is h11.NEED_DATA:
+                received = await reader.read(64 * 1024)
+                connection.receive_data(received)
+                if not received and head is None:
+                    raise ConnectionError("closed before a request")
+            elif isinstance(event, h11.Request):
+                head = event
+                self._look_at(event)
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > LARGEST:
+                    raise Refused(413, "too-large", f"a body has at most {LARGEST:,} bytes")
+            elif isinstance(event, h11.EndOfMessage):
+                break
+            else:
+                raise ConnectionError("closed within a request")
+        assert head is not None
+        parts = urlsplit(head.target.decode("ascii", "replace"))
+        return Request(head.method.decode(), parts.path, dict(parse_qsl(parts.query)), bytes(body), peer)
+
+    def _look_at(self, head: h11.Request) -> None:
+        """Refuse by the head alone what need not be read: who has no token is not listened to."""
+        headers = {name.decode().lower(): value.decode("latin-1") for name, value in head.headers}
+        path = urlsplit(head.target.decode("ascii", "replace")).path
+        if self._token is not None and path not in self._open_to_all:
+            given = headers.get("authorization", "").encode("utf-8", "replace")
+            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+                raise Refused(401, "token", "the request bears no token of this cluster")
+        length = headers.get("content-length", "0")
+        if len(length) > 12 or int(length) > LARGEST:
+            raise Refused(413, "too-large", f"a body has at most {LARGEST:,} bytes")
+
+    async def _send(self, writer: asyncio.StreamWriter, response: Response) -> None:
+        reason = {200: "OK"}.get(response.status, "Refused")
+        head = (
+            f"HTTP/1.1 {response.status} {reason}\r\nContent-Type: {response.content_type}\r\n"
+            f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode("ascii") + response.body)
+        await writer.drain()
+
+    def _note(self, refused: Refused, peer: str) -> None:
+        code = refused.refusal.code
+        self.refused[code] += 1
+        if self.refused[code] <= TOLD_ALOUD or self.refused[code] % 100 == 0:
+            logger.warning("refused %s (%s): %s", peer, code, refused.refusal.reason)

@@ -1,0 +1,284 @@
+"""Merges: what is written follows from what was read, and nobody merges in between (docs/decisions/073-merge.md).
+
+Merges and overwrites of a table come one after another, in the order of its journal (merge_journal.py). A lease saves
+those who wait from working in vain; what decides is the journal, whatever became of the lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+from epochlake.jobs.gate import batches
+from epochlake.jobs.gate.batches import BatchContents, Count
+from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished
+from epochlake.jobs.gate.gate import Gate, require_name
+from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
+from epochlake.jobs.gate.routing import ranges_of
+from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.gate.writing import Written
+from epochlake.jobs.replicas.files import directory_of
+from epochlake.jobs.replicas.intervals import missing
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore.coordination.lock import CommitLock
+from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.storage import failures, places
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.showing import Shown
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""So long a merge waits for the lease; then it goes on without. What has it may be stopped, or take long."""
+
+TRIES = 10
+"""So often a merge is planned before it gives up."""
+
+LEVELS = (ConsistencyLevel.QUORUM, ConsistencyLevel.EACH_QUORUM, ConsistencyLevel.ALL)
+"""Levels whose reads see what merges at any of them have written."""
+
+
+class Merged(Shown, msgspec.Struct, frozen=True):
+    """What a merge did, in rows.
+
+    `planned`: how often it was planned; `epoch`: at which its acknowledgements were judged. `already`: a merge of this
+    name had been finished before, and has done this then. `missing`: what each replica said that has not acknowledged
+    although it should have; the level was reached without.
+    """
+
+    table: str
+    inserted: int
+    updated: int
+    deleted: int
+    epoch: int
+    planned: int
+    already: bool
+    missing: dict[str, str] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many rows have changed."""
+        return self.inserted + self.updated + self.deleted
+
+
+class Planned(Protocol):
+    """What a merge makes of what it has read."""
+
+    @property
+    def rows(self) -> Rows:
+        """A batch of changes."""
+        ...
+
+    @property
+    def counts(self) -> MergeCounts: ...
+
+    def still_holds(self) -> bool:
+        """Whether what was read is as it was, as far as can be seen now."""
+        ...
+
+
+Planner = Callable[[Gate, Table, ConsistencyLevel], Planned]
+"""Reads, and says what to change."""
+
+
+class _Call(NamedTuple):
+    """What is asked of a merge. `batch`: its name for people; `name`: what it is in the journal, empty without one."""
+
+    plan: Planner
+    source: Count
+    level: ConsistencyLevel
+    name: str
+    batch: str | None
+
+
+class Merging:
+    """Merges into one table through a gate."""
+
+    def __init__(self, gate: Gate, table: Table) -> None:
+        self._gate = gate
+        self._table = table
+        self._cluster = gate.cluster
+        self._journal = MergeJournal(self._cluster.storage, self._cluster.root.merges, table.table_id)
+
+    def run(
+        self,
+        operation: Literal["merge", "overwrite"],
+        plan: Planner,
+        source: Count,
+        consistency: str | None = None,
+        batch: str | None = None,
+    ) -> Merged:
+        """Plan, and make it count once; under a `batch`, once for all calls with this name and the same `source`.
+
+        Raises InvalidRequest, Rejected (batch-used), ConsistencyNotReached for what cannot be read, MergeContended, and
+        MergeUnfinished where it counts and its rows are not at their level yet.
+        """
+        self._gate.require_open()
+        require_name(batch)
+        level = self._level(consistency)
+        name = "" if batch is None else batches.batch_id(self._table.table_id, operation, batch)
+        call = _Call(plan, source, level, name, batch)
+        with self._lease():
+            for number in range(1, TRIES + 1):
+                intents = self._journal.intents(name) if name else []
+                already = bool(intents) and self._journal.is_finished(intents[-1].number)
+                tail = self._finish_tail(level)
+                if intents:
+                    batches.require_same(self._table, batch or "", intents[-1].source, source)
+                    entry = self._journal.entry(intents[-1].number)
+                    if entry is not None and entry.attempt == intents[-1].attempt:
+                        return self._merged(entry, number, already=already)
+                    if entry is None:
+                        self._take_for_nothing(tail + 1)
+                        continue
+                merged = self._attempt(call, tail, len(intents), number)
+                if merged is not None:
+                    return merged
+        raise MergeContended(self._table.full_name, TRIES)
+
+    def _attempt(self, call: _Call, tail: int, before: int, number: int) -> Merged | None:
+        """Merge as the entry after `tail`, which is finished; None where somebody else has come in between.
+
+        `before`: how many intents the name had. `number`: of the try.
+        """
+        planning, writing, journal = self._gate.planning, self._gate.writing, self._journal
+        planned = call.plan(self._gate, self._table, call.level)
+        opened, _ = planning.open_for_write(self._table)
+        staged = writing.stage(planned.rows, self._table, call.level, opened)
+        attempt = str(uuid.uuid4())
+        entry = MergeEntry(attempt, self._table.full_name, tuple(staged), planned.counts, call.source, call.name)
+        counts = False
+        try:
+            self._keep(tail + 1, attempt, staged)
+            if not planned.still_holds():
+                return None
+            if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):
+                return None
+            counts = True  # or may: where it cannot be told, the copies stay
+            counts = journal.put(tail + 1, entry)
+            if not counts:
+                return None
+        finally:
+            if not counts:
+                journal.forget(tail + 1, attempt)
+        try:
+            written = writing.land(self._table, staged, call.level, opened=opened) if staged else None
+            journal.finish(tail + 1)
+        except (ConsistencyNotReached, StorageUnavailable) as error:
+            raise MergeUnfinished(self._table.full_name, call.batch, str(error)) from error
+        return self._merged(entry, number, already=False, written=written)
+
+    def _merged(self, entry: MergeEntry, planned: int, *, already: bool, written: Written | None = None) -> Merged:
+        return Merged(
+            table=self._table.full_name,
+            inserted=entry.counts.inserted,
+            updated=entry.counts.updated,
+            deleted=entry.counts.deleted,
+            epoch=self._gate.epoch if written is None else written.epoch,
+            planned=planned,
+            already=already,
+            missing={} if written is None else written.missing,
+        )
+
+    def _take_for_nothing(self, number: int) -> None:
+        """Take a number that a try of before has wanted: whoever made it, should he be alive, finds it taken."""
+        if self._journal.put(number, MergeEntry(str(uuid.uuid4()), self._table.full_name)):
+            self._journal.finish(number)
+
+    def _finish_tail(self, level: ConsistencyLevel) -> int:
+        """Bring the newest merge to its level, whoever has begun it; its number."""
+        tail = self._journal.tail()
+        if tail and not self._journal.is_finished(tail):
+            entry = self._journal.entry(tail)
+            try:
+                if entry is not None and entry.files:
+                    self._land(tail, entry, level)
+            except failures.MissingFile:
+                if not self._journal.is_finished(tail):  # else somebody else has, and the copies went with that
+                    raise
+            self._journal.finish(tail)
+        return tail
+
+    def _land(self, number: int, entry: MergeEntry, level: ConsistencyLevel) -> None:
+        """Land the files of an entry. What has been staged and lies nowhere any more is stored again."""
+        planning, writing = self._gate.planning, self._gate.writing
+        opened, failed = planning.open_for_write(self._table)
+        located = writing.locate(self._table, BatchContents(1, entry.files), opened, failed)
+        files: list[StagedFile] = []
+        for staged in located.files:
+            there = [piece.file for piece in located.pieces]
+            if not staged.stored and missing((staged.file,), there, *staged.file.window, located.lineage):
+                staged = self._stored_again(number, entry, staged)
+            files.append(staged)
+        located = msgspec.structs.replace(located, files=tuple(files))
+        writing.land(self._table, located.files, level, located, opened=opened)
+
+    def _stored_again(self, number: int, entry: MergeEntry, staged: StagedFile) -> StagedFile:
+        """Store the kept copy of a file on the replicas of its ranges. Raises StorageUnavailable."""
+        storage, planning = self._cluster.storage, self._gate.planning
+        data = self._journal.kept(number, entry.attempt, staged.file.file_id)
+        opened, failed = planning.open_for_write(self._table)
+        placements = planning.metadata.placements(self._table.table_id)
+        windows = [staged.file.extent]
+        wanted = {volume for index in ranges_of(placements, windows) for volume in placements.placement(index).writes}
+        stored = set()
+        for volume in sorted(wanted & opened.keys()):
+            replica = opened[volume].address.uri
+            try:
+                directory = places.join(replica, directory_of(staged.file.path.rpartition("/")[0].partition("=")[2]))
+                storage.create_directory(directory)
+                path = places.join(replica, staged.file.path)
+                storage.write_bytes(path, data)
+                storage.sync_data([path], [directory, replica])
+            except StorageUnavailable as error:
+                failed[volume] = str(error)
+            else:
+                stored.add(volume)
+        return StagedFile(staged.file, frozenset(stored), failed, staged.digest)
+
+    def _keep(self, number: int, attempt: str, staged: Sequence[StagedFile]) -> None:
+        """Keep a copy of each staged file at the root. Raises StorageUnavailable."""
+        storage, metadata = self._cluster.storage, self._gate.planning.metadata
+        sources = []
+        for one in staged:
+            if not one.stored:
+                raise StorageUnavailable(
+                    f"no replica has stored {one.file.path}: {'; '.join(one.failed.values())}", hint="Try again"
+                )
+            replica = address_of(storage, metadata, self._table, min(one.stored))
+            sources.append((one.file.file_id, places.join(replica.uri, one.file.path)))
+        if sources:
+            self._journal.keep(number, attempt, sources)
+
+    def _level(self, consistency: str | None) -> ConsistencyLevel:
+        level = self._gate.planning.level(consistency)
+        if level in LEVELS:
+            return level
+        if consistency is None:
+            return ConsistencyLevel.QUORUM
+        raise InvalidRequest(
+            f"a merge at {level} would not see what others have merged", hint=f"Give {', '.join(LEVELS)}, or no level"
+        )
+
+    @contextmanager
+    def _lease(self) -> Iterator[None]:
+        """Wait until nobody else merges, as far as ZooKeeper knows. Nothing relies on that."""
+        try:
+            lock = CommitLock(self._cluster.coordination(), f"merge-{self._table.table_id}")
+            if not lock.acquire(PATIENCE_SECONDS):
+                logger.info("%s is merged into by somebody who takes long", self._table.full_name)
+        except CoordinationUnavailable as error:
+            logger.info("merging without a lease: %s", error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()

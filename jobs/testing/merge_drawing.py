@@ -1,0 +1,119 @@
+"""Histories of merges drawn from seeds: who merges into few rows, who moves them meanwhile, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from epochlake.jobs.testing.drawing import Drawing, Weights
+from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.row_drawing import place
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.jobs.testing.themes import ALL_APART, NODES, RACKS
+from epochlake.jobs.testing.world import ROOT
+
+KEYS = 3
+"""Into so many rows all merge."""
+
+OPERATIONS = ("move", "shuttle", "leave", "add", "resize", "balance", "come and go")
+UPKEEP = ("repair", "compact", "vacuum")
+MERGES = (*("merge",) * 4, *("merge again",) * 3, "read merged", "write beside")
+MOMENTS = ("shared link", "shared link", "shared link, done", "shared link, done", "shared read", "volume link")
+"""Where a merge can be hit between its read, its entry and its landing."""
+
+
+KINDS = (*sorted({*MERGES, *OPERATIONS, *UPKEEP}), *PROCESSES, *PLACES, *MOUNTS, *EVERYBODY)
+"""All that is drawn by weights."""
+
+
+def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
+    """Mergers, coordinators, an operator and upkeep at one table."""
+    drawing = Drawing("merges", seed, weights)
+    chance = drawing.chance
+    # In most histories little happens but merges, which are hit again and again in the midst of what they do.
+    narrow = chance.random() < 0.7
+    seconds = round(chance.uniform(4.0, 8.0) if narrow else chance.uniform(3.0, 9.0), 3)
+    delta = not narrow and chance.random() < 0.4
+    named: list[Operation] = []
+    pace = chance.choice([0.02, 0.3, 1.0])
+    mergers = [
+        Part(f"merger{number}", "merger", (_merges(drawing, seconds, named, pace),), drawing.skew(2.0))
+        for number in range(chance.choice([2, 2, 3] if narrow else [2, 3, 4]))
+    ]
+    kinds = [kind for kind in UPKEEP if delta or kind == "repair"]
+    others = (
+        []
+        if narrow
+        else [
+            Part("coordinator", "coordinator", skew=drawing.skew(2.0)),
+            Part("operator", "operator", (_spread(drawing, seconds, OPERATIONS, 3.0, "n"),), drawing.skew(2.0)),
+            Part("upkeep", "upkeep", (_spread(drawing, seconds, kinds, 1.5, ""),), drawing.skew(2.0)),
+        ]
+    )
+    calm = chance.random() < 0.06
+    sorts = (("kill", "pause"), ("access fails", "cut"), PROCESSES, PLACES, (*MOUNTS, "kill"), EVERYBODY)
+    harms = [] if calm else drawing.some(chance.choice(sorts))
+    victims = [part.name for part in mergers]
+    places = [place(number) for number in range(1, NODES + 1)]
+    faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
+    faults += [] if calm else _lying(chance, seconds, victims, (6, 12, 20) if narrow else (0, 1, 3, 6))
+    settings = Settings(
+        delta=delta,
+        tablets=chance.choice([1, 1, 2, 0]),
+        latency=chance.choice([0.2, 1.0, 5.0]),
+        replication=3,
+        racks=chance.choice([RACKS, ALL_APART]),
+        session=chance.choice([1.5, 10.0]),
+    )
+    faults.sort(key=lambda fault: fault.at)
+    return Scenario("merges", seed, seconds, settings, (*mergers, *others), tuple(faults))
+
+
+def _merges(drawing: Drawing, seconds: float, named: list[Operation], pace: float) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    while at < seconds and len(found) < 20:
+        wait = round(chance.choice([0.0, chance.uniform(0.01, pace)]), 3)
+        at += wait + 0.2
+        kind = drawing.one(MERGES)
+        if kind == "merge again" and named:
+            again = chance.choice(named)
+            found.append(Operation(kind, wait, again.name, again.keys, again.level))
+            continue
+        kind = "merge" if kind == "merge again" else kind
+        keys = tuple(sorted(chance.sample(range(KEYS), chance.choice([1, 1, 2, 3]))))
+        level = chance.choice(["QUORUM", "QUORUM", "QUORUM", "ALL"]) if kind == "merge" else "QUORUM"
+        found.append(Operation(kind, wait, drawing.name("m"), keys, level))
+        if kind == "merge":
+            named.append(found[-1])
+    return tuple(found)
+
+
+def _spread(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float, prefix: str) -> tuple[Operation, ...]:
+    chance, at = drawing.chance, 0.0
+    found: list[Operation] = []
+    some = drawing.some(sorted(kinds))
+    while True:
+        wait = round(chance.uniform(pace / 16, pace), 3)
+        at += wait
+        if at >= seconds or len(found) == 12:
+            return tuple(found)
+        kind = drawing.one(some)
+        number = chance.choice([1, 2, 4]) if kind == "resize" else chance.randrange(1000)
+        name = f"{prefix}{chance.randint(1, NODES)}" if prefix else ""
+        found.append(Operation(kind, wait, name, number=number, on=chance.random() < 0.5))
+
+
+def _lying(chance: random.Random, seconds: float, victims: Sequence[str], counts: Sequence[int]) -> list[Fault]:
+    """Mergers that are killed, or stand still for longer than their lease lives, in the midst of a merge."""
+    return [
+        Fault(
+            chance.choice(["kill", "pause", "pause"]),
+            round(chance.choice([0.0, chance.uniform(0, seconds * 0.3)]), 3),
+            chance.choice(victims),
+            seconds=round(chance.choice([0.5, 5.0, 30.0, 120.0]), 3),
+            when=chance.choice(MOMENTS),
+            nth=chance.randint(1, 16),
+        )
+        for _ in range(chance.choice(counts))
+    ]

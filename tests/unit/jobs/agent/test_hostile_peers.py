@@ -1,0 +1,244 @@
+"""What an agent does with those who are no friends of it: they are refused, it is logged, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from epochlake.jobs.agent.agent import Agent, AgentSettings, opened
+from epochlake.jobs.agent.documents import Health
+from epochlake.jobs.agent.home import TAG
+from epochlake.jobs.agent.http_client import HttpClient
+from epochlake.jobs.agent.http_server import HttpServer, Request, Response
+from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Answer, Call, Introduction, Refusal, Seen, Sighting, Tag
+from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
+
+MINE, OTHER = Tag("lake", "id-of-the-lake"), Tag("sea", "2")
+STRANGER = Introduction("x" * 8, "n9", "127.0.0.1:9", None, PROTOCOL, "0.1.0")
+
+
+class Served:
+    """An agent that answers on a free port, and whoever talks to it."""
+
+    def __init__(self, agent: Agent, server: HttpServer) -> None:
+        self.agent, self.server = agent, server
+
+    async def raw(self, sent: bytes, *, end: bool = False) -> bytes:
+        host, port = self.agent.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        await writer.drain()
+        if end:
+            writer.write_eof()
+        received = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return received
+
+    async def post(self, path: str, body: bytes, token: str | None = None) -> tuple[int, bytes]:
+        return await HttpClient(token=token).ask(self.agent.address, path, body, timeout=20)
+
+    async def lives(self) -> bool:
+        status, body = await HttpClient().ask(self.agent.address, "/health", timeout=20)
+        return status == 200 and msgspec.json.decode(body, type=Health).status in ("ok", "degraded")
+
+
+def play(
+    home: Path, scene: Callable[[Served], Awaitable[None]], *, token: str | None = None, seconds: float = 10.0
+) -> None:
+    async def staged() -> None:
+        settings = AgentSettings(home=str(home), address="127.0.0.1:0", name="n1")
+        agent = opened(settings, HttpClient(token=token))
+        agent.home.write(TAG, MINE)
+        agent.tag = MINE
+        routes = Routes(agent)
+        server = HttpServer(routes.answer, token=token, open_to_all=OPEN_TO_ALL, seconds=seconds)
+        routes.server = server
+        agent.address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        served = Served(agent, server)
+        try:
+            await scene(served)
+            assert await served.lives()
+        finally:
+            await server.stop()
+            agent.home.release()
+
+    asyncio.run(staged())
+
+
+def call(sender: Introduction = STRANGER, **more: object) -> bytes:
+    return msgspec.json.encode(Call(sender, "n-1", **more))  # type: ignore[arg-type]
+
+
+REFUSED: dict[str, tuple[bytes, int, str]] = {
+    "another cluster": (call(msgspec.structs.replace(STRANGER, tag=OTHER)), 409, "cluster-tag"),
+    "another protocol": (call(msgspec.structs.replace(STRANGER, protocol=9)), 409, "protocol"),
+    "no JSON": (b"hello", 400, "malformed"),
+    "another document": (b'{"sender": 7}', 400, "malformed"),
+    "nesting without end": (b"[" * 100_000, 400, "malformed"),
+    "a name that is a path": (call(msgspec.structs.replace(STRANGER, name="../n1")), 400, "malformed"),
+    "a long name": (call(msgspec.structs.replace(STRANGER, name="n" * 300)), 400, "malformed"),
+    "no address": (call(msgspec.structs.replace(STRANGER, address="nowhere")), 400, "malformed"),
+    "a counter without end": (call(msgspec.structs.replace(STRANGER, counter=2**60)), 400, "malformed"),
+    "too many sightings": (call(sightings=(Sighting("a", "a", "a:1", Seen.ALIVE, 0),) * 17), 400, "malformed"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_peer_that_is_no_friend_is_refused_logged_and_not_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    body, status, code = REFUSED[what]
+
+    async def scene(served: Served) -> None:
+        answered, received = await served.post("/probe", body)
+        assert (answered, msgspec.json.decode(received, type=Refusal).code) == (status, code)
+        assert not served.agent.membership.peers
+        assert served.server.refused[code] == 1
+
+    play(tmp_path, scene)
+    assert f"({code})" in caplog.text
+
+
+def test_a_blank_agent_may_talk_to_a_member(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        status, body = await served.post("/handshake", call())
+        answer = msgspec.json.decode(body, type=Answer)
+        assert (status, answer.nonce, answer.sender.tag) == (200, "n-1", MINE)
+        assert list(served.agent.membership.peers) == [STRANGER.agent_id]
+
+    play(tmp_path, scene)
+
+
+def test_the_copy_of_a_home_is_told_from_the_agent_itself(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        twin = msgspec.structs.replace(served.agent.introduction(), address="127.0.0.1:9")
+        status, body = await served.post("/probe", call(twin))
+        assert (status, msgspec.json.decode(body, type=Refusal).code) == (409, "same-id")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/snapshots/../../identity.json",
+        "/snapshots/..%2f..%2ftag.json",
+        "/snapshots/1/../../lock",
+        "/log/entries",
+        "/snapshots/٣",
+    ],
+)
+def test_paths_lead_nowhere_but_to_what_is_served(tmp_path: Path, path: str) -> None:
+    async def scene(served: Served) -> None:
+        received = await served.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert received.split(b" ")[1] in (b"400", b"404")
+        assert MINE.id.encode() not in received
+
+    play(tmp_path, scene)
+
+
+def test_bodies_and_heads_are_bounded_whatever_is_announced(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        head = "POST /probe HTTP/1.1\r\nHost: x\r\n"
+        announced = await served.raw(f"{head}Content-Length: {LARGEST + 1}\r\n\r\n".encode())
+        assert b" 413 " in announced.splitlines()[0]
+        negative = await served.raw(f"{head}Content-Length: -1\r\n\r\n".encode())
+        assert b" 400 " in negative.splitlines()[0]
+        many = await served.raw(f"{head}{'X-A: b' * 20_000}\r\n\r\n".encode())
+        assert b" 431 " in many.splitlines()[0]
+        assert served.server.refused["too-large"] == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_body_in_pieces_is_bounded_too(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        sent = b"POST /probe HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + piece * 17
+        try:
+            received = await served.raw(sent)
+        except ConnectionError:
+            received = b"HTTP/1.1 413 "
+        assert received == b"" or b" 413 " in received.splitlines()[0]
+        assert served.server.refused["too-large"] == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_slow_client_is_sent_away_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        slow = asyncio.ensure_future(served.raw(b"POST /probe HTTP/1.1\r\nHost: x\r\n"))
+        await asyncio.sleep(0.05)
+        assert await served.lives()
+        assert b" 408 " in (await slow).splitlines()[0]
+        assert served.server.refused["slow"] == 1
+
+    play(tmp_path, scene, seconds=0.5)
+
+
+def test_without_the_token_only_health_is_answered(tmp_path: Path) -> None:
+    token = "0123456789abcdef"
+
+    async def scene(served: Served) -> None:
+        for given in (None, "0123456789abcdeX", token + "x"):
+            status, body = await served.post("/probe", call(), token=given)
+            assert (status, msgspec.json.decode(body, type=Refusal).code) == (401, "token")
+        assert (await served.post("/probe", call(), token=token))[0] == 200
+        # Who has no token is not listened to: the body is not waited for.
+        head = f"POST /probe HTTP/1.1\r\nHost: x\r\nContent-Length: {LARGEST}\r\n\r\n"
+        assert b" 401 " in (await served.raw(head.encode())).splitlines()[0]
+
+    play(tmp_path, scene, token=token)
+
+
+def test_an_agent_knocks_for_others_only_at_doors_of_agents_that_it_knows(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        status, body = await served.post("/probe-for", call(target="127.0.0.1:22"))
+        assert (status, msgspec.json.decode(body, type=Refusal).code) == (400, "unknown-target")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (lambda call: Answer(msgspec.structs.replace(STRANGER, tag=OTHER), call.nonce), "belongs to cluster sea"),
+        (lambda call: Answer(STRANGER, "n-0"), "answer to another call"),
+        (lambda call: {"hello": 1}, "cannot be understood"),
+    ],
+    ids=["another cluster", "replayed", "rubbish"],
+)
+def test_an_answer_of_no_friend_is_not_believed(tmp_path: Path, said: Callable[[Call], object], why: str) -> None:
+    async def lies(request: Request) -> Response:
+        return Response(200, msgspec.json.encode(said(msgspec.json.decode(request.body, type=Call))))
+
+    async def scene(served: Served) -> None:
+        liar = HttpServer(lies)
+        port = await liar.start("127.0.0.1", 0)
+        try:
+            assert await served.agent.reach(f"127.0.0.1:{port}") is None
+        finally:
+            await liar.stop()
+        assert not served.agent.membership.peers
+        assert [problem for problem in served.agent.state().problems if why in problem]
+
+    play(tmp_path, scene)
+
+
+def test_nobody_who_answers_keeps_an_agent_waiting(tmp_path: Path) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def scene(served: Served) -> None:
+        served.agent.settings = msgspec.structs.replace(served.agent.settings, timeout=0.2)
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        async with server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            assert await asyncio.wait_for(served.agent.reach(address), 10) is None
+
+    play(tmp_path, scene)
