@@ -56,10 +56,10 @@ class Wanted(NamedTuple):
 
 CHANGE_SCHEMA = pa.schema(
     [
-        pa.field(CHANGE, pa.string(), nullable=False),
-        pa.field(WRITTEN_AT, pa.timestamp("us", "UTC"), nullable=False),
-        pa.field(POSITION, pa.int64(), nullable=False),
-        pa.field(LATE, pa.bool_(), nullable=False),
+        pa.field(CHANGE, pa.string()),
+        pa.field(WRITTEN_AT, pa.timestamp("us", "UTC")),
+        pa.field(POSITION, pa.int64()),
+        pa.field(LATE, pa.bool_()),
     ]
 )
 
