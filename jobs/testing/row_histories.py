@@ -28,7 +28,7 @@ from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHisto
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
-from epochlake.jobs.testing.past import wrong_as_of
+from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
@@ -361,7 +361,10 @@ def _come_to_rest(
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
                 streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
-            _ask_for_the_past(world, cluster, accesses, playing)
+            in_time = _all_are_announced(scenario)
+            unexpected.extend(
+                ask_for_the_past(world, cluster, scenario, accesses.all, playing.coverage, in_time=in_time)
+            )
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -396,33 +399,6 @@ def _stream_at_rest(
         not forgets or _all_are_announced(scenario),
         scenario.settings.changes == "short",
     )
-
-
-def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
-    """Read as of times of the history, before and after all is put together."""
-    scenario = playing.scenario
-    writes = [access for access in accesses.all if access.kind != "read"]
-    for turn in range(1 if world.folder is None else 2):
-        if turn:
-            with suppress(EpochlakeError):
-                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
-        playing.unexpected.extend(
-            wrong_as_of(
-                cluster,
-                writes,
-                scenario.seed + turn,
-                playing.coverage,
-                append_only=scenario.settings.append_only,
-                in_time=_all_are_announced(scenario),
-                keys=KEYS,
-                over=_is_later,
-            )
-        )
-
-
-def _is_later(one: Access, other: Access, in_time: bool) -> bool:
-    """Whether a write that was acknowledged surely counts instead of another one."""
-    return other.ended < one.began or (in_time and one.is_over(other))
 
 
 @contextmanager
