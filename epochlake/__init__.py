@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from epochlake.jobs.administration import (
         add_node,
         alter_node,
+        alter_table,
         create_keyspace,
         create_table,
         decommission,
+        drop_changes,
         drop_keyspace,
         drop_table,
+        keep_changes,
         keep_history,
         pause_balancing,
         remove_node,
@@ -44,8 +47,16 @@ if TYPE_CHECKING:
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
     from epochlake.jobs.datasource.source import register
-    from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept, ReadDisturbed, RowsUnreadable
+    from epochlake.jobs.gate.errors import (
+        ConsistencyNotReached,
+        HistoryNotKept,
+        MergeContended,
+        MergeUnfinished,
+        ReadDisturbed,
+        RowsUnreadable,
+    )
     from epochlake.jobs.gate.pipeline import Pipeline
+    from epochlake.jobs.replicas.change_index import ChangesGone
     from epochlake.jobs.spark_session import session
     from epochlake.jobs.upkeep.compaction import compact
     from epochlake.jobs.upkeep.repair import repair
@@ -64,6 +75,7 @@ if TYPE_CHECKING:
     from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 __all__ = [
+    "ChangesGone",
     "Cluster",
     "CommitTimeout",
     "CommitUnknown",
@@ -75,6 +87,8 @@ __all__ = [
     "EpochlakeError",
     "HistoryNotKept",
     "InvalidRequest",
+    "MergeContended",
+    "MergeUnfinished",
     "MetadataFrames",
     "NotInitialised",
     "Pipeline",
@@ -86,14 +100,17 @@ __all__ = [
     "__version__",
     "add_node",
     "alter_node",
+    "alter_table",
     "attach",
     "compact",
     "create_keyspace",
     "create_table",
     "decommission",
+    "drop_changes",
     "drop_keyspace",
     "drop_table",
     "init_cluster",
+    "keep_changes",
     "keep_history",
     "open_cluster",
     "pause_balancing",
@@ -108,6 +125,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangesGone": "jobs.replicas.change_index",
     "Cluster": "jobs.cluster",
     "CommitTimeout": "metastore.errors",
     "CommitUnknown": "metastore.errors",
@@ -119,6 +137,8 @@ _HOMES = {
     "EpochlakeError": "placement.errors",
     "HistoryNotKept": "jobs.gate.errors",
     "InvalidRequest": "placement.errors",
+    "MergeContended": "jobs.gate.errors",
+    "MergeUnfinished": "jobs.gate.errors",
     "MetadataFrames": "metastore.tables.dataframes",
     "NotInitialised": "metastore.errors",
     "Pipeline": "jobs.gate.pipeline",
@@ -129,14 +149,17 @@ _HOMES = {
     "StorageUnavailable": "metastore.errors",
     "add_node": "jobs.administration",
     "alter_node": "jobs.administration",
+    "alter_table": "jobs.administration",
     "attach": "jobs.datasource.attaching",
     "compact": "jobs.upkeep.compaction",
     "create_keyspace": "jobs.administration",
     "create_table": "jobs.administration",
     "decommission": "jobs.administration",
+    "drop_changes": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
     "init_cluster": "jobs.cluster",
+    "keep_changes": "jobs.administration",
     "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",

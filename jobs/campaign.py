@@ -49,11 +49,12 @@ STEER_EVERY = 100
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One history to be run: its scenario is drawn from `seed` with these weights."""
+    """One history to be run: its scenario is drawn from `seed` with these weights, of a theme; "": of any."""
 
     kind: str
     seed: int
     weights: dict[str, float] = {}
+    theme: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -71,6 +72,7 @@ class Outcome(msgspec.Struct, frozen=True):
     coverage: dict[str, int] = {}
     violations: tuple[str, ...] = ()
     weights: dict[str, float] = {}
+    theme: str = ""
 
 
 class Run(NamedTuple):
@@ -86,12 +88,24 @@ class Run(NamedTuple):
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
+    from epochlake.jobs.testing import log_themes, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
     from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
-    scenarios = {"log": log_scenario, "rows": row_scenario, "merges": merge_scenario}
-    return scenarios[task.kind](task.seed, task.weights)
+    match task.kind:
+        case "log":
+            return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
+        case "merges":
+            return merge_scenario(task.seed, task.weights)
+    return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
+
+
+def theme_names(kind: str) -> list[str]:
+    """What histories of a kind can be about."""
+    from epochlake.jobs.testing import log_themes, row_themes
+
+    return {"log": list(log_themes.BY_NAME), "rows": list(row_themes.BY_NAME)}.get(kind, [])
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
@@ -149,6 +163,7 @@ def attempt(task: Task) -> Outcome:
         dict(done.coverage),
         tuple(done.violations),
         task.weights if done.violations else {},
+        task.theme,
     )
 
 
@@ -169,7 +184,7 @@ class WorkerDied(Exception):
 class Campaign:
     """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
     whose seeds are not run again. `processes`: how many run at the same time (one for each core); 0: all of them in
-    this one. `tables`: only seeds whose histories are over real Delta tables.
+    this one. `tables`: only seeds whose histories are over real Delta tables. `theme`: what all are about or "".
     """
 
     def __init__(
@@ -181,8 +196,10 @@ class Campaign:
         steered: bool = True,
         processes: int | None = None,
         tables: bool = False,
+        theme: str = "",
     ) -> None:
         self.kinds = kinds
+        self._theme = theme
         self.first = first
         self.ended: list[Outcome] = []
         self._results = results
@@ -248,19 +265,20 @@ class Campaign:
         seed = self.first
         while histories is None or seed < self.first + histories:
             for kind in self.kinds:
-                task = Task(kind, seed, self._weights(kind))
+                task = Task(kind, seed, self._weights(kind), self._theme)
                 if (kind, seed) not in done and (not self._tables or drawn(task).settings.delta):
                     yield task
             seed += 1
 
     def _weights(self, kind: str) -> dict[str, float]:
-        from epochlake.jobs.testing import coverage, log_drawing, nemesis, row_drawing
+        from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing
 
         of_kind = sum(outcome.kind == kind for outcome in self.ended)
         if not self._steered or of_kind < STEER_EVERY:
             return {}
         # Moments are many, and each is met seldom: beside them all others would count as met often.
-        groups = ((log_drawing if kind == "log" else row_drawing).KINDS, nemesis.MOMENTS)
+        about = {"log": log_drawing.KINDS, "rows": row_drawing.KINDS, "merges": merge_drawing.KINDS}
+        groups = (about[kind], nemesis.MOMENTS)
         return {name: weight for group in groups for name, weight in coverage.weights(self._met[kind], group).items()}
 
     def _add(self, outcome: Outcome) -> None:
@@ -304,7 +322,7 @@ def shorten(outcome: Outcome, most_tries: int) -> tuple[Scenario, Run]:
     """The shortest scenario that fails as the history of an outcome did, and what comes out of it."""
     from epochlake.jobs.testing.shrinking import shrunk
 
-    scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights))
+    scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme))
     shortest = shrunk(scenario, lambda one: bool(run(one).violations), most_tries)
     return shortest, run(shortest)
 
@@ -353,6 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--processes", type=int, default=None, help="how many run at once (one for each core; 0: in this one)"
     )
     parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
+    parser.add_argument("--theme", default="", help="histories of one theme of the kind that --only names")
     parser.add_argument("--tables", action="store_true", help="only seeds of histories over real Delta tables")
     parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
     parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
@@ -378,6 +397,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.steps < 1:
             parser.error("give at least one step")
         os.environ[STEPS] = str(options.steps)
+    if options.theme and (options.only is None or options.theme not in theme_names(options.only)):
+        there = ", ".join(theme_names(options.only)) if options.only else "name the kind by --only"
+        parser.error(f"{options.theme!r} is no theme: {there}")
     if options.name and Path(options.name).name != options.name:
         parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")
     if options.results is not None and (options.results.is_dir() or not options.results.absolute().parent.is_dir()):
@@ -403,6 +425,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         steered=not options.unsteered,
         processes=options.processes,
         tables=options.tables,
+        theme=options.theme,
     )
     began = time.monotonic()
     try:
@@ -410,7 +433,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for violation in outcome.violations[:3]:
                 print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
             if outcome.violations:
-                _keep_scenario(outcome, drawn(Task(outcome.kind, outcome.seed, outcome.weights)))
+                _keep_scenario(outcome, drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme)))
                 if options.until_failure:
                     break
     except KeyboardInterrupt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -163,13 +163,17 @@ class Cluster(Store):
         other way round. Raises InvalidRequest for rows that do not fit and for a closed cluster, ConsistencyNotReached,
         Rejected, CoordinationUnavailable.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_rows import rows_to_change, rows_to_write  # only here: most commands write none
 
+        rows = held(rows)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
             if deletes is None:
-                return gate.write(rows_to_write(rows, target), target, consistency, batch)
-            return gate.write(rows_to_change(rows, deletes, target), target, consistency, batch, changes=True)
+                fitting, target = gate.planning.conformed(table, lambda target: rows_to_write(rows, target))
+                return gate.write(fitting, target, consistency, batch)
+            gone = held(deletes)
+            changes, target = gate.planning.conformed(table, lambda target: rows_to_change(rows, gone, target))
+            return gate.write(changes, target, consistency, batch, changes=True)
 
     def delete(
         self,
@@ -181,11 +185,13 @@ class Cluster(Store):
         datacenter: str | None = None,
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count), as `write` writes them."""
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_rows import rows_to_delete
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True)
+            fitting, target = gate.planning.conformed(table, lambda target: rows_to_delete(keys, target))
+            return gate.write(fitting, target, consistency, batch, deleted=True)
 
     def merge(self, table: str, source: object, *, datacenter: str | None = None) -> Merge:
         """Merge rows into a table by its key: say with clauses what becomes of rows that are there and of others.
@@ -245,8 +251,10 @@ class Cluster(Store):
         from epochlake.jobs.gate.arrow_reading import key_of, question, read_one
 
         with self._gates.gate(datacenter) as gate:
-            target = gate.planning.table(table)
-            return read_one(gate, question(target, keys=key_of(target, key), as_of=as_of), consistency)
+            return gate.planning.as_it_is(
+                table,
+                lambda target: read_one(gate, question(target, keys=key_of(target, key), as_of=as_of), consistency),
+            )
 
     def scan(
         self,
@@ -273,12 +281,17 @@ class Cluster(Store):
         HistoryNotKept for a time of which not all is kept. Reading
         the stream raises ReadDisturbed for a file that is found damaged only then: the next read goes round it.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import question, read_all
 
         with ExitStack() as stack:
             gate = stack.enter_context(self._gates.gate(datacenter))
-            of = question(gate.planning.table(table), columns, where, keys, as_of)
-            return read_all(gate, stack, of, consistency)
+            # Asked as often as need be: lists stay what they are.
+            names = list(columns) if isinstance(columns, Iterator) else columns
+            wanted = held(keys)
+            return gate.planning.as_it_is(
+                table, lambda target: read_all(gate, stack, question(target, names, where, wanted, as_of), consistency)
+            )
 
     def changes(
         self,
@@ -356,11 +369,15 @@ class Cluster(Store):
 
         Raises as `get`, and InvalidRequest for a filter that does not fit.
         """
+        from epochlake.jobs.gate.arrow_conform import held
         from epochlake.jobs.gate.arrow_reading import count_all, question
 
+        keys = held(keys)
         with self._gates.gate(datacenter) as gate:
-            of = question(gate.planning.table(table), where=where, keys=keys, as_of=as_of)
-            return count_all(gate, of, consistency)
+            return gate.planning.as_it_is(
+                table,
+                lambda target: count_all(gate, question(target, where=where, keys=keys, as_of=as_of), consistency),
+            )
 
     def changed_rows(
         self,

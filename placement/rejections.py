@@ -91,6 +91,11 @@ class Code(StrEnum):
     PLACEMENT_RULE = "placement-rule", "a rule of the table keeps its tablets from this node"
     BATCH_USED = "batch-used", "the name of the batch was used for other rows"
     NO_CHANGES = "no-changes", "the changes of the table are not kept"
+    KEY_COLUMN = "key-column", "a column of the primary key says where rows are: it can only be renamed and described"
+    NARROWER_TYPE = "narrower-type", "the column's type cannot become that one: not every value of it would fit"
+    NULLABLE_COLUMN = "nullable-column", "rows that are there may have null in the column: it cannot become not null"
+    INVALID_DEFAULT = "invalid-default", "the column needs a default, or cannot have this one"
+    SCHEMA_CHANGED = "schema-changed", "the columns have changed since the rows were made, so that some would be lost"
     # Tablets.
     UNKNOWN_TABLET = "unknown-tablet", "there is no such tablet"
     IS_A_REPLICA = "is-a-replica", "the volume is a replica of the tablet already"

@@ -35,8 +35,38 @@ class Mutant(NamedTuple):
 
 
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
+PAST = "jobs/gate/past_reading.py"
+PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
+    Mutant(
+        "a file lands where its columns are not declared",
+        "jobs/replicas/commits.py",
+        "        if isinstance(decision, FileActions) and snapshot.lacks_columns:\n",
+        "        if False:\n",
+        ("tests/unit/jobs/test_replica_fences.py",),
+    ),
+    Mutant(
+        "a column gets the name in files of one that was dropped",
+        "jobs/administration/altering.py",
+        'column.name if column.name.lower() not in taken else f"{column.name}#{number}"',
+        "column.name",
+        ("tests/unit/jobs/test_altered_tables.py",),
+    ),
+    Mutant(
+        "values of a dropped column are lost in silence",
+        "jobs/gate/commit_phase.py",
+        "        return [one for one in now.dropped if one.column_id in written]\n",
+        "        return []\n",
+        ("tests/unit/jobs/test_altering_races.py",),
+    ),
+    Mutant(
+        "a read goes on with the columns of before",
+        "jobs/gate/planning.py",
+        "        if now.version != table.version:\n            raise TableAltered",
+        "        if False:\n            raise TableAltered",
+        ("tests/unit/jobs/test_altering_races.py",),
+    ),
     Mutant(
         "claims before the log is read",
         "metastore/committing/committer.py",
@@ -192,9 +222,72 @@ MUTANTS = (
     Mutant(
         "a pipeline reads without lineage",
         "jobs/gate/verified_reading.py",
-        "        lineage = cluster.ledger.lineage(table.table_id, _files(asked))\n",
+        "        lineage = cluster.ledger.lineage(table.table_id, _files(shown))\n",
         "        lineage = NO_LINEAGE\n",
         ("tests/unit/jobs/test_damaged_reads.py", "tests/spark/test_compaction_spark.py"),
+    ),
+    Mutant(
+        "a read as of a time takes merged files as they are",
+        PAST,
+        "        return max(self.made_at(file.origin), file.max_written_at)\n",
+        "        return self.made_at(file.origin)\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time forgets when a merged file was made",
+        PAST,
+        "        return max(self.made_at(file.origin), file.max_written_at)\n",
+        "        return file.max_written_at\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time forgets what a merged file was made of before",
+        PAST,
+        "            self._made_at[origin] = max([merge.at, *below])\n",
+        "            self._made_at[origin] = merge.at\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time looks where merged files have rows only",
+        PAST,
+        "msgspec.structs.replace(file, rows=0) if key in silent else file for",
+        "file for",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time does without what is gone",
+        PAST,
+        "                gone += lacking\n",
+        "",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time shows what came later",
+        PAST,
+        "        return self.says_all(file) and file.min_written_at <= self.as_of\n",
+        "        return self.says_all(file)\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a read as of a time takes nothing back",
+        PAST,
+        "        return not is_merged(file) or self.since(file) <= self.as_of\n",
+        "        return True\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "vacuum takes the history that a table keeps",
+        "jobs/upkeep/vacuum.py",
+        "    return frozenset(one.origin for merge in young for one in merge.replaced)\n",
+        "    return frozenset()\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "vacuum takes a dropped table before the log says that it may",
+        "jobs/administration/given_up.py",
+        "                shelved[gone.table_id] = times[entry.epoch]\n",
+        "                dropped[gone.table_id] = shelved[gone.table_id] = times[entry.epoch]\n",
+        ("tests/unit/jobs/test_dropped_tables.py",),
     ),
     Mutant(
         "a read shows deletes as rows",
@@ -258,6 +351,27 @@ MUTANTS = (
         "    apart = same[~_are_equal(keys, order[same], order[same + 1])]\n",
         "    apart = same[:0]\n",
         ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "a merge does not look again before it counts",
+        "jobs/gate/merging.py",
+        "            if not planned.still_holds():\n",
+        "            if False:\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "copies of what counts go before it has landed",
+        "jobs/gate/merging.py",
+        "            if not counts:\n                journal.forget(tail + 1, attempt)\n",
+        "            journal.forget(tail + 1, attempt)\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "a number that an earlier try has wanted stays free for it",
+        "jobs/gate/merging.py",
+        "                        self._take_for_nothing(tail + 1)\n                        continue\n",
+        "                        pass\n",
+        ("tests/unit/jobs/test_merge.py",),
     ),
 )
 

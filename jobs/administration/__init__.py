@@ -5,9 +5,11 @@ Each takes `Options` beside its own arguments, and may raise what a commit raise
 CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docstrings name what comes in addition.
 """
 
+from epochlake.jobs.administration.altering import alter_table
+from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
 from epochlake.jobs.administration.nodes import add_node, replace_node
-from epochlake.jobs.administration.operators import alter_node, alter_table, set_maintenance
+from epochlake.jobs.administration.operators import alter_node, set_maintenance
 from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
 from epochlake.jobs.administration.switches import (
     pause_balancing,
@@ -16,6 +18,7 @@ from epochlake.jobs.administration.switches import (
     resume_changes,
     take_snapshot,
 )
+from epochlake.jobs.administration.tablet_moves import move_tablets
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -37,10 +40,13 @@ __all__ = [
     "create_keyspace",
     "create_table",
     "decommission",
+    "drop_changes",
     "drop_keyspace",
     "drop_table",
+    "keep_changes",
     "keep_history",
     "move_node",
+    "move_tablets",
     "pause_balancing",
     "pause_changes",
     "pause_request",

@@ -1,15 +1,17 @@
-"""Columns as people write them: `flight bigint not null, carrier string`, in one text or in several."""
+"""Columns as people write them: `flight bigint not null, carrier string default 'UA'`, in one text or in several."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from epochlake.jobs.replicas.schema import delta_type
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
 _NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
+_DEFAULT = re.compile(r"\s+default\s+('(?:[^']|'')*'|[^\s']\S*)\s*\Z", re.IGNORECASE)
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,]+))\s+(.+)\Z", re.DOTALL)
 _OPENING, _CLOSING = "<(", ">)"
 
@@ -25,6 +27,27 @@ def parse_columns(texts: Iterable[str], primary_key: Sequence[str] = ()) -> tupl
         for definition in _definitions(text):
             columns.append(_column(definition, primary_key))
     return tuple(columns)
+
+
+def parse_added(texts: Iterable[str]) -> tuple[Column, ...]:
+    """Columns that a table gets, as `parse_columns` reads them, which may have a default: `c int not null default 5`.
+
+    A default is written as it is, or in quotes: `city string default 'Den Haag'`. Raises InvalidRequest.
+    """
+    columns = []
+    for text in texts:
+        for definition in _definitions(text):
+            default = _DEFAULT.search(definition)
+            rest = definition if default is None else definition[: default.start()]
+            column = _column(rest, ())
+            if default is not None:
+                column = msgspec.structs.replace(column, default=_unquoted(default.group(1)))
+            columns.append(column)
+    return tuple(columns)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'") if text.startswith("'") else text
 
 
 def _column(definition: str, primary_key: Sequence[str]) -> Column:
@@ -50,9 +73,12 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
 
 
 def _definitions(text: str) -> list[str]:
-    """Cut at commas that are not inside a type."""
-    parts, depth, start = [], 0, 0
+    """Cut at commas that are inside neither a type nor quotes."""
+    parts, depth, start, quoted = [], 0, 0, False
     for position, character in enumerate(text):
+        quoted ^= character == "'"
+        if quoted:
+            continue
         depth += (character in _OPENING) - (character in _CLOSING)
         if character == "," and depth == 0:
             parts.append(text[start:position])

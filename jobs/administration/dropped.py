@@ -60,8 +60,8 @@ def forget_dropped(cluster: Metastore, tables: Iterable[DroppedTable]) -> None:
     for one in tables:
         try:
             cluster.commit(
-                DroppedForgotten(one.table.full_name, one.table.table_id),
-                reason="their time is over: vacuum deletes their files",
+                ForgetTable(one.table.table_id, one.table.full_name),
+                reason="its time is over: vacuum deletes its files",
             )
         except Rejected as rejected:
             if rejected.code != Code.UNKNOWN_TABLE:
@@ -101,17 +101,6 @@ class TableRestoration(Change[RestoreTable], frozen=True):
 
     def preparation(self, metastore: Metastore) -> Preparation[RestoreTable]:
         return _Answers(metastore)
-
-
-class DroppedForgotten(Change[ForgetTable], frozen=True):
-    """What `forget_dropped` commits."""
-
-    verb: ClassVar[str] = "forget dropped table"
-    full_name: str
-    table_id: str
-
-    def plan(self, metadata: ClusterMetadata, call: Call) -> ForgetTable:
-        return ForgetTable(self.table_id, self.full_name)
 
 
 class HistoryKeeping(Change[KeepHistory], frozen=True):

@@ -57,11 +57,6 @@ def alter_node(
     return cluster.commit(NodeAlteration(name, weight=weight, tags=tags), **options)
 
 
-def alter_table(cluster: Cluster, full_name: str, changes: OptionChanges, **options: Unpack[Options]) -> Committed:
-    """Change how the tablets of a table are sized, on which nodes they may be, and how it is compacted."""
-    return cluster.commit(TableAlteration(full_name, changes), **options)
-
-
 class NodeMaintenance(Change[SetMaintenance], frozen=True):
     """What `set_maintenance` commits."""
 
@@ -92,7 +87,7 @@ class NodeAlteration(Change[AlterNode], frozen=True):
 
 
 class TableAlteration(Change[AlterTable], frozen=True):
-    """What `alter_table` commits."""
+    """What `alter_table` commits where no column changes."""
 
     verb: ClassVar[str] = "alter table"
     full_name: str

@@ -11,14 +11,17 @@ import logging
 import random
 import secrets
 import time
-from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.agent.discovering import Discovering
+from epochlake.jobs.agent.admitting import Admitting, by_process
+from epochlake.jobs.agent.discovering import Discovering, begin
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
+from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
 from epochlake.jobs.agent.membership import Membership, Peer
 from epochlake.jobs.agent.messages import (
@@ -27,10 +30,12 @@ from epochlake.jobs.agent.messages import (
     Answer,
     Call,
     Introduction,
+    Refusal,
     Seen,
     Tag,
     refusal,
 )
+from epochlake.jobs.agent.processes import configured
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
@@ -54,6 +59,9 @@ class AgentSettings(msgspec.Struct, frozen=True):
     period: float = 1.0
     timeout: float = 2.0
     may_found: bool = False
+    join: WantedNode | None = None
+    join_seconds: float = 600.0
+    admits: bool = False
 
 
 class Agent:
@@ -67,7 +75,6 @@ class Agent:
         self.view = home.read(VIEW, View)
         self.address = settings.address
         self.membership = Membership(self.identity.agent_id, random.Random(), settings.period)
-        self.refused_by: Counter[str] = Counter()
         self.refusals: dict[str, str] = {}
         self._client = client
         self._known = set(settings.seeds) | set(home.read(PEERS, tuple[str, ...]) or ())
@@ -89,7 +96,64 @@ class Agent:
         if self.tag is not None:
             # A member never answers as if it searched, also before it has looked at its root.
             self.discovering.discovery.found(self.tag)
+        self.admitting = Admitting(by_process(settings.conf, settings.root))
+        self.initialising = Initialising(
+            home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
+        )
+        self.joining = None if settings.join is None else self._joining(settings.join)
         self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
+
+    def _joining(self, wanted: WantedNode) -> Joining:
+        return Joining(
+            self.home,
+            self.identity,
+            wanted,
+            self._client,
+            introduction=self.introduction,
+            members=self._members,
+            seconds=self.settings.join_seconds,
+            period=self.settings.period,
+        )
+
+    def _members(self) -> tuple[str, ...]:
+        """Where members of the cluster are that this agent may join; none when two clusters answer."""
+        peers = [p for p in self.membership.peers.values() if p.seen is Seen.ALIVE and p.tag_id]
+        if len({peer.tag_id for peer in peers}) > 1:
+            return ()
+        return tuple(sorted(peer.address for peer in peers))
+
+    def _idle(self) -> Idle:
+        told = self.follower.told if self.follower is not None else None
+        at_root = None if told is None or told.tag is None else msgspec.convert(told.tag, Tag)
+        tag = self.tag or self.discovering.discovery.state.tag or at_root
+        return Idle(tag, self.settings.root, "no root" if told is None else told.outcome)
+
+    async def _prepare(self, name: str, asked: Prepare) -> Refusal | Ready:
+        """Send the preparation of an init to the agent of a node."""
+        peers = [peer for peer in self.membership.peers.values() if peer.name == name]
+        if len(peers) != 1:
+            several = f"{len(peers)} agents have this name" if peers else "no agent of this name is known here"
+            return Refusal("unknown", several)
+        [peer] = peers
+        try:
+            body = msgspec.json.encode(asked)
+            status, answer = await self._client.ask(peer.address, "/prepare-init", body, timeout=10.0)
+            return (
+                msgspec.json.decode(answer, type=Ready) if status == 200 else msgspec.json.decode(answer, type=Refusal)
+            )
+        except (AgentUnreachable, InvalidRequest) as error:
+            return Refusal("unreachable", error.reason)
+        except msgspec.MsgspecError:
+            return Refusal("malformed", "its answer cannot be understood")
+
+    async def _begin(self, order: InitOrder) -> Began:
+        """Begin the log as a user has asked for."""
+        words = configured(self.settings.conf, self.settings.root)
+        words += ["--request-id", order.request_id, "--reason", f"metadata nodes {', '.join(order.nodes)}", "--alone"]
+        began = await begin([*words, *(["--name", order.name] if order.name else [])])
+        if began.tag is not None:
+            await self.discovering.found(began.tag)
+        return began
 
     def introduction(self) -> Introduction:
         epoch = 0 if self.view is None else self.view.epoch
@@ -108,10 +172,22 @@ class Agent:
         """Do what an agent does until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
-                tasks.create_task(work())
-            tasks.create_task(self.discovering.run())
+                tasks.create_task(self._again(work))
+            tasks.create_task(self._again(self.discovering.run))
+            if self.joining is not None:
+                tasks.create_task(self._again(self.joining.run))
             if self.follower is not None:
-                tasks.create_task(self.follower.run())
+                tasks.create_task(self._again(self.follower.run))
+
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a work to its end. One that fails in a way that nobody foresaw is begun again, and ends no other one."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:
+                logger.exception("a part of the agent failed, and is begun again")
+                await asyncio.sleep(5 * self.settings.period)
 
     def heard(self, call: Call) -> None:
         """Take what a call tells, once it may talk."""
@@ -169,6 +245,8 @@ class Agent:
         discovery = self.discovering.discovery
         if discovery.two_clusters is not None:
             others += (str(discovery.two_clusters),)
+        if self.joining is not None and self.joining.state.phase not in (Phase.ASKING, Phase.ACCEPTED):
+            others += (f"its node has not joined ({self.joining.state.phase}): {self.joining.state.reason}",)
         return AgentState(
             agent_id=self.identity.agent_id,
             name=self.identity.name,
@@ -178,6 +256,7 @@ class Agent:
             product_version=PRODUCT_VERSION,
             discovered=discovery.state.tag,
             waits=discovery.waits_for() if self.tag is None and self.settings.may_found else "",
+            join=None if self.joining is None else self.joining.state,
             log=log,
             volumes=volumes,
             problems=problems_of(volumes, log, others),

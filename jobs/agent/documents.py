@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from epochlake.jobs.agent.home import View
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.membership import Peer
 from epochlake.jobs.agent.messages import Introduction, Seen, Tag
 from epochlake.jobs.agent.volumes import VolumeHealth, VolumeSeen
@@ -30,7 +31,8 @@ class LogSeen(msgspec.Struct, frozen=True):
 class AgentState(msgspec.Struct, frozen=True):
     """An agent. `tag` is None while it is blank; `discovered` is the cluster that it knows of, a member of it or not.
 
-    `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for.
+    `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for. `join`: how the
+    request that its node may join stands; None where it makes none.
     """
 
     agent_id: str
@@ -41,6 +43,7 @@ class AgentState(msgspec.Struct, frozen=True):
     product_version: str
     discovered: Tag | None
     waits: str
+    join: JoinState | None
     log: LogSeen
     volumes: tuple[VolumeSeen, ...]
     problems: tuple[str, ...]

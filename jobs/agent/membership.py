@@ -35,7 +35,9 @@ _WORSE = {Seen.ALIVE: 0, Seen.SUSPECT: 1, Seen.UNREACHABLE: 2}
 
 
 class Peer(msgspec.Struct):
-    """Another agent, as it is seen here. `since`: when it was first seen so; `heard`: when it last spoke to us."""
+    """Another agent, as it is seen here. `since`: when it was first seen so; `heard`: when it last spoke to us.
+
+    `tag_id`: the cluster that it said it belongs to; empty for a blank one."""
 
     agent_id: str
     name: str
@@ -46,6 +48,7 @@ class Peer(msgspec.Struct):
     since: float
     heard: float | None = None
     product_version: str = ""
+    tag_id: str = ""
     told: int = 0
 
 
@@ -93,6 +96,7 @@ class Membership:
         if (peer.address, peer.name) != (who.address, who.name):
             peer.address, peer.name, peer.told = who.address, who.name, 0
         peer.heard, peer.product_version = now, who.product_version
+        peer.tag_id = "" if who.tag is None else who.tag.id
         peer.epoch = max(peer.epoch, who.epoch)
         if who.counter > peer.counter:
             peer.counter, peer.told = who.counter, 0

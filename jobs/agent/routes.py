@@ -15,8 +15,10 @@ from epochlake.jobs.agent.documents import health
 from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response
+from epochlake.jobs.agent.initialising import InitOrder, Prepare
+from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
-from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, refusal
+from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
 from epochlake.placement.errors import InvalidRequest
 
@@ -26,6 +28,8 @@ OPEN_TO_ALL = frozenset({"/health"})
 """Answered without a token: what restarts agents need not know the cluster's."""
 
 LONGEST_WORD = 255
+LONGEST_URI = 4096
+MOST_NODES = 100
 HIGHEST = 2**53
 
 _SNAPSHOT = re.compile(r"/snapshots/(\d{1,20})\Z", re.ASCII)
@@ -53,6 +57,10 @@ class Routes:
             "/probe": self._probe,
             "/probe-for": self._probe_for,
             "/discover": self._discover,
+            "/join": self._join,
+            "/cancel-join": self._cancel_join,
+            "/init": self._init,
+            "/prepare-init": self._prepare_init,
         }
 
     async def answer(self, request: Request) -> Response:
@@ -131,6 +139,55 @@ class Routes:
         except HomeUnwritable as error:
             # Who is not remembered must not be answered.
             raise Refused(503, "home", str(error)) from None
+
+    async def _join(self, request: Request) -> Response:
+        """JOIN_NODE_REQUEST: refused at once, or the log is asked and the answer is waited for."""
+        asked = understood(request.body, JoinRequest)
+        require_sane(asked.sender)
+        words = (asked.request_id, asked.datacenter, asked.rack, *(volume.name for volume in asked.volumes))
+        short = all(0 < len(word) <= LONGEST_WORD for word in words)
+        if (
+            not short
+            or not 0 < len(asked.volumes) <= MOST_VOLUMES
+            or any(len(v.uri) > LONGEST_URI for v in asked.volumes)
+        ):
+            raise Refused(400, "malformed", f"a node has a place, and 1 to {MOST_VOLUMES} volumes")
+        agent = self._agent
+        open_as = agent.admitting.open_as(asked.sender.name)
+        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as)
+        if why is not None:
+            agent.admitting.refused(asked, why.reason)
+            raise Refused(409, why.code, why.reason)
+        return _json(agent.admitting.asked(asked))
+
+    async def _cancel_join(self, request: Request) -> Response:
+        if self._agent.joining is None:
+            raise Refused(409, "no-join", "this agent does not ask to join")
+        try:
+            return _json(await self._agent.joining.cancel())
+        except HomeUnwritable as error:
+            raise Refused(503, "home", str(error)) from None
+
+    async def _init(self, request: Request) -> Response:
+        """A user's call; it is asked again until it has come to an end."""
+        order = understood(request.body, InitOrder)
+        words = (*order.nodes, order.name or "cluster")
+        if not 0 < len(order.nodes) <= MOST_NODES or any(not 0 < len(word) <= LONGEST_WORD for word in words):
+            raise Refused(400, "malformed", f"an init names 1 to {MOST_NODES} nodes")
+        return _json(self._agent.initialising.ordered(order))
+
+    async def _prepare_init(self, request: Request) -> Response:
+        asked = understood(request.body, Prepare)
+        require_sane(asked.sender)
+        if len(asked.request_id) > LONGEST_WORD or len(asked.root) > LONGEST_URI:
+            raise Refused(400, "malformed", "a request id or a root is too long")
+        try:
+            answer = await self._agent.initialising.prepare(asked)
+        except (HomeDamaged, HomeUnwritable) as error:
+            raise Refused(503, "home", str(error)) from None
+        if isinstance(answer, Refusal):
+            raise Refused(409, answer.code, answer.reason)
+        return _json(answer)
 
     def _heard(self, request: Request) -> Call:
         """The call in a request, believed. Raises Refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import ssl
 import sys
@@ -13,12 +14,17 @@ from pathlib import Path
 from epochlake.jobs.agent.agent import AgentSettings, opened
 from epochlake.jobs.agent.http_client import HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer
+from epochlake.jobs.agent.join_messages import WantedVolume
+from epochlake.jobs.agent.joining import WantedNode
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
+from epochlake.jobs.agent.volumes import local_path
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CRASHED = 70
+"""The exit code of what nobody foresaw: worth starting again, which a wrong option is not."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -33,6 +39,10 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(option)
     made.add_argument("--seed", action="append", default=[])
     made.add_argument("--volume", action="append", default=[])
+    made.add_argument("--join", metavar="DATACENTER/RACK")
+    made.add_argument("--cluster")
+    made.add_argument("--join-timeout", type=float, default=600.0)
+    made.add_argument("--admit", action="store_true")
     made.add_argument("--found", action="store_true")
     made.add_argument("--period", type=float, default=1.0)
     return made
@@ -87,6 +97,7 @@ async def serve(given: argparse.Namespace) -> None:
         logger.warning("agents at %s are asked without %s", given.listen, "a token" if token is None else "TLS")
     for address in given.seed:
         split_address(address)
+    volumes = tuple(_volume(text) for text in given.volume)
     settings = AgentSettings(
         home=given.home,
         address=given.advertise or given.listen,
@@ -94,9 +105,12 @@ async def serve(given: argparse.Namespace) -> None:
         seeds=tuple(given.seed),
         conf=given.conf,
         root=given.root,
-        volumes=tuple(_volume(text) for text in given.volume),
+        volumes=tuple((volume.name, volume.uri) for volume in volumes),
         period=given.period,
         may_found=given.found,
+        join=None if given.join is None else _wanted(given.join, volumes, given.cluster),
+        join_seconds=given.join_timeout,
+        admits=given.admit,
     )
     if port == 0 and not given.advertise and given.found:
         raise InvalidRequest("an agent that founds needs an address that stays", hint="Give --listen a port")
@@ -125,11 +139,24 @@ async def serve(given: argparse.Namespace) -> None:
         agent.home.release()
 
 
-def _volume(text: str) -> tuple[str, str]:
+def _volume(text: str) -> WantedVolume:
+    """A volume as `NAME=URI[,BYTES]`; a relative path counts from here, and is told as an absolute one."""
     name, equals, uri = text.partition("=")
-    if not equals or not name or not uri:
-        raise InvalidRequest(f"{text!r} is no volume", hint="Give NAME=URI")
-    return name, uri
+    place, comma, size = uri.rpartition(",")
+    capacity = int(size) if comma and size.isascii() and size.isdigit() else None
+    uri = place if capacity is not None else uri
+    if not equals or not name or not uri or capacity == 0:
+        raise InvalidRequest(f"{text!r} is no volume", hint="Give NAME=URI, or NAME=URI,BYTES")
+    return WantedVolume(name, os.path.abspath(uri) if local_path(uri) == uri else uri, capacity)
+
+
+def _wanted(place: str, volumes: tuple[WantedVolume, ...], cluster: str | None) -> WantedNode:
+    datacenter, slash, rack = place.partition("/")
+    if not slash or not datacenter or not rack:
+        raise InvalidRequest(f"{place!r} is no place of a node", hint="Give --join DATACENTER/RACK")
+    if not volumes:
+        raise InvalidRequest("a node that joins needs a volume", hint="Give --volume NAME=URI")
+    return WantedNode(datacenter, rack, volumes, cluster)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -143,4 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         return error.exit_code
+    except Exception:
+        logger.exception("the agent failed")
+        return CRASHED
     return 0

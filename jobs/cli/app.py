@@ -22,6 +22,7 @@ from epochlake.jobs.cli.commands import (
     rows,
     switches,
     tables,
+    tablets,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -72,6 +73,7 @@ for name, group in (
     ("request", requests.app),
     ("keyspace", keyspaces.app),
     ("table", tables.app),
+    ("tablet", tablets.app),
     ("coordinator", coordinator.app),
     ("log", log.app),
     ("placement", placement.app),

@@ -16,8 +16,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 from epochlake.jobs.administration.adopting import Adopted
+from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.initialising import InitAnswer
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
 from epochlake.jobs.cli.changing import How
@@ -68,6 +71,10 @@ DOCUMENTS: dict[str, Any] = {
     "table list": list[TableRow],
     "table show": TableShown,
     "table drop": CHANGE,
+    "table restore": CHANGE,
+    "table history": CHANGE,
+    "table diff": None,
+    "table rollback": RolledBack,
     "coordinator run": CoordinatorReport,
     "log list": list[LogRow],
     "log show": d.LogEntry,
@@ -98,9 +105,12 @@ DOCUMENTS: dict[str, Any] = {
     "repair": RepairReport,
     "compact": CompactionReport,
     "vacuum": Sweep,
+    "tablet move": CHANGE,
     "agent run": None,
     "agent show": AgentState,
     "agent nodes": list[NodeSeen],
+    "agent init": InitAnswer,
+    "agent cancel-join": JoinState,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],
     "demo": None,

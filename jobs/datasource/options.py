@@ -27,6 +27,9 @@ KNOWN = (
     "epoch",
     "startingepoch",
 )
+OF_CHANGES = ("after", "upto", "reader")
+"""Options of a read whose option `changes` is true."""
+
 WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete", "replacewhere")
 OF_SPARK = ("table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
@@ -51,6 +54,10 @@ class ReadOptions(msgspec.Struct, frozen=True):
     keys: str | None = None
     settings: str | None = None
     as_of: str | None = None
+    changes: bool = False
+    after: int | None = None
+    up_to: int | None = None
+    reader: str | None = None
 
     @property
     def metadata_table(self) -> str | None:
@@ -132,7 +139,7 @@ def _known(given: Mapping[str, str], known: Sequence[str], advice: str) -> tuple
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read; their names count in any case. Raises InvalidRequest."""
-    options, table = _known(given, KNOWN, 'Name it: .load("keyspace.table")')
+    options, table = _known(given, (*KNOWN, "changes", *OF_CHANGES), 'Name it: .load("keyspace.table")')
     read = ReadOptions(
         table,
         options.get("conf"),
@@ -146,9 +153,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("keys"),
         options.get("settings"),
         options.get("timestampasof"),
+        _is_true("changes", options.get("changes", "false")),
+        _position("after", options.get("after")),
+        _position("upTo", options.get("upto")),
+        options.get("reader"),
     )
     if read.as_of is not None:
         micros_of(read.as_of)
+    of_changes = [name for name in OF_CHANGES if name in options]
+    if of_changes and not read.changes:
+        raise InvalidRequest(
+            f"the option {of_changes[0]!r} is for changes", hint='Give option("changes", True) as well'
+        )
+    unfit = [name for name in ("consistency", "datacenter", "where", "keys", "timestampasof") if name in options]
+    if read.changes and (unfit or read.metadata_table is not None):
+        raise InvalidRequest(
+            f"changes of {table} cannot be read with the option {unfit[0]!r}"
+            if unfit
+            else f"{table} is of the metadata: its changes are the epochs of system.log"
+        )
     rows_only = ("consistency", "datacenter", "columns", "where", "keys", "timestampasof")
     of_rows = [name for name in rows_only if name in options]
     if read.metadata_table is not None and of_rows:
@@ -163,6 +186,20 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def _is_true(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequest(f"the option {name!r} is {text!r}", hint="Give true or false")
+    return text.lower() == "true"
+
+
+def _position(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest(f"the option {name!r} is {text!r}, which is no position", hint="Give a whole number")
+    return int(text)
 
 
 def _epoch(text: str | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from functools import cached_property
 
+from epochlake.jobs.datasource.change_reading import CHANGE_DDL, ChangeReader, ChangeStreamReader
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, table_of
@@ -54,10 +55,13 @@ class EpochlakeDataSource(DataSource):
                 table = cluster.catch_up().table(self._read.table)
             asked = question(table, self._read.columns).asked.schema.names
             declared = {column.name: column for column in table.columns}
-            return spark_ddl([declared[name] for name in asked])
+            ddl = spark_ddl([declared[name] for name in asked])
+            return f"{ddl}, {CHANGE_DDL}" if self._read.changes else ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of rows, or of metadata."""
+        """The reader of rows, of changes, or of metadata."""
+        if self._read.changes:
+            return ChangeReader(self._read, schema)
         return MetadataReader(self._read) if self._read.metadata_table is not None else TableReader(self._read, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -92,10 +96,15 @@ class EpochlakeDataSource(DataSource):
             return StreamWriter(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The stream of `system.log`."""
+        """The stream of `system.log`, or of the changes of a table."""
         with as_spark_says():
+            if self._read.changes:
+                return ChangeStreamReader(self._read, schema)
             if self._read.metadata_table != LOG:
-                raise InvalidRequest(f"{self._read.table} is no stream", hint="Stream system.log, or read the table")
+                raise InvalidRequest(
+                    f"{self._read.table} is no stream",
+                    hint='Stream system.log, or give option("changes", True), or read the table',
+                )
             return LogStream(self._read)
 
 

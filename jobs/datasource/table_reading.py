@@ -14,14 +14,17 @@ from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.exchange.filters import parse_condition, parse_keys
 from epochlake.jobs.gate.arrow_reading import question, round_damage
+from epochlake.jobs.gate.fitting import canonical, is_same_type
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.verified_reading import damage_behind
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.replicas.scanning import Asked, scan_slices
 from epochlake.jobs.replicas.sections import TASK_ROWS, Task, tasks
-from epochlake.metastore.metadata.model import TableId
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import Table, TableId
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -55,18 +58,33 @@ class TableReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._names = schema.names
+        self._declared = {field.name: field.dataType.simpleString() for field in schema.fields}
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; none where there is no row."""
         options = self._options
         with as_spark_says(), options.open() as cluster, Gate(cluster, NAME, options.datacenter) as gate:
-            table = gate.planning.table(options.table)
-            where = None if options.where is None else parse_condition(options.where, table)
-            keys = None if options.keys is None else parse_keys(options.keys, table)
-            of = question(table, self._names, where, keys, options.as_of)
-            plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
-            return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
+
+            def planned(table: Table) -> Sequence[InputPartition]:
+                self._require_declared(table)
+                where = None if options.where is None else parse_condition(options.where, table)
+                keys = None if options.keys is None else parse_keys(options.keys, table)
+                of = question(table, list(self._declared), where, keys, options.as_of)
+                plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
+                return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
+
+            return gate.planning.as_it_is(options.table, planned)
+
+    def _require_declared(self, table: Table) -> None:
+        """Raises Rejected where a column is not what Spark was told of it when the query was made."""
+        for column in table.columns:
+            told = self._declared.get(column.name)
+            if told is not None and not is_same_type(canonical(told), canonical(column.type)):
+                raise Rejected(
+                    Code.SCHEMA_CHANGED,
+                    f"column {column.name} of {table.full_name} has become {column.type} since the query was made",
+                    hint="Load the table again",
+                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task. What is found damaged by it is noted, so that the next plan goes round it."""

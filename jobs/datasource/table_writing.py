@@ -83,7 +83,8 @@ class _Writing:
         now = gate.planning.table(self._options.table)
         if now.table_id != self._table.table_id:
             raise InvalidRequest(f"table {self._options.table} was dropped and made anew since the write began")
-        return now
+        # Rows that were made for other columns than those of now stay what they are: files say which ones they have.
+        return self._table if now.version != self._table.version else now
 
 
 class TableWriter(_Writing, DataSourceArrowWriter):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns
+from epochlake.jobs.replicas.file_columns import filled as missing_values
 from epochlake.metastore.metadata.model import Column, Table
 
 SHOWN_ROWS = 5
@@ -24,7 +25,7 @@ SHOWN_ROWS = 5
 
 class Fitted(msgspec.Struct, frozen=True):
     """What was done to rows so that they fit. `casts`: by column, from which type to which; `filled`: columns that they
-    lack, which are null.
+    lack, which are null, or have the column's default.
     """
 
     casts: dict[str, str]
@@ -46,9 +47,9 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     columns: dict[str, pa.ChunkedArray] = {}
     for column in wanted:
         if column.name not in names:
-            if column.nullable:
+            if column.nullable or table.may_be_left_out(column):
                 filled.append(column.name)
-                columns[column.name] = pa.chunked_array([pa.nulls(len(rows), arrow_type(column.type))])
+                columns[column.name] = pa.chunked_array([missing_values(column, len(rows))])
             else:
                 problems.append(f"column {column.name} ({canonical(column.type)}) is missing, and may not be null")
             continue

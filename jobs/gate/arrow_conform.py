@@ -12,6 +12,7 @@ import pyarrow as pa
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
 from epochlake.jobs.gate.python_values import UnfitValue, array_of
+from epochlake.jobs.replicas.file_columns import filled
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
@@ -70,6 +71,13 @@ def source_of(rows: object, table: Table) -> pa.Table:
                 given = given.set_column(given.column_names.index(name), name, values)
         return given
     return _given(rows, table, table.columns)
+
+
+def held(rows: object) -> object:
+    """Rows that can be read again and again, of rows in any form: what gives its rows once is read now."""
+    if isinstance(rows, pa.Table) or _is_of_pandas(rows) or _module(rows) == "pyspark":
+        return rows
+    return pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else rows
 
 
 def _given(rows: object, table: Table, columns: Sequence[Column]) -> pa.Table:
@@ -132,16 +140,25 @@ def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Arr
 def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa.Table:
     types = [(field.name, type_name(field.type)) for field in given.schema]
     require_fitting_columns(table, columns, types)
+    named = dict(types)
     # Arrow finds the fields of a struct by their very names, and gives nulls for others.
     problems = [
         wrong_type(column, name)
         for column in columns
-        for name in [dict(types)[column.name]]
-        if is_same_type(canonical(name), canonical(column.type)) and canonical(name) != canonical(column.type)
+        if (name := named.get(column.name)) is not None
+        and is_same_type(canonical(name), canonical(column.type))
+        and canonical(name) != canonical(column.type)
     ]
     if problems:
         raise misfit(table, problems)
-    return pa.table({column.name: _cast(given.column(column.name), column, table) for column in columns})
+    return pa.table(
+        {
+            column.name: _cast(given.column(column.name), column, table)
+            if column.name in named
+            else filled(column, given.num_rows)
+            for column in columns
+        }
+    )
 
 
 def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedArray:

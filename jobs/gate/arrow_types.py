@@ -1,27 +1,10 @@
-"""The Arrow types of a table's columns, and the names of other Arrow types as Spark would call them."""
+"""The names of Arrow types as Spark would call them; those of a table's columns are in replicas/column_types.py."""
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 from epochlake.jobs.gate.fitting import VOID
-from epochlake.jobs.replicas.schema import DeltaType, delta_type
-
-_PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+from epochlake.jobs.replicas.column_types import arrow_type as arrow_type
 
 _NAMES: dict[pa.DataType, str] = {
     pa.null(): VOID,
@@ -41,27 +24,6 @@ _NAMES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     pa.date64(): "date",
 }
-
-
-def arrow_type(ddl: str) -> pa.DataType:
-    """The Arrow type that values of a column have: what Spark gives Arrow, its timestamps in UTC."""
-    return _arrow_type(delta_type(ddl))
-
-
-def _arrow_type(type_: DeltaType) -> pa.DataType:
-    match type_:
-        case str() if type_ in _PRIMITIVES:
-            return _PRIMITIVES[type_]
-        case str():
-            precision, scale = (int(number) for number in re.findall(r"\d+", type_))
-            return pa.decimal128(precision, scale)
-        case {"type": "array", "elementType": element}:
-            return pa.list_(pa.field("element", _arrow_type(element)))  # type: ignore[arg-type]
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return pa.map_(_arrow_type(key), _arrow_type(value))  # type: ignore[arg-type]
-        case _:
-            fields = type_["fields"]
-            return pa.struct([(one["name"], _arrow_type(one["type"])) for one in fields])  # type: ignore[attr-defined]
 
 
 def type_name(type_: pa.DataType) -> str:

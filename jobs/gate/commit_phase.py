@@ -35,7 +35,7 @@ from epochlake.jobs.replicas.stored import is_stored
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import DroppedColumn, Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, highs, ranges_within
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
@@ -156,6 +156,7 @@ class CommitPhase:
         failures = 0
         rounds = 0
         late = 0
+        self._require_nothing_lost(self._metadata)
         self._unsatisfied(self._metadata)  # a level that means nothing for this table is refused before any commit
         while True:
             rounds += 1
@@ -166,8 +167,11 @@ class CommitPhase:
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
             unsatisfied = self._unsatisfied(newest)
-            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS):
+            lost = self._lost_columns(newest)
+            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS or lost):
+                # What has landed at its level before a column was dropped is a write from before.
                 return self._landed(newest.epoch, rounds)
+            self._require_nothing_lost(newest)
             self._metadata = newest
             if not unsatisfied:
                 late += 1
@@ -371,6 +375,29 @@ class CommitPhase:
             if not is_satisfied(level, placement.write_sets, have, metadata.directory.datacenter_of, local):
                 short.update(one.ranges)
         return sorted(short)
+
+    def _lost_columns(self, metadata: ClusterMetadata) -> list[DroppedColumn]:
+        """The columns that were dropped since the files were made for their version of the table.
+
+        Whatever else became of columns, files of an older version are read as the table is now (file_columns.py).
+        """
+        now, then = metadata.schema.tables[self._batch.table.table_id], self._batch.table
+        if now.version == then.version or all(file.has_tombstones for file in self._files):
+            return []
+        written = {column.column_id for column in then.numbered}
+        return [one for one in now.dropped if one.column_id in written]
+
+    def _require_nothing_lost(self, metadata: ClusterMetadata) -> None:
+        """Raises Rejected where values of the files would be lost by a change of the table since they were made."""
+        lost = self._lost_columns(metadata)
+        if lost:
+            named = ", ".join(f"{one.name} by epoch {one.epoch}" for one in lost)
+            raise Rejected(
+                Code.SCHEMA_CHANGED,
+                f"the write to {self._batch.table.full_name} has values for columns that were dropped meanwhile: "
+                f"{named}",
+                hint="Write the rows again without them",
+            )
 
     def _require_table(self, metadata: ClusterMetadata) -> None:
         table = self._batch.table

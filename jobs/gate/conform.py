@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from epochlake.jobs.gate.fitting import canonical, is_same_type, require_fitting_columns
+from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TOKEN, Interval, with_token
+from msgspec import UNSET
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -78,10 +80,13 @@ def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFra
     given = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
     require_fitting_columns(table, columns, given)
     types = dict(given)
-    return df.select(*[_as_declared(column, types[column.name]) for column in columns])
+    return df.select(*[_as_declared(column, types.get(column.name)) for column in columns])
 
 
-def _as_declared(column: Column, given: str) -> SparkColumn:
+def _as_declared(column: Column, given: str | None) -> SparkColumn:
+    if given is None:
+        missing = F.lit(None).cast(column.type) if column.default is UNSET else F.expr(default_sql(column))
+        return missing.alias(column.name)
     named = F.col(f"`{column.name}`")
     if is_same_type(canonical(given), canonical(column.type)):
         return named

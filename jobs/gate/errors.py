@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 from epochlake.jobs.gate.moments import words_of_moment
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.rejections import Code
 
 SHOWN = 8
 """Names of ranges in a message; the rest is counted."""
@@ -125,6 +127,15 @@ class HistoryNotKept(EpochlakeError):
         self.since = since
         self.unreachable = dict(unreachable)
         self.exit_code = 75 if unreachable else 1
+
+
+class TableAltered(Rejected):
+    """The columns of a table are others than those that a read was made for: it is asked again, of the table of now."""
+
+    def __init__(self, table: str, epoch: int) -> None:
+        super().__init__(
+            Code.SCHEMA_CHANGED, f"the columns of table {table} were changed by epoch {epoch}", hint="Try again"
+        )
 
 
 class ReadDisturbed(EpochlakeError):

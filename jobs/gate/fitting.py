@@ -34,7 +34,8 @@ _WIDER = {
 
 def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequence[tuple[str, str]]) -> None:
     """That `given`, columns with the names of their types, are `columns` in any order, each of its type or of one that
-    can be widened to it. Raises InvalidRequest naming every column that is wrong.
+    can be widened to it; those that a table got later may be missing. Raises InvalidRequest naming every column that is
+    wrong.
     """
     names = [name for name, _ in given]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -44,10 +45,14 @@ def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequ
             hint="Drop or rename one",
         )
     problems = unknown_columns(columns, names)
+    if problems:
+        problems += _what_became(table, names)
     types = dict(given)
     for column in columns:
         wanted = canonical(column.type)
         if column.name not in types:
+            if table.may_be_left_out(column):
+                continue
             problems.append(f"column {column.name} ({wanted}) is missing")
         elif not _fits(canonical(types[column.name]), wanted):
             problems.append(wrong_type(column, types[column.name]))
@@ -62,6 +67,15 @@ def unknown_columns(columns: Sequence[Column], names: Collection[str]) -> list[s
     # Spark's own tables take names in any case, and here they count as they are written.
     told = [f"{name} (but {known[name.lower()]})" if name.lower() in known else name for name in unknown]
     return [f"it has no column {', '.join(told)}"] if unknown else []
+
+
+def _what_became(table: Table, names: Collection[str]) -> list[str]:
+    """What happened to columns that a table had once under some of these names."""
+    known = {column.name for column in table.columns}
+    unknown = [name for name in names if name not in known]
+    became = {one.name: f"{one.name} was dropped by epoch {one.epoch}" for one in table.dropped}
+    became |= {one.stored_name: f"{one.stored_name} is called {one.name} now" for one in table.columns}
+    return [became[name] for name in unknown if name in became]
 
 
 def wrong_type(column: Column, given: str) -> str:

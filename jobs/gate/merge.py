@@ -116,7 +116,7 @@ class Merge:
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
-            return Merging(gate, table).run(plan, count, consistency, batch)
+            return Merging(gate, table).run("merge", plan, count, consistency, batch)
 
     def _with(self, clause: Clause) -> Merge:
         return Merge(self._opened, self._table, self._source, (*self._clauses, clause), self._around)
@@ -207,7 +207,7 @@ def overwrite_by(
     def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
         return _PlannedOverwrite(gate, table, level, given, where)
 
-    return Merging(gate, table).run(plan, given.counted(), consistency, batch)
+    return Merging(gate, table).run("overwrite", plan, given.counted(), consistency, batch)
 
 
 def require_overwritable(table: Table) -> None:

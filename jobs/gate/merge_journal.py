@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import msgspec
 from deltalake import DeltaTable, Field, Schema
-from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.replicas.staging import StagedFile
@@ -117,7 +116,10 @@ class MergeJournal:
                 self.put(number, MergeEntry(str(uuid.uuid4()), entry.table))
         there = self.entry(number)
         if there is None:
-            raise StorageUnavailable(f"it cannot be told whether a merge is in {uri}", hint="Try again")
+            raise StorageUnavailable(
+                f"it cannot be told whether a merge counts, as {uri} cannot be read",
+                hint="Merge again under the same name; without a name look first, or the source may count twice",
+            )
         return there.attempt == entry.attempt
 
     def is_finished(self, number: int) -> bool:
@@ -208,7 +210,8 @@ _NO_ROWS = Schema([Field("nothing", PrimitiveType("integer"))])
 
 
 def _put_once(storage: Storage, uri: str, data: bytes) -> bool:
-    """Put a small file where there is none; whether it was put. Of two at the same instant one is told so.
+    """Put a small file where there is none; whether it was put. Of two at the same instant one is told so; their data
+    differ.
 
     An object store decides that for the first commit of a Delta table only, by a conditional put: there the file is a
     property of a table without rows.
@@ -224,13 +227,11 @@ def _put_once(storage: Storage, uri: str, data: bytes) -> bool:
             raise_if_key_not_exists=False,
             storage_options=storage.delta_options(uri),
         )
-    except DeltaError:
-        if _read(storage, uri) is None:
-            raise
-        return False
     except failures.STORAGE_ERRORS as error:
-        raise failures.unavailable("write", uri, error) from error
-    return True
+        if _read(storage, uri) is None:
+            raise failures.unavailable("write", uri, error) from error
+    # Who comes second at the same instant may have made the second commit: the first one is what was put.
+    return _read(storage, uri) == data
 
 
 def _kept_in(uri: str) -> str:

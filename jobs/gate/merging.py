@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 from epochlake.jobs.gate import batches
@@ -23,6 +23,7 @@ from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.files import directory_of
 from epochlake.jobs.replicas.intervals import missing
+from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
@@ -87,6 +88,16 @@ Planner = Callable[[Gate, Table, ConsistencyLevel], Planned]
 """Reads, and says what to change."""
 
 
+class _Call(NamedTuple):
+    """What is asked of a merge. `batch`: its name for people; `name`: what it is in the journal, empty without one."""
+
+    plan: Planner
+    source: Count
+    level: ConsistencyLevel
+    name: str
+    batch: str | None
+
+
 class Merging:
     """Merges into one table through a gate."""
 
@@ -96,7 +107,14 @@ class Merging:
         self._cluster = gate.cluster
         self._journal = MergeJournal(self._cluster.storage, self._cluster.root.merges, table.table_id)
 
-    def run(self, plan: Planner, source: Count, consistency: str | None = None, batch: str | None = None) -> Merged:
+    def run(
+        self,
+        operation: Literal["merge", "overwrite"],
+        plan: Planner,
+        source: Count,
+        consistency: str | None = None,
+        batch: str | None = None,
+    ) -> Merged:
         """Plan, and make it count once; under a `batch`, once for all calls with this name and the same `source`.
 
         Raises InvalidRequest, Rejected (batch-used), ConsistencyNotReached for what cannot be read, MergeContended, and
@@ -105,7 +123,8 @@ class Merging:
         self._gate.require_open()
         require_name(batch)
         level = self._level(consistency)
-        name = "" if batch is None else batches.batch_id(self._table.table_id, "merge", batch)
+        name = "" if batch is None else batches.batch_id(self._table.table_id, operation, batch)
+        call = _Call(plan, source, level, name, batch)
         with self._lease():
             for number in range(1, TRIES + 1):
                 intents = self._journal.intents(name) if name else []
@@ -119,35 +138,28 @@ class Merging:
                     if entry is None:
                         self._take_for_nothing(tail + 1)
                         continue
-                merged = self._attempt(plan, source, level, tail, name, batch, len(intents), number)
+                merged = self._attempt(call, tail, len(intents), number)
                 if merged is not None:
                     return merged
         raise MergeContended(self._table.full_name, TRIES)
 
-    def _attempt(
-        self,
-        plan: Planner,
-        source: Count,
-        level: ConsistencyLevel,
-        tail: int,
-        name: str,
-        batch: str | None,
-        before: int,
-        number: int,
-    ) -> Merged | None:
-        """Merge as the entry after `tail`, which is finished; None where somebody else has come in between."""
+    def _attempt(self, call: _Call, tail: int, before: int, number: int) -> Merged | None:
+        """Merge as the entry after `tail`, which is finished; None where somebody else has come in between.
+
+        `before`: how many intents the name had. `number`: of the try.
+        """
         planning, writing, journal = self._gate.planning, self._gate.writing, self._journal
-        planned = plan(self._gate, self._table, level)
+        planned = call.plan(self._gate, self._table, call.level)
         opened, _ = planning.open_for_write(self._table)
-        staged = writing.stage(planned.rows, self._table, level, opened)
+        staged = writing.stage(planned.rows, self._table, call.level, opened)
         attempt = str(uuid.uuid4())
-        entry = MergeEntry(attempt, self._table.full_name, tuple(staged), planned.counts, source, name)
+        entry = MergeEntry(attempt, self._table.full_name, tuple(staged), planned.counts, call.source, call.name)
         counts = False
         try:
             self._keep(tail + 1, attempt, staged)
             if not planned.still_holds():
                 return None
-            if name and not journal.intend(name, before, Intent(tail + 1, attempt, source)):
+            if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):
                 return None
             counts = True  # or may: where it cannot be told, the copies stay
             counts = journal.put(tail + 1, entry)
@@ -157,10 +169,10 @@ class Merging:
             if not counts:
                 journal.forget(tail + 1, attempt)
         try:
-            written = writing.land(self._table, staged, level, opened=opened) if staged else None
+            written = writing.land(self._table, staged, call.level, opened=opened) if staged else None
             journal.finish(tail + 1)
         except (ConsistencyNotReached, StorageUnavailable) as error:
-            raise MergeUnfinished(self._table.full_name, batch, str(error)) from error
+            raise MergeUnfinished(self._table.full_name, call.batch, str(error)) from error
         return self._merged(entry, number, already=False, written=written)
 
     def _merged(self, entry: MergeEntry, planned: int, *, already: bool, written: Written | None = None) -> Merged:
@@ -233,16 +245,15 @@ class Merging:
 
     def _keep(self, number: int, attempt: str, staged: Sequence[StagedFile]) -> None:
         """Keep a copy of each staged file at the root. Raises StorageUnavailable."""
-        volumes = self._gate.planning.metadata.directory.volumes
+        storage, metadata = self._cluster.storage, self._gate.planning.metadata
         sources = []
         for one in staged:
             if not one.stored:
                 raise StorageUnavailable(
                     f"no replica has stored {one.file.path}: {'; '.join(one.failed.values())}", hint="Try again"
                 )
-            volume = volumes[min(one.stored)]
-            table = places.join(volume.uri, self._table.keyspace, self._table.table_id)
-            sources.append((one.file.file_id, places.join(table, one.file.path)))
+            replica = address_of(storage, metadata, self._table, min(one.stored))
+            sources.append((one.file.file_id, places.join(replica.uri, one.file.path)))
         if sources:
             self._journal.keep(number, attempt, sources)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from epochlake.jobs.few_rows import few_rows
+from epochlake.jobs.gate.arrow_conform import held
 from epochlake.jobs.gate.arrow_reading import count_all, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
 from epochlake.jobs.gate.batches import Count
@@ -131,19 +132,19 @@ class Pipeline:
         InvalidRequest for rows that do not fit, ConsistencyNotReached.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
         if deletes is None:
-            return self.gate.write(SparkRows(conform(rows, target), target), target, consistency, batch)
-        changes = SparkRows(conform_changes(rows, deletes, target), target)
-        return self.gate.write(changes, target, consistency, batch, changes=True)
+            fitting, target = self.gate.planning.conformed(table, partial(conform, rows))
+            return self.gate.write(SparkRows(fitting, target), target, consistency, batch)
+        fitting, target = self.gate.planning.conformed(table, partial(conform_changes, rows, deletes))
+        return self.gate.write(SparkRows(fitting, target), target, consistency, batch, changes=True)
 
     def delete(
         self, keys: DataFrame, table: str, *, consistency: str | None = None, batch: str | None = None
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count)."""
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        return self.gate.write(SparkRows(conform_keys(keys, target), target), target, consistency, batch, deleted=True)
+        fitting, target = self.gate.planning.conformed(table, partial(conform_keys, keys))
+        return self.gate.write(SparkRows(fitting, target), target, consistency, batch, deleted=True)
 
     def merge(self, source: DataFrame, table: str) -> Merge:
         """Merge rows into a table by its key: say with clauses what becomes of rows that are there and of others.
@@ -219,23 +220,28 @@ class Pipeline:
         table, HistoryNotKept for a time of which not all is kept.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        if isinstance(keys, DataFrame):
-            keys = _collected(keys, target)
-        everything = columns is None and where is None and keys is None
-        of = question(target, columns, where, keys, as_of)
+        # Asked as often as need be: lists stay what they are.
+        columns = list(columns) if isinstance(columns, Iterator) else columns
+        keys = held(keys)
 
-        def planned() -> DataFrame:
-            plan = self.gate.plan_read(target, consistency, of.windows, of.as_of)
-            try:
-                if everything:
-                    return read_plan(self._spark, target, plan)
-                return read_asked(self._spark, target, plan, of.asked)
-            except StorageUnavailable as error:
-                self.gate.look_for_damage(error)
-                raise
+        def read(target: Table) -> DataFrame:
+            asked_keys = _collected(keys, target) if isinstance(keys, DataFrame) else keys
+            everything = columns is None and where is None and asked_keys is None
+            of = question(target, columns, where, asked_keys, as_of)
 
-        return round_damage(planned)
+            def planned() -> DataFrame:
+                plan = self.gate.plan_read(target, consistency, of.windows, of.as_of)
+                try:
+                    if everything:
+                        return read_plan(self._spark, target, plan)
+                    return read_asked(self._spark, target, plan, of.asked)
+                except StorageUnavailable as error:
+                    self.gate.look_for_damage(error)
+                    raise
+
+            return round_damage(planned)
+
+        return self.gate.planning.as_it_is(table, read)
 
     def count(
         self,
@@ -252,10 +258,15 @@ class Pipeline:
         ReadDisturbed when files go on being found damaged.
         """
         self.gate.require_open()
-        target = self.gate.planning.table(table)
-        if isinstance(keys, DataFrame):
-            keys = _collected(keys, target)
-        return count_all(self.gate, question(target, where=where, keys=keys, as_of=as_of), consistency, self._spark)
+        keys = held(keys)
+
+        def count(target: Table) -> int:
+            asked_keys = _collected(keys, target) if isinstance(keys, DataFrame) else keys
+            return count_all(
+                self.gate, question(target, where=where, keys=asked_keys, as_of=as_of), consistency, self._spark
+            )
+
+        return self.gate.planning.as_it_is(table, count)
 
 
 def _collected(keys: DataFrame, table: Table) -> pa.Table:

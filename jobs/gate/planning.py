@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.errors import ConsistencyNotReached, TableAltered
 from epochlake.jobs.gate.kept import KeptByTable
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped, named, ranges_of, routes
 from epochlake.jobs.gate.stretches import Stretches
@@ -20,14 +21,17 @@ from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging_plan import Routing
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements, highs, ranges_within
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
+from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval
 
 if TYPE_CHECKING:
     from epochlake.jobs.replicas.store import Store
+
+T = TypeVar("T")
 
 CATCH_UP_SECONDS = 30.0
 """How long a replica may be ahead of the log that this process can read before the run gives up."""
@@ -67,6 +71,7 @@ class Planning:
         self.metadata = cluster.catch_up()
         self._moved = moved
         self.stretches = Stretches(cluster.configuration.pipeline.shared_file_bytes)
+        self._first: dict[TableId, Table] = {}
         self._grouped: KeptByTable[Grouped] = KeptByTable()
         self._routing: KeptByTable[Routing] = KeptByTable()
 
@@ -95,6 +100,55 @@ class Planning:
         """Raises Rejected for a table that was dropped."""
         if table.table_id not in self.metadata.schema.tables:
             raise Rejected(Code.UNKNOWN_TABLE, f"table {table.full_name} was dropped by epoch {self.epoch}")
+
+    def as_it_is(self, name: str, read: Callable[[Table], T]) -> T:
+        """What `read` makes of a table as it is now: called again when the columns are found to have changed since."""
+        while True:
+            table = self.table(name)
+            try:
+                return read(table)
+            except TableAltered:
+                continue
+            except InvalidRequest:
+                # Who asks may know of columns that are not known here yet.
+                if self._newer(table) is None:
+                    raise
+
+    def conformed(self, name: str, conform: Callable[[Table], T]) -> tuple[T, Table]:
+        """Rows as `conform` makes them for a table, and the table with the columns that they are made for.
+
+        Those are the columns of now. Rows that do not fit them, and fit the columns that this run has known first, are
+        of a program that began before the change: they are written as such, and read as the table is now. Raises what
+        `conform` raises.
+        """
+        table = self.table(name)
+        first = self._first.setdefault(table.table_id, table)
+        try:
+            return conform(table), table
+        except InvalidRequest as misfit:
+            newer = self._newer(table)
+            if newer is not None:
+                with suppress(InvalidRequest):
+                    return conform(newer), newer
+            if first.version == (newer or table).version:
+                raise
+            try:
+                return conform(first), first
+            except InvalidRequest:
+                raise misfit from None
+
+    def _newer(self, table: Table) -> Table | None:
+        """A table as the log has it now, None where its columns are those that are known."""
+        self.catch_up(0)
+        now = self.metadata.schema.tables.get(table.table_id)
+        return None if now is None or now.version == table.version else now
+
+    def _require_unaltered(self, table: Table) -> None:
+        """Raises Rejected for a table that was dropped, TableAltered for one with other columns by now."""
+        self.require(table)
+        now = self.metadata.schema.tables[table.table_id]
+        if now.version != table.version:
+            raise TableAltered(table.full_name, now.epoch)
 
     def level(self, consistency: str | None) -> ConsistencyLevel:
         """The level of that name; None: the configuration's. Raises InvalidRequest."""
@@ -140,6 +194,7 @@ class Planning:
         that count as if they did not answer, and why. `within`: only these tokens are read, intervals that do not meet.
         """
         self.catch_up_before(table)
+        self._require_unaltered(table)
         unreachable: dict[VolumeId, str] = dict(without or {})
         for _ in range(10 * self.cluster.configuration.pipeline.attempts):
             metadata, among = self.metadata, self.placements(table)
@@ -164,7 +219,7 @@ class Planning:
             ahead = max((snapshot.fence for snapshot in opened.values()), default=0)
             if ahead > metadata.fence:
                 self.catch_up(ahead)
-                self.require(table)
+                self._require_unaltered(table)
             elif not failed:
                 snapshots = {group: [opened[volume] for volume in chosen[group]] for group in groups}
                 return opened, [(low, high, snapshots[group]) for low, high, group in pieces]

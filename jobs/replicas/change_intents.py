@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.change_index import DATA, ChangeIndex
 from epochlake.jobs.replicas.copying import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.sealing import require_intact, require_sealed
@@ -57,13 +57,19 @@ class Intents:
         self._directory = places.join(index.uri, OPEN)
 
     def put(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
-        """Store copies of the files and then the intent. Raises StorageUnavailable when a file is nowhere whole."""
+        """Store copies of the files and the intent, side by side: all of it is on the disk when this returns.
+
+        Raises StorageUnavailable when a file is nowhere whole.
+        """
         files = [staged for staged in intent.files if staged.file.rows]
-        ThreadWorkers(THREADS).run(lambda staged: self._keep(metadata, table, staged), files)
-        uris = [self._index.data_uri(staged.file) for staged in files]
-        self._storage.sync_always(uris, [places.join(self._index.uri, "data")] if uris else [])
-        self._storage.create_directory(self._directory)
-        self._storage.put_if_absent(self._uri(intent), msgspec.json.encode(intent))
+
+        def keep(staged: StagedFile | None) -> None:
+            if staged is None:
+                return self._put(intent)
+            self._keep(metadata, table, staged)
+            self._storage.sync_always([self._index.data_uri(staged.file)], [places.join(self._index.uri, DATA)])
+
+        ThreadWorkers(THREADS).run(keep, [None, *files])
 
     def end(self, intent: Intent) -> None:
         """Say that its writer goes on no more, so that others need not wait to find out."""
@@ -96,6 +102,10 @@ class Intents:
             except failures.MissingFile:
                 continue  # it was taken away just now
         return sorted(found, key=lambda intent: (intent.at, intent.intent_id))
+
+    def _put(self, intent: Intent) -> None:
+        self._storage.create_directory(self._directory)
+        self._storage.put_if_absent(self._uri(intent), msgspec.json.encode(intent))
 
     def _keep(self, metadata: ClusterMetadata, table: Table, staged: StagedFile) -> None:
         """Store a copy of a staged file in the index, where it has none."""

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.jobs.replicas.cutting import cut
-from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.fences import declare_columns, raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, remove_line, to_add, to_remove
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, holds, meet, merged, superseded, without
 from epochlake.jobs.replicas.ledger import Ledger, is_merged
@@ -330,6 +330,12 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | N
             decision = decide(snapshot)
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(str(error))
+        if isinstance(decision, FileActions) and snapshot.lacks_columns:
+            # No file with columns of a version lands where somebody who knows the version before could read it.
+            unable = _declare_columns(snapshot)
+            if unable is not None:
+                return unable
+            continue
         if not isinstance(decision, FileActions):
             return decision
         if not (decision.adds or decision.removes or decision.leaves_mark):
@@ -366,6 +372,17 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | N
             doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
         return _read_back(address, mark, doubt)
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
+
+
+def _declare_columns(snapshot: ReplicaSnapshot) -> Unreachable | None:
+    """Have the table declare the columns of now; Unreachable where it cannot be told that it may."""
+    try:
+        declare_columns(snapshot)
+    except StorageUnavailable as error:
+        return Unreachable(str(error))
+    except failures.STORAGE_ERRORS as error:
+        return Unreachable(str(failures.unavailable("declare columns of", snapshot.address.uri, error)))
+    return None
 
 
 class _Overtaken(Exception):

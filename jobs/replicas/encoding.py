@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.row_groups import RowGroups
@@ -350,7 +351,9 @@ def _with_system_columns(rows: pa.Table, plan: StagingPlan) -> pa.Table:
     columns.append(pc.cast(pa.repeat(plan.written_at, count), pa.int64()))
     columns.append(deleted)
     fields += [pa.field(WRITTEN_AT, pa.int64()), pa.field(DELETED, pa.bool_())]
-    return pa.table(columns, schema=pa.schema(fields))
+    made = pa.table(columns, schema=pa.schema(fields))
+    known_as = file_columns(plan.table)
+    return made if known_as is None else known_as.as_stored(made)
 
 
 def _result(**values: object) -> pa.RecordBatch:

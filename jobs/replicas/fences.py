@@ -11,15 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
 from epochlake.jobs.replicas.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
+    COLUMNS,
     FENCE,
     SESSIONS,
     UNFILLED,
+    DeclaredColumns,
     ReplicaAddress,
     ReplicaSnapshot,
     encode_sessions,
@@ -74,6 +76,18 @@ def mark_unfilled(address: ReplicaAddress, epoch: int, rebuild: str) -> int | Fe
     return _change(address, epoch, _as_they_are, lambda by: rebuild if by else "")
 
 
+def declare_columns(snapshot: ReplicaSnapshot) -> bool:
+    """Have the replica table declare the columns that its address knows, and its fence at the epoch of that change.
+
+    False when others have committed anything since the snapshot. In one commit with the fence: whoever knows the
+    columns of before is refused from then on. Raises StorageUnavailable, and what delta-rs raises.
+    """
+    columns = snapshot.address.columns
+    assert columns is not None
+    fence = max(snapshot.fence, Fence.of(columns.fence))
+    return change_properties(snapshot, {FENCE: str(fence), COLUMNS: columns.version}, columns)
+
+
 def _as_they_are(current: _Any) -> _Any:
     return current
 
@@ -96,7 +110,9 @@ def _change(
             return FencedOff(snapshot.fence)
         sessions = sessions_after(snapshot.sessions)
         unfilled = unfilled_after(snapshot.unfilled)
-        if (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
+        # Who raises the fence over a change of columns declares them in the same commit.
+        columns = address.columns if snapshot.lacks_columns else None
+        if columns is None and (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
             try:
                 # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
                 delta_commits.sync_commits(address.storage, address.uri, snapshot.version)
@@ -109,8 +125,10 @@ def _change(
         properties = {FENCE: str(Fence.of(epoch)), SESSIONS: encode_sessions(sessions)}
         if unfilled != snapshot.unfilled:
             properties[UNFILLED] = unfilled
+        if columns is not None:
+            properties[COLUMNS] = columns.version
         try:
-            overtaken = not change_properties(snapshot, properties)
+            overtaken = not change_properties(snapshot, properties, columns)
         except StorageUnavailable as error:
             failure = str(error)
         except failures.STORAGE_ERRORS as error:
@@ -118,8 +136,12 @@ def _change(
     return Unreachable(f"the fence of {address.uri} was changed by others during each of our tries to raise it: retry")
 
 
-def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) -> bool:
+def change_properties(
+    snapshot: ReplicaSnapshot, properties: Mapping[str, str], columns: DeclaredColumns | None = None
+) -> bool:
     """Set properties of the table against exactly this snapshot; False when others have committed anything since.
+
+    With `columns` the table declares these in the same commit.
 
     Such a change fails every commit that has looked at the table before it. Raises StorageUnavailable, and what
     delta-rs raises.
@@ -129,13 +151,14 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     # (docs/decisions/024-deadlines.md). Object stores answer or fail: it gives each of its requests a time.
     if places.local_path(uri) is None:
         try:
-            change = partial(_change_by_delta_rs, snapshot.delta_table(), properties)
+            change = partial(_change_by_delta_rs, snapshot.delta_table(), properties, columns)
             storage.deadlines.within(uri, f"change the properties of {uri}", change)
         except CommitFailedError:
             return False
         return True
     configuration = {**snapshot.metadata["configuration"], **properties}
-    line = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+    declared = {} if columns is None else {"schemaString": columns.schema}
+    line = {"metaData": {**snapshot.metadata, **declared, "configuration": configuration}}
     version = snapshot.version + 1
     if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", [line]):
         return False
@@ -143,7 +166,14 @@ def change_properties(snapshot: ReplicaSnapshot, properties: Mapping[str, str]) 
     return True
 
 
-def _change_by_delta_rs(table: DeltaTable, properties: Mapping[str, str]) -> None:
+def _change_by_delta_rs(table: DeltaTable, properties: Mapping[str, str], columns: DeclaredColumns | None) -> None:
+    if columns is not None:
+        # It adds columns, and changes no type: those that were widened are declared as they were, which readers of
+        # Epochlake do not look at. In a commit before the properties, which may be made again.
+        there = {field.name for field in table.schema().fields}
+        missing = [field for field in Schema.from_json(columns.schema).fields if field.name not in there]
+        if missing:
+            table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
     table.alter.set_table_properties(
         dict(properties),
         raise_if_not_exists=False,

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.encoding import OpenFile, Replicas
+from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.ledger import merged_id
@@ -143,12 +144,13 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
     made: list[MergedFile] = []
     try:
         current: _RangeEncoder | None = None
+        columns = file_columns(plan.table)
         for number, rows in _by_merge(plan, batches):
             if current is not None and current.merge.number != number:
                 made += current.close()
                 current = None
             if current is None:
-                current = _RangeEncoder(plan.merges[number], plan.target_file_bytes, replicas)
+                current = _RangeEncoder(plan.merges[number], plan.target_file_bytes, replicas, columns)
             made += current.take(rows)
         if current is not None:
             made += current.close()
@@ -207,10 +209,13 @@ class _Statistics:
 class _RangeEncoder:
     """Makes the merged files of one range. A file that is large enough is closed where the token changes."""
 
-    def __init__(self, merge: RangeMerge, target_file_bytes: int, replicas: Replicas) -> None:
+    def __init__(
+        self, merge: RangeMerge, target_file_bytes: int, replicas: Replicas, columns: FileColumns | None
+    ) -> None:
         self.merge = merge
         self._target = target_file_bytes
         self._replicas = replicas
+        self._columns = columns
         self._waiting = RowGroups()
         self._file: OpenFile | None = None
         self._statistics = _Statistics()
@@ -228,6 +233,8 @@ class _RangeEncoder:
 
     def _encode(self, rows: pa.Table) -> Iterator[MergedFile]:
         rows = _in_utc(rows)
+        if self._columns is not None:
+            rows = self._columns.as_stored(rows)
         old = pc.and_(rows.column(DELETED), pc.less(rows.column(WRITTEN_AT), self.merge.purge_before))
         rows = rows.filter(pc.invert(old))
         if self._file is not None and self._file.size >= self._target and rows.num_rows:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from epochlake.jobs.replicas.receipts import Receipts, went_back
-from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas.replica import DeclaredColumns, ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas.schema import delta_schema
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.storage.storage import Storage
 
 THREADS = 16
@@ -25,7 +27,16 @@ def address_of(storage: Storage, metadata: ClusterMetadata, table: Table, volume
         keyspace=table.keyspace,
         table_id=table.table_id,
         lost=metadata.directory.why_lost(volume),
+        columns=_declared(metadata, table.table_id),
     )
+
+
+def _declared(metadata: ClusterMetadata, table_id: TableId) -> DeclaredColumns | None:
+    """What replica tables declare as of `metadata`; None for a table that was never altered, or is not there."""
+    table = metadata.schema.tables.get(table_id)
+    if table is None or table.alterations is msgspec.UNSET:
+        return None
+    return DeclaredColumns(table.version, metadata.fence_at(table.alterations.epoch), delta_schema(table))
 
 
 def unfilled(snapshot: ReplicaSnapshot) -> str:

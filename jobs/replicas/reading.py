@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress
@@ -42,6 +43,7 @@ from epochlake.placement.tokens import TOKEN, Interval
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
 _FILE = "_file"
@@ -228,12 +230,13 @@ def plan_read(
         files |= union
     load: dict[VolumeId, int] = defaultdict(int)
     runs = []
+    columns = file_columns(table)
     first = _beginning(holders.values(), turn)
     for file in sorted((files[file_id] for file_id in wanted), key=lambda file: (file.min_token, file.file_id)):
         able = holders[file.file_id]
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
         load[volume] += file.size
-        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id])))
+        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id]), columns))
     division = Division(tuple(runs), ()) if table.append_only else divided(runs)
     shared = {run.name for section in division.merged for run in section}
     plain, filtered = scans_of(run for run in runs if run.name not in shared)
@@ -249,10 +252,10 @@ def plan_read(
     )
 
 
-def _run(copy: ExpectedFile, intervals: Sequence[Interval]) -> Run:
+def _run(copy: ExpectedFile, intervals: Sequence[Interval], columns: FileColumns | None) -> Run:
     first, last = copy.file.extent
     whole = any(low <= first and last <= high for low, high in intervals)
-    return Run(copy, () if whole else tuple(intervals))
+    return Run(copy, () if whole else tuple(intervals), columns)
 
 
 def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) -> VolumeId:
@@ -289,8 +292,9 @@ def _joined(asked: Iterable[Asked]) -> list[Asked]:
 
 def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
     """The rows of the files of a scan, with the table's columns and the system columns."""
+    columns = file_columns(table)
     rows = (
-        spark.read.schema(f"{spark_ddl(table.columns)}, {_SYSTEM_DDL}")
+        spark.read.schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
         .option("recursiveFileLookup", True)
@@ -300,7 +304,16 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
         .option("parquet.page.verify-checksum.enabled", True)
         .parquet(*scan.paths)
     )
+    if columns is not None:
+        rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
     return rows.where(_within(scan.intervals)) if scan.intervals else rows
+
+
+def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
+    """As what Spark reads files of a table: under the names that these have."""
+    if columns is None:
+        return f"{spark_ddl(table.columns)}, {_SYSTEM_DDL}"
+    return columns.spark_schema(_SYSTEM_DDL)
 
 
 def _within(intervals: Sequence[Interval]) -> Column:

@@ -36,6 +36,8 @@ UNFILLED = "epochlake.unfilled"
 TABLE = "epochlake.table"
 CLUSTER = "epochlake.cluster"
 VOLUME = "epochlake.volume"
+COLUMNS = "epochlake.columns"
+"""The version of an altered table whose columns the replica table declares; it is not there before the first change."""
 
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
 
@@ -62,11 +64,22 @@ PAUSE_SECONDS = 0.1
 """How often a change is tried against a table that others keep changing, and the longest pause between two tries."""
 
 
+class DeclaredColumns(msgspec.Struct, frozen=True):
+    """What the replica tables of an altered table have to declare before a file with its columns lands there.
+
+    `version` of the table, `schema` as Delta's JSON. `fence`: that of the epoch of the change.
+    """
+
+    version: str
+    fence: int
+    schema: str
+
+
 class ReplicaAddress(msgspec.Struct, frozen=True):
     """Where the replicas of a table on one volume are, and whose they must be.
 
     `storage` is what it is reached with. `lost` says why the volume is not to be opened, where it is declared lost:
-    nothing there is touched then.
+    nothing there is touched then. `columns`: those of an altered table.
     """
 
     storage: Storage
@@ -76,6 +89,7 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
     keyspace: str
     table_id: TableId
     lost: str = ""
+    columns: DeclaredColumns | None = None
 
     def __post_init__(self) -> None:
         # Whoever knows where a replica is may touch it: from then on its volume has the deadline.
@@ -99,6 +113,7 @@ class ReplicaSnapshot:
         self.fence = Fence.decode(state.properties[FENCE])
         self.sessions: frozenset[str] = decode_sessions(state.properties[SESSIONS])
         self.unfilled = state.properties.get(UNFILLED, "")
+        self.columns_version = state.properties.get(COLUMNS, "")
         self.metadata = state.metadata
         self._state = state
 
@@ -155,6 +170,11 @@ class ReplicaSnapshot:
             return self._state.handle()
         return DeltaTable(places.delta_uri(self.address.uri))
 
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether it declares the columns of an older version than its address knows. Versions grow with time."""
+        return self.address.columns is not None and self.columns_version < self.address.columns.version
+
     def __repr__(self) -> str:
         return f"ReplicaSnapshot({self.address.uri}, version={self.version}, fence={self.fence})"
 
@@ -175,6 +195,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
         FENCE: str(Fence.of(fence)),
         SESSIONS: encode_sessions(frozenset()),
         **({UNFILLED: unfilled} if unfilled else {}),
+        **({} if table.alterations is msgspec.UNSET else {COLUMNS: table.version}),
         **_identity(address),
     }
 

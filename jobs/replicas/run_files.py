@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.file_columns import FileColumns
 from epochlake.jobs.replicas.footers import column_number, range_in_group
 from epochlake.jobs.replicas.intervals import meet, overlap
 from epochlake.jobs.replicas.sealing import DamagedBytes
@@ -22,8 +24,14 @@ from numpy.typing import NDArray
 Positions = NDArray[np.int64]
 """Of rows in their file, ascending: int64 array of shape (rows,)."""
 
-CanMatch = Callable[[pq.FileMetaData, int], bool]
-"""Whether any row of a row group, by its footer and number, may be one that is asked for."""
+
+class CanMatch(Protocol):
+    """Whether any row of a row group, by its footer and number, may be one that is asked for.
+
+    `known_as`: what files of an altered table call its columns.
+    """
+
+    def __call__(self, footer: pq.FileMetaData, group: int, known_as: FileColumns | None = None, /) -> bool: ...
 
 
 def rows_of_run(
@@ -39,7 +47,7 @@ def rows_of_run(
     spans: list[Interval] | None = None
     if run.intervals or not (low <= first and last <= high):
         spans = [overlap(one, window) for one in run.intervals or [window] if meet(one, window)]
-    return rows_of_file(run.copy.address.storage, run.copy.uri, spans, columns, of_type, can_match)
+    return rows_of_file(run.copy.address.storage, run.copy.uri, spans, columns, of_type, can_match, run.columns)
 
 
 def rows_of_file(
@@ -49,12 +57,14 @@ def rows_of_file(
     columns: Sequence[str],
     of_type: Callable[[pa.DataType], pa.DataType],
     can_match: CanMatch | None = None,
+    known_as: FileColumns | None = None,
 ) -> Iterator[tuple[pa.Table, Positions]]:
     """For each row group of a file: its rows with a token in one of `spans`, which are ascending and do not meet (None:
     all), and their positions.
 
     `columns` are read, with `_token` where that is not among them, each of the type that `of_type` makes of the stored
-    one. Row groups of which `can_match` says no are left out; there is a table without rows where none is left. Raises
+    one. `known_as`: what files of an altered table call these columns; then they have the types of now. Row groups of
+    which `can_match` says no are left out; there is a table without rows where none is left. Raises
     StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than were
     written, or a footer that has rotted since it was looked at.
     """
@@ -64,14 +74,13 @@ def rows_of_file(
     def opened() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]]]:
         # The checksum of every page is verified: a flipped bit is an error and not another value.
         source = pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True)
-        stored = source.schema_arrow
-        if absent := [name for name in names if name not in stored.names]:
-            raise DamagedBytes(uri, f"it has no column {absent[0]}")
-        schema = pa.schema([pa.field(name, of_type(stored.field(name).type)) for name in names])
-        return source, schema, list(_groups(source.metadata, spans, can_match))
+        schema = _read_schema(uri, source.schema_arrow, names, of_type, known_as)
+        return source, schema, list(_groups(source.metadata, spans, can_match, known_as))
 
     def read(source: pq.ParquetFile, schema: pa.Schema, group: int) -> pa.Table:
-        return source.read_row_group(group, names, use_threads=False).select(names).cast(schema)
+        if known_as is None:
+            return source.read_row_group(group, names, use_threads=False).select(names).cast(schema)
+        return _as_now(source, schema, group, known_as)
 
     def begun() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]], pa.Table]:
         # Most files have one row group: who opens one reads it in the same access.
@@ -92,8 +101,46 @@ def rows_of_file(
             yield part.filter(pa.array(wanted)), start + np.flatnonzero(wanted)
 
 
+def _read_schema(
+    uri: str,
+    stored: pa.Schema,
+    names: Sequence[str],
+    of_type: Callable[[pa.DataType], pa.DataType],
+    known_as: FileColumns | None,
+) -> pa.Schema:
+    """The columns as they are read. Raises StorageUnavailable for a file that lacks one which it has to have."""
+    fields = []
+    for name in names:
+        stored_name = name if known_as is None else known_as.stored_name(name)
+        declared = None if known_as is None else known_as.declared_type(name)
+        if stored_name in stored.names:
+            type_ = stored.field(stored_name).type
+            is_wider = declared is not None and not pa.types.is_nested(declared) and declared != type_
+            fields.append(pa.field(name, of_type(declared if is_wider else type_)))
+        elif known_as is not None and known_as.may_be_absent(name):
+            fields.append(pa.field(name, of_type(declared)))
+        else:
+            raise DamagedBytes(uri, f"it has no column {stored_name}")
+    return pa.schema(fields)
+
+
+def _as_now(source: pq.ParquetFile, schema: pa.Schema, group: int, known_as: FileColumns) -> pa.Table:
+    """A row group of a file of an altered table, as the table is now."""
+    there = set(source.schema_arrow.names)
+    stored = {name: known_as.stored_name(name) for name in schema.names}
+    rows = source.read_row_group(group, [name for name in stored.values() if name in there], use_threads=False)
+    columns = [
+        rows.column(stored_name) if stored_name in there else known_as.filled(name, rows.num_rows)
+        for name, stored_name in stored.items()
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
 def _groups(
-    footer: pq.FileMetaData, spans: Sequence[Interval] | None, can_match: CanMatch | None
+    footer: pq.FileMetaData,
+    spans: Sequence[Interval] | None,
+    can_match: CanMatch | None,
+    known_as: FileColumns | None,
 ) -> Iterator[tuple[int, int]]:
     """The row groups that have to be read, each with the position of its first row."""
     token = column_number(footer, TOKEN)
@@ -101,7 +148,7 @@ def _groups(
     for group in range(footer.num_row_groups):
         tokens = range_in_group(footer, group, token)
         can = tokens is None or spans is None or any(meet(tokens, span) for span in spans)
-        if can and (can_match is None or can_match(footer, group)):
+        if can and (can_match is None or can_match(footer, group, known_as)):
             yield group, start
         start += footer.row_group(group).num_rows
 

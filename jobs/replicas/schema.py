@@ -60,7 +60,7 @@ def delta_type(ddl: str) -> DeltaType:
 
 
 def replica_schema(table: Table) -> Schema:
-    """The schema of a table's replica tables: the system columns, then its own.
+    """The schema of a table's replica tables: the system columns, then its own, under their names in files.
 
     The system columns come first because Delta keeps statistics of the first columns (naming columns for statistics
     instead loses all of them in delta-rs when a struct comes before).
@@ -68,10 +68,15 @@ def replica_schema(table: Table) -> Schema:
     unknown types, and key columns that Spark cannot hash.
     """
     check_columns(table.columns, table.primary_key)
+    return Schema.from_json(delta_schema(table))
+
+
+def delta_schema(table: Table) -> str:
+    """`replica_schema` as Delta's JSON. Raises InvalidRequest for unknown types."""
     fields: list[tuple[str, DeltaType]] = [(TOKEN, "long"), (WRITTEN_AT, "long"), (DELETED, "boolean")]
-    fields += [(TABLET, "string"), *((column.name, delta_type(column.type)) for column in table.columns)]
+    fields += [(TABLET, "string"), *((column.stored_name, delta_type(column.type)) for column in table.columns)]
     as_json = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields]
-    return Schema.from_json(json.dumps({"type": "struct", "fields": as_json}))
+    return json.dumps({"type": "struct", "fields": as_json})
 
 
 def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> None:

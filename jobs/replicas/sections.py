@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.file_columns import FileColumns
 from epochlake.jobs.replicas.intervals import meet, overlap, without
 from epochlake.placement.tokens import Interval
 
@@ -29,10 +30,14 @@ would be read many times over for what lies between its parts.
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Rows in token order that take part: those of a copy with a token in one of `intervals`, () for all of them."""
+    """Rows in token order that take part: those of a copy with a token in one of `intervals`, () for all of them.
+
+    `columns`: what files of an altered table call its columns.
+    """
 
     copy: ExpectedFile
     intervals: tuple[Interval, ...]
+    columns: FileColumns | None = None
 
     @property
     def name(self) -> str:
@@ -155,7 +160,7 @@ def _parts(section: Iterable[Run], spans: Sequence[Interval]) -> tuple[Run, ...]
     for run in section:
         within = [overlap(one, span) for one in run.spans for span in spans if meet(one, span)]
         if within:
-            found.append(run if within == run.spans else Run(run.copy, tuple(within)))
+            found.append(run if within == run.spans else Run(run.copy, tuple(within), run.columns))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.file_columns import FileColumns
 from epochlake.jobs.replicas.footers import column_number
 from pyarrow import fs
 
@@ -23,10 +24,13 @@ class RowGroups:
         self._where = where
         self._columns = columns
 
-    def can_match(self, footer: pq.FileMetaData, group: int) -> bool:
+    def can_match(self, footer: pq.FileMetaData, group: int, known_as: FileColumns | None = None) -> bool:
         """Whether a row of the group may be one for which the filter is true."""
         schema = footer.schema.to_arrow_schema()
-        known = _known(footer, group, {name: schema.field(name).type for name in self._columns})
+        if known_as is not None:
+            schema = known_as.as_now(schema)
+        stored = {name: name if known_as is None else known_as.stored_name(name) for name in self._columns}
+        known = _known(footer, group, {name: schema.field(name).type for name in self._columns}, stored)
         if known is None:
             return True
         # Arrow decides it, as it does for the files of a partitioned folder; nothing is opened for that.
@@ -42,13 +46,21 @@ _PARQUET = ds.ParquetFileFormat()
 _ANYWHERE = fs.LocalFileSystem()
 
 
-def _known(footer: pq.FileMetaData, group: int, types: Mapping[str, pa.DataType]) -> pc.Expression | None:
-    """What is true of all rows of a group."""
+def _known(
+    footer: pq.FileMetaData, group: int, types: Mapping[str, pa.DataType], stored: Mapping[str, str]
+) -> pc.Expression | None:
+    """What is true of all rows of a group. `stored`: what the file calls the columns.
+
+    Nothing is known of a column that came later than the file, or that was narrower then.
+    """
     found = []
+    there = footer.schema.to_arrow_schema()
     for name, type_ in types.items():
         if pa.types.is_nested(type_) or pa.types.is_floating(type_):
             continue
-        statistics = footer.row_group(group).column(column_number(footer, name)).statistics
+        if stored[name] not in there.names or there.field(stored[name]).type != type_:
+            continue
+        statistics = footer.row_group(group).column(column_number(footer, stored[name])).statistics
         if statistics is not None and statistics.has_min_max and statistics.has_null_count:
             low, high = (pa.scalar(value, type_) for value in (statistics.min, statistics.max))
             within = (ds.field(name) >= low) & (ds.field(name) <= high)

@@ -3,7 +3,8 @@
 A reader who asks the right replicas at the right moment would be shown that a row is missing; seldom anybody does. So
 this looks at the files of all replicas whenever a write is acknowledged and whenever an epoch becomes known. A write
 that was acknowledged at QUORUM is missed where so many of the replicas that are read now lack it as make a quorum; one
-at ALL where a single one does. It costs the world no step, and nothing of production code is asked but who is read.
+at ALL where a single one does, one at ONE where all do. It costs the world no step, and nothing of production code is
+asked but who is read.
 """
 
 from __future__ import annotations
@@ -147,14 +148,14 @@ class Holdings:
     def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
         placements, lows, rows_of = self._lookup(metadata)
         for row in list(rows):
-            if row.key in self._deleted:
+            if row.key in self._deleted or (row.level == "ONE" and self._harmed):
                 continue
             placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
             reads = placement.reads
             for volume in placement.writes:
                 rows_of(volume)  # whoever has the row says when it was written
             lacking = [volume for volume in reads if not self._is_held(row, rows_of(volume))]
-            enough = 1 if row.level == "ALL" else len(reads) // 2 + 1
+            enough = {"ALL": 1, "ONE": len(reads)}.get(row.level, len(reads) // 2 + 1)
             if len(lacking) >= enough:
                 del self._acknowledged[row]
                 self.missing.append(

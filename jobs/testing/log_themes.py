@@ -137,6 +137,52 @@ CUT_OFF = IN_LINE._replace(
 )
 """A line in which all have time, and some are cut off for longer than they wait for an answer, but keep the lock."""
 
+CUT_OFF_TOGETHER = CUT_OFF._replace(threads=(3,), numbers=(0, 1, 0, 1, 0, 1, 6), together=0.0)
+"""The same, with processes of which several threads ask at once for what another one may undo."""
+
+AGAIN_IN_LINE = IN_LINE._replace(
+    processes=(3, 4),
+    threads=(1,),
+    commits=(6, 10),
+    shared=("again",),
+    waits=(0.2, 1.0, 5.0, 5.0),
+    numbers=(2, 3, 6, 7, 8),
+    sorts=((), ("cut",), ("cut",)),
+    counts=(4, 8),
+    latencies=(5.0, 10.0),
+)
+"""Requests that come again at once, in a line in which others commit for whom waits there."""
+
+KILLED_IN_LINE = IN_LINE._replace(
+    processes=(3, 4),
+    threads=(1,),
+    commits=(6, 10),
+    shared=("nobody",),
+    waits=(1.0, 3.0),
+    numbers=(0, 1, 0, 1, 6),
+    sorts=(("kill",),),
+    moments=("zookeeper create of proposals, done", "zookeeper create of proposals, done", "zookeeper getchildren"),
+    counts=(8, 16),
+)
+"""Processes that die while others may take what they ask for, and ask for it again when they have been started anew."""
+
+FAILING_APPENDS = LogTheme(
+    tables=0.0,
+    seconds=(2.0, 8.0),
+    processes=(2, 3),
+    threads=(3,),
+    commits=(6, 10),
+    waits=(0.05, 0.3, 1.0, 20.0, 20.0),
+    paces=(0.0,),
+    numbers=(0, 1, 0, 1, 6, 7),
+    sorts=(("access fails",), ("access fails",), ("access fails", "pause")),
+    moments=("log append", "log append", "log append, done", "log read"),
+    lurks=1.0,
+    counts=(12, 24, 40),
+    latencies=(1.0, 5.0),
+)
+"""Appends that fail again and again, of what several threads have asked for who have more time or less."""
+
 STANDING_STILL = LogTheme(
     tables=0.0,
     seconds=(25.0, 50.0),
@@ -312,5 +358,14 @@ LOG_THEMES = (
         TORN_AT_THE_END,
         A_HOLE,
         OPENED_ANEW,
+        CUT_OFF_TOGETHER,
+        AGAIN_IN_LINE,
+        KILLED_IN_LINE,
+        FAILING_APPENDS,
     ),
 )
+
+"""What histories of commits are about: each of them about one of these, with the same chance."""
+
+BY_NAME: dict[str, LogTheme] = {name.lower(): theme for name, theme in globals().items() if isinstance(theme, LogTheme)}
+"""All of them, by their names in small letters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.coverage import pair
@@ -38,8 +39,9 @@ class Player:
 
 
 class Playing:
-    """A scenario in its world. `play` does all that a thread of a player has to do, with a cluster that it opens anew
-    after each error that Epochlake says; other errors are defects, kept in `unexpected`.
+    """A scenario in its world. `play` does all that a thread of a player has to do, with a cluster that the threads of
+    its process share, and that is opened anew after each error that Epochlake says; other errors are defects, kept in
+    `unexpected`.
     """
 
     def __init__(self, world: World, scenario: Scenario, play: Callable[[Playing, Player, int, Cluster], None]) -> None:
@@ -61,6 +63,7 @@ class Playing:
         self._by_process: dict[Process, Player] = {}
         self._doing: dict[tuple[str, int], str] = {}
         self._seen: ClusterMetadata | None = None
+        self._opened: dict[Process, _Opened] = {}
         self.nemesis = Nemesis(
             world, scenario.faults, victim=self._victim, replace=self._replace, struck=self._struck, stages=self._stages
         )
@@ -141,8 +144,7 @@ class Playing:
     def _work(self, process: Process, player: Player, thread: int) -> None:
         while True:
             try:
-                with self.world.cluster(process) as cluster:
-                    cluster.follower.add_listener(_Seen(self))
+                with self._cluster_of(process) as cluster:
                     return self._play(self, player, thread, cluster)
             except EpochlakeError as error:
                 self.done(player, thread)
@@ -152,6 +154,34 @@ class Playing:
             except Exception as error:
                 self.unexpected.append(f"{process.name}: {error!r}")
                 raise
+
+    @contextmanager
+    def _cluster_of(self, process: Process) -> Iterator[Cluster]:
+        """The cluster as its threads have opened it; a new one where there is none, or one of them has met an error."""
+        opened = self._opened.get(process)
+        if opened is None or opened.is_given_up:
+            opened = self._opened[process] = _Opened(self.world.cluster(process))
+            opened.cluster.follower.add_listener(_Seen(self))
+        opened.users += 1
+        try:
+            yield opened.cluster
+        except EpochlakeError:
+            opened.is_given_up = True
+            raise
+        finally:
+            opened.users -= 1
+            if not opened.users:
+                opened.is_given_up = True
+                opened.cluster.close()
+
+
+class _Opened:
+    """A cluster that threads of a process have opened, and how many of them use it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.users = 0
+        self.is_given_up = False
 
 
 class _Seen:

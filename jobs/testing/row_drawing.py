@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
@@ -15,9 +16,9 @@ from epochlake.jobs.testing.themes import (
     DESTRUCTIVE,
     NODES,
     OPERATIONS,
+    OTHER_ROWS,
     PIPELINES,
     RACKS,
-    THEMES,
     UPKEEP,
     WIDE,
     Lying,
@@ -26,11 +27,12 @@ from epochlake.jobs.testing.themes import (
 from epochlake.jobs.testing.world import ROOT
 
 
-def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
-    """Pipelines, coordinators, operators and upkeep at one table."""
+def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None) -> Scenario:  # noqa: B006
+    """Pipelines, coordinators, operators and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("rows", seed, weights)
     chance = drawing.chance
-    theme = chance.choice(THEMES)
+    drawn = chance.choice(THEMES)
+    theme = theme or drawn
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
@@ -61,11 +63,8 @@ def row_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = theme.sorts
     calm = chance.random() < 0.06
-    harms = (
-        []
-        if calm or not sorts
-        else drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
-    )
+    of_sort = chance.choice(sorts) if sorts and chance.random() < 0.5 else [kind for sort in sorts for kind in sort]
+    harms = [] if calm or not of_sort else drawing.some(of_sort)
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
     faults += _pauses(chance, seconds, parts, theme.lingering)
@@ -151,7 +150,7 @@ def _lying(
 ) -> list[Fault]:
     """Faults of a theme that lie in wait."""
     victims = [part.name for part in parts if part.role in lying.roles]
-    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA} else ""
+    place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA, *MOUNTS} else ""
     few = [(chance.choice(lying.moments), chance.choice(lying.during)) for _ in range(chance.randint(1, 3))]
     return [
         Fault(
@@ -214,14 +213,14 @@ def _accesses(
         wait = round(chance.choice([0.0, 0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.3
         kind = drawing.one(kinds)
-        if kind == "batch again" and batches:
+        if kind in ("batch again", OTHER_ROWS) and batches:
             again = chance.choice(batches)
             found.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
         if kind in PIPELINES:
             found.append(Operation(kind, wait))
             continue
-        kind = "batch" if kind == "batch again" else kind
+        kind = "batch" if kind in ("batch again", OTHER_ROWS) else kind
         count = chance.randint(1, min(4, most_keys))
         reads = kind.startswith("read")
         keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()

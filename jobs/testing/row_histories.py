@@ -28,6 +28,7 @@ from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHisto
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.operating import operate
+from epochlake.jobs.testing.past import wrong_as_of
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
@@ -44,7 +45,7 @@ from epochlake.jobs.testing.rows import (
     token_of,
 )
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -65,8 +66,8 @@ WIDE_BYTES = 20_000
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
 
-STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("QUORUM", "ALL")}
-"""Which writes a read at a level must show."""
+STRONG = {"ONE": ("ALL",), "QUORUM": ("QUORUM", "ALL"), "ALL": ("ONE", "QUORUM", "ALL")}
+"""Which writes a read at a level must show; those at ONE as long as nothing is destroyed."""
 
 
 AS_SPARK, BY_KEYS = 0, 1
@@ -164,6 +165,16 @@ class _Accesses:
         if not deleted:
             self._holdings.acknowledge(Acknowledged(key, note, operation.level) for key in notes)
 
+    def change_otherwise(self, gate: Gate, operation: Operation) -> None:
+        """Bring other rows under the name of a batch that was acknowledged: that has to be rejected."""
+        number = self._batches.get(operation.name)
+        if number is None or not self.all[number].acknowledged:
+            return
+        rows = WorldRows(dict.fromkeys(operation.keys, f"{operation.name} otherwise"))
+        with suppress(Rejected):
+            gate.write(rows, gate.planning.table(TABLE), operation.level, operation.name)
+            self.wrong.append(f"{gate.name} was told that the batch {operation.name} has other rows than were written")
+
     def _is_gone(self, uri: str) -> bool:
         return self._world.disk.status(_path(uri)) is None
 
@@ -239,6 +250,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     break
                                 if operation.kind.startswith("read"):
                                     accesses.read(gate, cluster, operation.level, operation.seconds)
+                                elif operation.kind == OTHER_ROWS:
+                                    accesses.change_otherwise(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
@@ -340,6 +353,7 @@ def _come_to_rest(
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
                 streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
+            _ask_for_the_past(world, cluster, accesses, playing)
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -374,6 +388,33 @@ def _stream_at_rest(
         not forgets or _all_are_announced(scenario),
         scenario.settings.changes == "short",
     )
+
+
+def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
+    """Read as of times of the history, before and after all is put together."""
+    scenario = playing.scenario
+    writes = [access for access in accesses.all if access.kind != "read"]
+    for turn in range(1 if world.folder is None else 2):
+        if turn:
+            with suppress(EpochlakeError):
+                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
+        playing.unexpected.extend(
+            wrong_as_of(
+                cluster,
+                writes,
+                scenario.seed + turn,
+                playing.coverage,
+                append_only=scenario.settings.append_only,
+                in_time=_all_are_announced(scenario),
+                keys=KEYS,
+                over=_is_later,
+            )
+        )
+
+
+def _is_later(one: Access, other: Access, in_time: bool) -> bool:
+    """Whether a write that was acknowledged surely counts instead of another one."""
+    return other.ended < one.began or (in_time and one.is_over(other))
 
 
 @contextmanager
@@ -587,6 +628,9 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
+    if _harmed(history.scenario):
+        # What one replica alone has acknowledged may have been on the one that is gone.
+        writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
     for read in history.accesses:
         if read.kind != "read":
             continue

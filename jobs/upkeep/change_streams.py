@@ -225,7 +225,7 @@ def drop_old(cluster: Store, stream: ChangeStream) -> tuple[int, int]:
     """Drop the changes that are older than the stream's retention and that no reader needs: how many, and bytes.
 
     A named reader holds back what it has not read, up to the stream's limit. Writes that may still land hold back what
-    they may be late to.
+    they may be late to, and so do those that are kept.
     """
     index = cluster.change_indexes.of(stream)
     now = time.time_ns() // 1000
@@ -248,9 +248,21 @@ def drop_old(cluster: Store, stream: ChangeStream) -> tuple[int, int]:
         if entry.at >= (limit if unread else least):
             break
         over.append(entry)
+    over = _needed_by_none(index, over, tail.position)
     if not over or begun is None or not index.drop(over[-1].position, over):
         return 0, 0
     return len(over), sum(file.size for entry in over for file in entry.files)
+
+
+def _needed_by_none(index: ChangeIndex, over: list[ChangeEntry], tail: int) -> list[ChangeEntry]:
+    """The first of some entries, as many as no later one has to be compared with to tell which of its rows are late."""
+    if not over:
+        return over
+    last = over[-1].position
+    for entry in index.entries(last, tail):
+        last = min(last, index.before_entry(entry, min(file.min_written_at for file in entry.files)))
+    kept = [entry for entry in over if entry.position <= last]
+    return kept if len(kept) == len(over) else _needed_by_none(index, kept, tail)
 
 
 def _entries(index: ChangeIndex) -> list[ChangeEntry]:

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Column, CompactionOptions, Table
+from epochlake.metastore.metadata.model import Column, CompactionOptions, DroppedColumn, Table
 from epochlake.placement.showing import Listing, Shown
 from epochlake.placement.tablets.tablet_map import NO_REPLICA
 
@@ -52,8 +52,21 @@ class TableOptions(Shown, msgspec.Struct, frozen=True):
     history_seconds: float = 0.0
 
 
+class ColumnShown(Shown, msgspec.Struct, frozen=True):
+    """A column; `column_id` is its number in the table, `stored_as` its name in files."""
+
+    name: str
+    type: str
+    nullable: bool
+    column_id: int
+    stored_as: str
+    default: str | None
+    comment: str | None
+
+
 class TableShown(Shown, msgspec.Struct, frozen=True):
-    """A table in full; `version` is the state id of the last change of its schema.
+    """A table in full; `version` is the state id of the last change of its columns, which came with `columns_epoch`:
+    null where they are as they were created. `dropped`: the columns that it had once.
 
     On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
     """
@@ -63,13 +76,15 @@ class TableShown(Shown, msgspec.Struct, frozen=True):
     placement: str
     append_only: bool
     primary_key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnShown, ...]
     version: str
     tablets: int
     in_transition: int
     replicas_by_node: dict[str, int]
     options: TableOptions
     epoch: int
+    columns_epoch: int | None = None
+    dropped: tuple[DroppedColumn, ...] = ()
 
 
 class DroppedTableRow(Shown, msgspec.Struct, frozen=True):
@@ -131,13 +146,28 @@ def shown_table(metadata: ClusterMetadata, name: str) -> TableShown:
         placement=metadata.schema.keyspaces[table.keyspace].placement.value,
         append_only=table.append_only,
         primary_key=table.primary_key,
-        columns=table.columns,
+        columns=tuple(_shown(column) for column in table.numbered),
         version=table.version,
         tablets=_tablets(metadata, table),
         in_transition=sum(key[0] == table.table_id for key in metadata.tablets.transitions),
         replicas_by_node=_replicas_by_node(metadata, table),
         options=_options(metadata, table),
         epoch=table.epoch,
+        columns_epoch=None if table.alterations is msgspec.UNSET else table.alterations.epoch,
+        dropped=table.dropped,
+    )
+
+
+def _shown(column: Column) -> ColumnShown:
+    assert column.column_id is not msgspec.UNSET
+    return ColumnShown(
+        column.name,
+        column.type,
+        column.nullable,
+        column.column_id,
+        column.stored_name,
+        None if column.default is msgspec.UNSET else column.default,
+        None if column.comment is msgspec.UNSET else column.comment,
     )
 
 

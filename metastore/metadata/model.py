@@ -102,11 +102,34 @@ class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …)."""
+    """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …).
+
+    `column_id` is its number in its table, never used again; of a table that was never altered it is not said, and
+    columns are numbered by their places. `stored_as` is its name in files, for ever: where it is not said, its name.
+    `default`: what rows have that were written before there was the column, and those that do not give it, as text.
+    """
 
     name: str
     type: str
     nullable: bool = True
+    column_id: int | msgspec.UnsetType = msgspec.UNSET
+    stored_as: str | msgspec.UnsetType = msgspec.UNSET
+    default: str | msgspec.UnsetType = msgspec.UNSET
+    comment: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def stored_name(self) -> str:
+        """Its name in data files and in replica tables."""
+        return self.name if self.stored_as is msgspec.UNSET else self.stored_as
+
+
+class DroppedColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column that a table had until `epoch`. Its name in files is never given to another one."""
+
+    column_id: int
+    name: str
+    stored_as: str
+    epoch: int
 
 
 class TabletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +158,17 @@ class CompactionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     tombstone_grace_seconds: float | None = None
 
 
+class Alterations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of the columns of a table: the `epoch` of the last change, how many columns it was `created` with,
+    the highest number that a column has had, and those that were dropped.
+    """
+
+    epoch: int
+    created: int
+    last_column_id: int
+    dropped: tuple[DroppedColumn, ...] = ()
+
+
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table. `version` is the state id of the last change of its schema, assigned by the committer (seed 001)."""
 
@@ -150,6 +184,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Not stored where nothing was said: states without it keep the bytes that they had.
     compaction: CompactionOptions | msgspec.UnsetType = msgspec.UNSET
     history_seconds: float | msgspec.UnsetType = msgspec.UNSET
+    alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def keeps_history_seconds(self) -> float:
@@ -164,6 +199,33 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def full_name(self) -> str:
         return f"{self.keyspace}.{self.name}"
+
+    @property
+    def numbered(self) -> tuple[Column, ...]:
+        """The columns with their numbers and their names in files: those that were said, else their places, from 1."""
+        if self.alterations is not msgspec.UNSET:
+            return self.columns
+        return tuple(
+            msgspec.structs.replace(column, column_id=number, stored_as=column.stored_name)
+            for number, column in enumerate(self.columns, 1)
+        )
+
+    @property
+    def dropped(self) -> tuple[DroppedColumn, ...]:
+        """The columns that it had once."""
+        return () if self.alterations is msgspec.UNSET else self.alterations.dropped
+
+    def may_be_left_out(self, column: Column) -> bool:
+        """Whether rows may be written without a column: who has written all the time need not know of a new one."""
+        if column.default is not msgspec.UNSET:
+            return True
+        created = len(self.columns) if self.alterations is msgspec.UNSET else self.alterations.created
+        return column.nullable and column.column_id is not msgspec.UNSET and column.column_id > created
+
+    @property
+    def last_column_id(self) -> int:
+        """The highest number that a column of it has had."""
+        return len(self.columns) if self.alterations is msgspec.UNSET else self.alterations.last_column_id
 
 
 class Transition(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ SESSION = "session"
 ERROR = "error"
 ORDINAL = "ordinal"
 WRITE_SET = "write_set"
+LOGICAL_REPLICA = "logical_replica"
 RANGE = "range"
 READS = "reads"
 WRITES = "writes"
@@ -235,6 +236,13 @@ WRITE_PLACEMENTS_SCHEMA = READ_PLACEMENTS_SCHEMA.append(
         REPEATED,
         "the replica set that an acknowledgement counts in: old, new or both. A write must reach its level among the "
         "old (old, both) and among the new (new, both), where there are any; one at rest has only old ones",
+    )
+).append(
+    _field(
+        LOGICAL_REPLICA,
+        INT,
+        "the logical replica of the tablet or range that this is an owner of, from 0: one that is about to be replaced "
+        "and the one that takes its place are owners of the same one",
     )
 )
 RING_RANGES_SCHEMA = pa.schema(

@@ -119,8 +119,33 @@ def write_placements(metadata: ClusterMetadata) -> pa.Table:
 
 
 def _with_sets(metadata: ClusterMetadata, every: _Ranges, replicas: Ints, sets: Ints) -> pa.Table:
-    of_sets = pa.DictionaryArray.from_arrays(pa.array(sets[replicas != NO_REPLICA]), pa.array(_SETS))
-    return pa.table([*_placement_columns(metadata, every, replicas), of_sets], schema=c.WRITE_PLACEMENTS_SCHEMA)
+    present = replicas != NO_REPLICA
+    logical = pa.array(logical_replicas(present, sets == _OLD, sets == _NEW)[present].astype(np.int32))
+    of_sets = pa.DictionaryArray.from_arrays(pa.array(sets[present]), pa.array(_SETS))
+    return pa.table(
+        [*_placement_columns(metadata, every, replicas), of_sets, logical], schema=c.WRITE_PLACEMENTS_SCHEMA
+    )
+
+
+def logical_replicas(present: NDArray[np.bool_], old: NDArray[np.bool_], new: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Which logical replica each owner is of (seed 002, "Future Work"): `[[leaving, pending], [b], [c]]`.
+
+    All have the shape (ranges, width): whether there is an owner, and whether it counts in the old set or in the new
+    one only. Those that stay or go are numbered in their order; the first that comes takes the number of the first that
+    goes, and so on. What comes in addition has a number of its own.
+    """
+    numbers = np.cumsum(present & ~new, axis=1) - 1
+    changing = np.flatnonzero((present & new).any(axis=1))
+    if len(changing):
+        going, coming = (present & old)[changing], (present & new)[changing]
+        staying = (present & ~new)[changing].sum(axis=1, keepdims=True)
+        # What the k-th that comes gets; where none makes room for it, the next number that is free.
+        slots = staying - going.sum(axis=1, keepdims=True) + np.arange(present.shape[1])
+        row, column = np.nonzero(going)
+        slots[row, (np.cumsum(going, axis=1) - 1)[row, column]] = numbers[changing][row, column]
+        row, column = np.nonzero(coming)
+        numbers[changing[row], column] = slots[row, (np.cumsum(coming, axis=1) - 1)[row, column]]
+    return numbers
 
 
 def _rings(metadata: ClusterMetadata) -> list[_RingRanges]:

@@ -9,7 +9,19 @@ lacks. One that no history finds is a checker or a fault that is missing.
 
 from __future__ import annotations
 
-from tests.campaign_mutations import commits, disks, gate, log_storage, merges, moves, placing, together, upkeep
+from tests.campaign_mutations import (
+    changes,
+    commits,
+    disks,
+    gate,
+    log_storage,
+    merges,
+    moves,
+    past,
+    placing,
+    together,
+    upkeep,
+)
 from tests.campaign_mutations.mutation import Mutation
 
 __all__ = ["AREAS", "MUTATIONS", "Mutation"]
@@ -22,6 +34,8 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "gate, merging": merges.MUTATIONS,
     "coordinator and moves": moves.MUTATIONS,
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
+    "change streams": changes.MUTATIONS,
+    "rows as they were": past.MUTATIONS,
     "placement and membership": placing.MUTATIONS,
     "storage layer": disks.MUTATIONS,
     "rules that stand behind each other": together.MUTATIONS,

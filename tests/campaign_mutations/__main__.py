@@ -4,6 +4,7 @@ Mutations are made in copies of the packages, several in one (see pools.py), and
 from seed 1 until a history says that something does not hold, or N histories of each kind have found nothing. What came
 of it is kept as JSON and shown as a page. What is known already, of the same text under the same campaign, is not run
 again unless `--again` says so; a mutation that was not found goes on after the histories that it has had.
+With `--theme` all histories are of that one, and what is counted is kept apart ("rows of moving").
 Exit code 1 when a mutation was not found, or does not run at all.
 """
 
@@ -17,6 +18,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from epochlake.jobs.campaign import theme_names
 
 from tests.campaign_mutations import MUTATIONS, Mutation, pools
 from tests.campaign_mutations.pools import Play, Played, Pool, pooled
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for package in PACKAGES:
         compileall.compile_dir(REPOSITORY / package, quiet=1)
     records = Records(Path(options.results))
-    trial = Trial(chosen, records, options.histories, options.pool, again=options.again)
+    trial = Trial(chosen, records, options.histories, options.pool, again=options.again, theme=options.theme)
     until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(options.jobs) as executor:
         for worker in [executor.submit(trial.work, until) for _ in range(options.jobs)]:
@@ -54,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="the mutations to try (all)")
     parser.add_argument("--histories", type=int, default=400, help="the most histories of each kind (400)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
+    parser.add_argument("--theme", default="", help="histories of this theme only")
     parser.add_argument("--pool", type=int, default=16, help="how many mutations share their histories (16)")
     parser.add_argument("--jobs", type=int, default=1, help="how many pools run side by side (1)")
     parser.add_argument("--again", action="store_true", help="run also what is known already")
@@ -62,12 +66,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _block(pool: Pool) -> int:
+    kind, _, theme = pool.kind.partition(" of ")
+    return BLOCK[kind] // 4 if theme else BLOCK[kind]
+
+
 class Trial:
     """Mutations that are tried in pools, those that have had the fewest histories first."""
 
     def __init__(
-        self, chosen: Sequence[Mutation], records: Records, histories: int, most: int, *, again: bool = False
+        self,
+        chosen: Sequence[Mutation],
+        records: Records,
+        histories: int,
+        most: int,
+        *,
+        again: bool = False,
+        theme: str = "",
     ) -> None:
+        self._theme = theme
+        self._of_theme = f" of {theme}" if theme else ""
         self._records = records
         self._histories = histories
         self._lock = threading.Lock()
@@ -85,12 +103,15 @@ class Trial:
         found: list[Pool] = []
         open_ones = [one for one in chosen if self.results[one.name].state == "not found"]
         for kind in sorted({kind for one in open_ones for kind in one.kinds}):
+            if self._theme and self._theme not in theme_names(kind.split()[0]):
+                continue
             by_seeds: dict[int, list[Mutation]] = {}
             for one in open_ones:
                 if kind in one.kinds:
-                    by_seeds.setdefault(self.results[one.name].seeds.get(kind, 0), []).append(one)
+                    seeds = self.results[one.name].seeds.get(kind + self._of_theme, 0)
+                    by_seeds.setdefault(seeds, []).append(one)
             for seeds, ones in by_seeds.items():
-                found += pooled(kind, ones, most, seeds)
+                found += pooled(kind + self._of_theme, ones, most, seeds)
         return found
 
     def work(self, until: float | None) -> None:
@@ -111,7 +132,7 @@ class Trial:
                 self._pools = [pool for pool in self._pools if pool.members and pool.seeds < self._histories]
                 if self._pools:
                     self._working += 1
-                    pool = min(self._pools, key=lambda one: one.seeds / BLOCK[one.kind])
+                    pool = min(self._pools, key=lambda one: one.seeds / _block(one))
                     self._pools.remove(pool)
                     pool.members = [one for one in pool.members if self.results[one.name].state == "not found"]
                     return pool
@@ -124,7 +145,7 @@ class Trial:
         if not pool.members:
             return []
         members, began = list(pool.members), time.monotonic()
-        played, guilty, left = pool.advance(min(BLOCK[pool.kind], self._histories - pool.seeds), self._play)
+        played, guilty, left = pool.advance(min(_block(pool), self._histories - pool.seeds), self._play)
         found = {mutation.name for mutation, _ in guilty}
         for member in members:
             result = self.results[member.name]

@@ -50,7 +50,9 @@ class Played(NamedTuple):
 
 
 Play = Callable[[Sequence[Mutation], str, int, int], Played]
-"""Run histories of a kind from a first seed on, so many of them, in a copy with these mutations."""
+"""Run histories of a kind from a first seed on, so many of them, in a copy with these mutations. A kind may name a
+theme: "rows of moving".
+"""
 
 
 class Pool:
@@ -164,8 +166,10 @@ def _copy_with(mutations: Sequence[Mutation]) -> Iterator[Path]:
 
 def campaign(copy: Path, kind: str, first: int, count: int) -> tuple[str, int]:
     """What a campaign in the copy has printed, and its exit code; one that does not end has failed."""
+    kind, _, theme = kind.partition(" of ")
     only, *tables = kind.split()
     command = [sys.executable, "-m", "epochlake.jobs.campaign", "--only", only, *(f"--{one}" for one in tables)]
+    command += ["--theme", theme] if theme else []
     command += ["--first", str(first), "--histories", str(count), "--until-failure", "--unsteered", "--shorten", "0"]
     command += ["--steps", str(MOST_STEPS[only]), "--processes", "0"]
     # Found before what is installed, also by the processes that the campaign starts.

@@ -18,15 +18,19 @@ def _together(name: str, *others: str) -> Mutation:
     )
 
 
+FENCE = "a write of before the fence lands"
 LAST_LOOK = "a write is judged at the epoch of its plan"
 
 MUTATIONS = (
-    _together("a write of before the fence lands", LAST_LOOK),
+    _together(FENCE, LAST_LOOK),
     _together("a commit goes past a fence that was raised since it looked", LAST_LOOK),
     _together("a tablet goes on without a barrier", LAST_LOOK),
     _together("an operation on the ring goes on without a barrier", LAST_LOOK),
-    _together("a tablet goes on without a barrier", "a write of before the fence lands"),
-    _together("an operation on the ring goes on without a barrier", "a write of before the fence lands"),
+    _together("a tablet goes on without a barrier", FENCE),
+    _together("an operation on the ring goes on without a barrier", FENCE),
     _together("a read does not mind a replica that is ahead", "a read does not ask the log for news"),
     _together("a restored replica is read", "an acknowledgement leaves no receipt"),
+    _together("a request that comes again is told as new", "what was found in the log is told as new"),
+    _together("streaming lands after its session was closed", FENCE),
+    _together("a replica is prepared again and again", "a late coordinator drops what has come since"),
 )

@@ -16,6 +16,7 @@ import epochlake
 import pytest
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
+from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
 from pyspark.errors import PySparkException
 
@@ -462,3 +463,24 @@ def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, s
         lake.spark.sql(f"SELECT * FROM {short}").collect()
     with pytest.raises(epochlake.InvalidRequest, match="no keyspace sea"):
         epochlake.attach(lake.spark, lake.cluster, ["sea"])
+
+
+def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(lake: Lake, tmp_path: Path) -> None:
+    epochlake.create_table(lake.cluster, "air.gates", [("id", "int", False), ("gate", "string", True)], ["id"])
+    position = epochlake.keep_changes(lake.cluster, "air.gates").position
+    stream = lake.spark.readStream.format("epochlake").options(conf=str(lake.conf), changes=True, reader="spark")
+    for number, rows in enumerate([{1: "A", 2: "B"}, {1: "C"}, {3: "D"}]):
+        lake.cluster.write("air.gates", [{"id": key, "gate": gate} for key, gate in rows.items()])
+        if number == 1:
+            lake.cluster.delete("air.gates", [{"id": 2}])
+        query = stream.load("air.gates").writeStream.format("parquet")
+        options = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+        query.options(**options).trigger(availableNow=True).start().awaitTermination()
+    found = lake.spark.read.parquet(str(tmp_path / "out")).orderBy("_position", "id").collect()
+    told = [(row["_change"], row["id"], row["gate"]) for row in found]
+    upserts = [("upsert", 1, "A"), ("upsert", 2, "B"), ("upsert", 1, "C")]
+    assert told == [*upserts, ("delete", 2, None), ("upsert", 3, "D")]
+    between = lake.load("air.gates", changes="true", after=str(position), upTo=str(position + 1))
+    assert sorted(row["gate"] for row in between.collect()) == ["A", "B"]
+    [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
+    assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 0)]

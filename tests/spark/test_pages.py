@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 PAGES = [
     "docs/api.md",
+    "docs/changes.md",
+    "docs/history.md",
     "docs/notebooks.md",
     "docs/own-data.md",
     "docs/pipelines.md",
     "docs/ring.md",
     "docs/spark.md",
+    "docs/tables.md",
     "docs/tablets.md",
     "docs/testing.md",
     "docs/upkeep.md",

@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AlterColumns,
     AlterNode,
     AlterTable,
     CancelRequest,
@@ -71,6 +72,10 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 
 NTS = "NetworkTopologyStrategy"
 COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "array<string>"))
+ALTERED = (
+    Column("number", "bigint", nullable=False, column_id=1, stored_as="id"),
+    Column("note", "string", column_id=4, stored_as="note#4", default="it's «new»", comment="what was said"),
+)
 VOLUMES = (Volume(3, "d0", "/n2/d0", 1000), Volume(4, "d1", "s3://bucket/n2/d1", 2**40))
 REPLICAS = np.array([[1, 2], [2, 3], [3, -1], [1, 2]], dtype=np.int32)
 TWO = Replication(NTS, (("dc1", 2),))
@@ -190,6 +195,7 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("SetMaintenance", 2): SetMaintenance(1, True, "a new fan"),
     ("AlterNode", 2): AlterNode(1, 0.5, ("ssd", "hot")),
     ("AlterTable", 2): AlterTable("t-1", "air.flights", TabletOptions(2**30, 2, 64, ("ssd",), ("t-2",))),
+    ("AlterColumns", 5): AlterColumns("t-1", "air.flights", "00000006-0000-7000-8000-000000000000", ALTERED),
     ("AlterTable", 4): AlterTable(
         "t-1",
         "air.flights",

@@ -16,7 +16,7 @@ import msgspec
 from epochlake.metastore.following.snapshot_format import encode_snapshot
 from epochlake.metastore.log.entry import GENESIS, Entry, Position, position_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import GENERATION, CreateKeyspace, Event, TakeSnapshot
+from epochlake.metastore.metadata.events import GENERATION, AlterColumns, CreateKeyspace, Event, TakeSnapshot
 
 from tests.support import histories
 from tests.support.format_examples import EVENTS
@@ -122,7 +122,8 @@ def write_missing() -> list[Path]:
     found = [file for file in written if file is not None]
     if GENERATION not in generations():
         ring = [CreateKeyspace(histories.ring_keyspace("sea", dc1=2)), *_join_under_way()]
-        found += write_history(GENERATION, [*recorded(histories.ring_cluster), *ring])
+        events = [*recorded(histories.ring_cluster), *ring]
+        found += write_history(GENERATION, [*events, *_altered(events)])
     return found
 
 
@@ -132,6 +133,18 @@ def _join_under_way() -> list[Event]:
     node = histories.register(metadata, "m7", rack="r1")
     start = histories.start(histories.applied([node], metadata), "join-m7")
     return [node, start, *histories.steps("join-m7", histories.Step.START)]
+
+
+def _altered(events: Sequence[Event]) -> list[Event]:
+    """A table whose key is renamed and that loses a column, and then gets another one of the same name."""
+    before = histories.applied(events)
+    table = before.schema.tables["id-flights"]
+    key, note = table.numbered
+    renamed = msgspec.structs.replace(key, name="number")
+    fresh = msgspec.structs.replace(note, column_id=3, stored_as="note#3", default="none", comment="new")
+    loses = AlterColumns(table.table_id, table.full_name, table.version, (renamed,))
+    version = histories.applied([loses], before).schema.tables[table.table_id].version
+    return [loses, AlterColumns(table.table_id, table.full_name, version, (fresh, renamed))]
 
 
 def _put(file: Path, data: bytes) -> Path | None:

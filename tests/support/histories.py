@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -12,6 +13,7 @@ from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AlterColumns,
     AlterNode,
     AlterTable,
     CancelRequest,
@@ -371,7 +373,9 @@ def a_resize(metadata: ClusterMetadata, dice: random.Random) -> Event:
 def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Event:
     node_id = dice.choice(list(metadata.directory.nodes) or [1])
     tables = list(metadata.schema.tables.values())
-    chosen = dice.choice(["maintenance", "weight", "tags", *(["table"] if tables else [])])
+    chosen = dice.choice(["maintenance", "weight", "tags", *(["table", "columns"] if tables else [])])
+    if chosen == "columns":
+        return other_columns(dice.choice(tables), dice)
     if chosen == "table":
         table = dice.choice(tables)
         tags = ("ssd",) if dice.random() < 0.3 else ()
@@ -389,6 +393,20 @@ def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Eve
     if chosen == "weight":
         return AlterNode(node_id, weight=dice.choice([0.5, 1.0, 2.0]))
     return AlterNode(node_id, tags=dice.choice([(), ("ssd",), ("hdd", "ssd")]))
+
+
+def other_columns(table: Table, dice: random.Random) -> AlterColumns:
+    """Columns that come, go, change their names and places; names that were used come again."""
+    replace = msgspec.structs.replace
+    columns = [
+        replace(column, name=dice.choice(["id", "key", "note", "text"])) if dice.random() < 0.3 else column
+        for column in table.numbered
+        if column.name in table.primary_key or dice.random() < 0.8
+    ]
+    number = table.last_column_id + 1
+    columns.append(Column(dice.choice(["note", "text"]), "string", True, number, f"stored#{number}"))
+    dice.shuffle(columns)
+    return AlterColumns(table.table_id, table.full_name, table.version, tuple(columns))
 
 
 def a_switch(metadata: ClusterMetadata, dice: random.Random) -> Event:

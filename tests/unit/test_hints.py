@@ -23,6 +23,7 @@ from epochlake.jobs.gate.errors import (
     NamedRanges,
     ReadDisturbed,
     RowsUnreadable,
+    TableAltered,
 )
 from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.sealing import DamagedBytes
@@ -56,8 +57,10 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ConsistencyNotReached("the write", "QUORUM", 7, NamedRanges("tablet", (1,), ("2-1",)), {"n1/d1": "away"}),
     RowsUnreadable("air.flights", {"n1/d1: a.parquet": "torn"}, {"n2/d1": "away"}),
     ReadDisturbed("air.flights", {"n1/d1: a.parquet": "torn"}),
+    TableAltered("air.flights", 7),
     MergeContended("air.flights", 10),
     MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
+    TableAltered("air.flights", 9),
     HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
     ChangeNotKept("air.flights", EpochlakeError("the root is full")),
     ChangesGone("changes up to position 7 are gone", 7),

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from epochlake.jobs.cli.arguments import of
-from epochlake.jobs.cli.text.agents import agent_shown, nodes_seen
+from epochlake.jobs.cli.arguments import of, parse_names
+from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
 from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
@@ -47,8 +47,25 @@ def run(
     ] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option("--volume", metavar="NAME=URI", help="Watched as long as the log names none of this node."),
+        typer.Option(
+            "--volume",
+            metavar="NAME=URI[,BYTES]",
+            help="What the node joins with, and what is watched until the log names others. Repeat for several.",
+        ),
     ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option("--join", metavar="DATACENTER/RACK", help="Ask that its node may join, once a cluster answers."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Join a cluster of this name only.")
+    ] = None,
+    join_timeout: Annotated[
+        float, typer.Option("--join-timeout", metavar="SECONDS", min=1, help="Then it asks no more.")
+    ] = 600.0,
+    admit: Annotated[
+        bool, typer.Option("--admit", help="Let nodes join whose agents ask this one. Use it with a token.")
+    ] = False,
     found: Annotated[
         bool,
         typer.Option(
@@ -74,6 +91,9 @@ def run(
         ("--root", session.configuration.root),
         ("--conf", session.conf_file),
         ("--period", str(period)),
+        ("--join", join),
+        ("--cluster", cluster),
+        ("--join-timeout", str(join_timeout)),
         ("--token-file", token_file),
         ("--tls-certificate", tls_certificate),
         ("--tls-key", tls_key),
@@ -82,7 +102,7 @@ def run(
         *(("--volume", one) for one in volume or ()),
     ]
     words = [word for option, value in given if value is not None for word in (option, value)]
-    words += ["--found"] if found else []
+    words += (["--found"] if found else []) + (["--admit"] if admit else [])
     session.close()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "epochlake.jobs.agent", *words])
 
@@ -117,6 +137,51 @@ def nodes(
     from epochlake.jobs.agent.asking import nodes_of
 
     of(context).show(nodes_of(address, client), nodes_seen)
+
+
+@app.command("init")
+def init(
+    context: typer.Context,
+    address: Address,
+    metadata_nodes: Annotated[
+        list[str],
+        typer.Option(
+            "--metadata-nodes", metavar="NODE[,NODE]", help="All of them begin it, or none.", show_default=False
+        ),
+    ],
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The name of the cluster.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 120.0,
+    token_file: TokenFile = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
+    tls_authority: Authority = None,
+) -> None:
+    """Begin a cluster at the root of idle agents. An error names each node that cannot be part of it, and why.
+
+    Without an answer the same call to any of them is safe.
+    """
+    client = asking(token_file, tls_certificate, tls_key, tls_authority)
+    from epochlake.jobs.agent.asking import init as begun
+    from epochlake.jobs.agent.initialising import InitOrder
+
+    order = InitOrder(tuple(parse_names(metadata_nodes)), name)
+    of(context).show(begun(address, order, client, timeout), init_answer)
+
+
+@app.command("cancel-join")
+def cancel_join(
+    context: typer.Context,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The agent that asks.", show_default=False)],
+    token_file: TokenFile = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
+    tls_authority: Authority = None,
+) -> None:
+    """Let an agent ask no more that its node may join. What the log has already `request cancel` takes back."""
+    client = asking(token_file, tls_certificate, tls_key, tls_authority)
+    from epochlake.jobs.agent.asking import cancel_join as cancelled
+
+    of(context).show(cancelled(address, client), join_state)
 
 
 def asking(

@@ -128,7 +128,7 @@ def query(
     consistency: Level = None,
     as_of: AsOf = None,
 ) -> None:
-    """Show rows of a table, as a pipeline at this moment would read them. Starts no Spark.
+    """Show rows of a table, as a pipeline at this moment would read them, or as they were. Starts no Spark.
 
     Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (the extra `sql`), joins
     tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.

@@ -10,9 +10,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from epochlake.jobs.administration.columns import parse_columns
+from epochlake.jobs.administration.altering import ColumnChanges, table_alteration
+from epochlake.jobs.administration.columns import parse_added, parse_columns
 from epochlake.jobs.administration.dropped import HistoryKeeping, TableDrop, TableRestoration
-from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
+from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.administration.schema import TableCreation
 from epochlake.jobs.cli.arguments import At, Level, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -199,9 +200,54 @@ def alter(
         str | None,
         typer.Option("--tombstone-grace", metavar="DURATION", help="Remember deletes for so long (10d), or usual."),
     ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add",
+            metavar="'NAME TYPE [NOT NULL] [DEFAULT VALUE]'",
+            help="A column that it gets; rows that are there have the default, or null. Or several, parted by commas.",
+            show_default=False,
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="COLUMN[,COLUMN]", help="Columns that it has no more.", show_default=False),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD:NEW", help="Call a column otherwise; repeat.", show_default=False),
+    ] = None,
+    widen: Annotated[
+        list[str] | None,
+        typer.Option("--widen", metavar="COLUMN:TYPE", help="A type that holds every value of the one before; repeat."),
+    ] = None,
+    comment: Annotated[
+        list[str] | None,
+        typer.Option("--comment", metavar="COLUMN:TEXT", help="What a column is; empty for nothing. Repeat."),
+    ] = None,
+    nullable: Annotated[
+        list[str] | None,
+        typer.Option("--nullable", metavar="COLUMN[,COLUMN]", help="Columns that may be null from now on."),
+    ] = None,
+    order: Annotated[
+        list[str] | None,
+        typer.Option("--order", metavar="COLUMN[,COLUMN]", help="The columns that come first, by their new names."),
+    ] = None,
 ) -> None:
-    """Change how the tablets of a table are sized, where they may go, and how it is compacted."""
+    """Change the columns of a table; or how its tablets are sized, where they may go, and how it is compacted.
+
+    No row is touched. All that is said of columns becomes one epoch; a name that is used again never shows old values.
+    """
     session = of(context)
+    columns = ColumnChanges(
+        add=parse_added(add or []),
+        drop=tuple(parse_names(drop or [])),
+        rename=_pairs(rename, "rename", "OLD:NEW"),
+        widen=_pairs(widen, "widen", "COLUMN:TYPE"),
+        comment=_pairs(comment, "comment", "COLUMN:TEXT"),
+        nullable=tuple(parse_names(nullable or [])),
+        order=tuple(parse_names(order or [])),
+    )
     said = _compaction(session.cluster.catch_up().table(table), compaction, compaction_hours, tombstone_grace)
     wanted = OptionChanges(
         target_bytes=None if target_size is None else parse_size(target_size),
@@ -211,12 +257,13 @@ def alter(
         apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
         compaction=msgspec.UNSET if said is None else said,
     )
-    if wanted == OptionChanges():
+    if wanted == OptionChanges() and columns == ColumnChanges():
         raise InvalidRequest(
             f"nothing is to be different about {table}",
-            hint="Give the size or number of its tablets, its tags, what it keeps apart from, or how it is compacted",
+            hint="Say what changes of its columns, the size or number of its tablets, its tags, what it keeps apart "
+            "from, or how it is compacted",
         )
-    carry_out(session, how, TableAlteration(table, wanted))
+    carry_out(session, how, table_alteration(table, wanted, columns))
 
 
 @app.command("list")
@@ -225,7 +272,10 @@ def list_(
     at: At = None,
     dropped: Annotated[bool, typer.Option("--dropped", help="Those that were dropped and can be restored.")] = False,
 ) -> None:
-    """List the tables."""
+    """List the tables.
+
+    With --dropped and --output json a list of objects with name, table_id, columns, tablets, keep_seconds and epoch.
+    """
     session = of(context)
     if dropped:
         session.show(dropped_rows(session.cluster.at(at)), dropped_list)
@@ -289,7 +339,10 @@ def diff(
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many rows; 0: all.", min=0)] = 50,
     consistency: Level = None,
 ) -> None:
-    """Show which rows of a table were added, removed or changed between two times. Starts no Spark."""
+    """Show which rows of a table were added, removed or changed between two times. Starts no Spark.
+
+    With --output json a list with an object for each row: its columns, _change, and _before, the row as it was.
+    """
     session = of(context)
     rows = session.cluster.changed_rows(table, since, until, consistency=consistency)
     every = (row for batch in rows for row in batch.to_pylist())
@@ -320,6 +373,19 @@ def rollback(
     with interrupted_says(f"run it again with --until {upper}: nothing lands twice"):
         done = roll_back(session.cluster, table, to, until=upper, consistency=consistency, dry_run=dry_run)
     session.show(done, rolled_back)
+
+
+def _pairs(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
+    """Names with what follows the first colon. Raises InvalidRequest for a text without one, and for a name twice."""
+    pairs: dict[str, str] = {}
+    for text in texts or []:
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise InvalidRequest(f"--{option} {text!r} cannot be read", hint=f"Write {form}")
+        if name.strip() in pairs:
+            raise InvalidRequest(f"--{option} names {name.strip()} twice", hint="Give it once")
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def _compaction(

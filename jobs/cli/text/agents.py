@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.initialising import InitAnswer
+from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.printing import bold, filled, seconds, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
@@ -23,6 +25,7 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
     ]
     if shown.tag is None and shown.discovered is not None:
         parts.append(Text(f"knows of cluster {shown.discovered}: `epochlake node add {shown.name}` lets its node join"))
+    parts += [join_state(shown.join)] if shown.join is not None else []
     parts += [Text(f"waits: {shown.waits}", "yellow")] if shown.waits else []
     if shown.volumes:
         rows = (
@@ -39,6 +42,15 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
     if shown.problems:
         parts += [Text(), bold("Problems"), *(Text(f"  {problem}", "yellow") for problem in shown.problems)]
     return parts
+
+
+def init_answer(answer: InitAnswer) -> RenderableType:
+    return Text(f"cluster {answer.tag} is {answer.outcome}")
+
+
+def join_state(join: JoinState) -> RenderableType:
+    said = f": {join.reason}" if join.reason else ""
+    return Text(f"join {join.phase}" + (f" in epoch {join.epoch}" if join.epoch is not None else "") + said)
 
 
 def nodes_seen(nodes: Sequence[NodeSeen]) -> RenderableType:

@@ -86,16 +86,23 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
     if shown.placement == RING:
         spread = f"on the ring, {plural(shown.tablets, 'range')}"
     line.append(f"  {_kind(shown.append_only)}, {spread}")
-    columns = table("column", "type", "", wide=["type"])
+    numbers = shown.columns_epoch is not None
+    columns = table("column", "type", "", *(["id", "", ""] if numbers else []), wide=["type"], right=["id"])
     for column in shown.columns:
         key = column.name in shown.primary_key
         note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
-        columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note)
+        more: list[str | Text] = []
+        if numbers:
+            default = "" if column.default is None else f"default {column.default}"
+            more = [str(column.column_id), Text(default), Text(column.comment or "")]
+        columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note, *more)
     by_node = filled(
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
-    return [line, facts, *_options(shown.options), Text(), columns, Text(), bold("Replicas"), by_node]
+    gone = [f"{one.name} (by epoch {one.epoch})" for one in shown.dropped]
+    dropped = [Text(f"dropped: {', '.join(gone)}", style="bright_black")] if gone else []
+    return [line, facts, *_options(shown.options), Text(), columns, *dropped, Text(), bold("Replicas"), by_node]
 
 
 def _options(options: TableOptions) -> list[RenderableType]:

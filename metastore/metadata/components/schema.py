@@ -98,7 +98,7 @@ def tables(metadata: ClusterMetadata) -> pa.Table:
             table.keyspace,
             table.name,
             table.table_id,
-            [msgspec.to_builtins(column) for column in table.columns],
+            [{"name": one.name, "type": one.type, "nullable": one.nullable} for one in table.columns],
             list(table.primary_key),
             table.append_only,
             table.version,

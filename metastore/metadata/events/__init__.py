@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
 from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
@@ -48,6 +49,7 @@ __all__ = [
     "AcceptLoss",
     "AdvanceOperation",
     "AdvanceTransitions",
+    "AlterColumns",
     "AlterNode",
     "AlterTable",
     "CancelRequest",

@@ -7,6 +7,7 @@ field may be added that has a default; a name, once written, is neither changed 
 from __future__ import annotations
 
 import msgspec
+from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers
 from epochlake.metastore.metadata.events.base import Event, name_kinds
 from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
@@ -39,12 +40,12 @@ from epochlake.metastore.metadata.events.resizing import DecideResize, FinishRes
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
 
-GENERATION = 4
+GENERATION = 5
 """The generation of the product that this is; a new kind of event begins with it.
 
 A generation is a state of the product whose logs every later one reads. 1: nodes, schema and tablets. 2: the ring,
 splits and merges, what operators say of nodes and tables. 3: lost storage, lost epochs and relaxed barriers. 4: frozen
-formats.
+formats. 5: altered columns.
 """
 
 
@@ -93,6 +94,7 @@ EVENT_KINDS = (
     EventKind("RestoreTable", RestoreTable, since=4),
     EventKind("ForgetTable", ForgetTable, since=4),
     EventKind("KeepHistory", KeepHistory, since=4),
+    EventKind("AlterColumns", AlterColumns, since=5),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

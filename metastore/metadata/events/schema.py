@@ -148,7 +148,7 @@ class CreateTable(Event, frozen=True):
         require(
             table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
         )
-        _check_columns(table)
+        check_table_columns(table)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,
@@ -276,7 +276,8 @@ def _require_no_operation_on(metadata: ClusterMetadata, keyspace: str) -> None:
         )
 
 
-def _check_columns(table: Table) -> None:
+def check_table_columns(table: Table) -> None:
+    """That columns and key are such that a table may have them. Raises Rejected."""
     names = [column.name for column in table.columns]
     require(bool(names), Code.NO_COLUMNS, f"table {table.full_name} has no column")
     lowered = [name.lower() for name in names]

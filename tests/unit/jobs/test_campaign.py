@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import coverage, log_drawing, row_drawing
+from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, row_drawing
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Step
@@ -38,8 +38,17 @@ def test_everything_that_can_be_drawn_is_drawn(kind: str) -> None:
     kinds |= {
         one.kind for scenario in scenarios for part in scenario.parts for thread in part.threads for one in thread
     }
-    assert kinds >= set((log_drawing if kind == "log" else row_drawing).KINDS)
+    about = {"log": log_drawing.KINDS, "rows": row_drawing.KINDS, "merges": merge_drawing.KINDS}
+    assert kinds >= set(about[kind])
     assert {scenario.settings.delta for scenario in scenarios} == {True, False}
+
+
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) -> None:
+    for theme in campaign.theme_names(kind):
+        tasks = [campaign.Task(kind, seed, theme=theme) for seed in range(20)]
+        assert [campaign.drawn(task) for task in tasks] == [campaign.drawn(task) for task in tasks]
+        assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
 
 
 def test_data_is_destroyed_at_one_place_of_a_history_only() -> None:

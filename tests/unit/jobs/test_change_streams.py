@@ -330,3 +330,16 @@ def test_positions_and_readers_that_cannot_be_are_refused(kept: SmallCluster) ->
         keep_changes(kept.cluster, FLIGHTS)
     with pytest.raises(Rejected, match="cannot be kept"):
         administration.change_streams.keep_changes(kept.cluster, FLIGHTS, retention_seconds=-1)
+
+
+def test_what_a_late_change_is_compared_with_is_kept_as_long_as_it(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "slow") as slow:
+        staged = staged_by(slow, kept, {1: "older"})
+        kept.cluster.write(FLIGHTS, rows({1: "newer"}))
+        told(kept, reader="r")
+        changes = kept.cluster.changes(FLIGHTS, reader="r")
+        list(changes)
+        changes.commit()
+        slow.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
+    assert told(kept, reader="r") == [("upsert late", 1, "older")]

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration.schema import table_id_of
 from epochlake.jobs.coordinator.effects import tablets as side_effects
-from epochlake.jobs.gate.batches import BatchContents, Generation, batch_id, decided
+from epochlake.jobs.gate.batches import BatchContents, Count, Generation, batch_id, decided
+from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.damage import ExpectedFile
@@ -243,6 +244,23 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
     if generation == 3:
         assert msgspec.json.encode(expected) == place.read_bytes()
+
+
+def test_a_merge_in_the_journal_of_its_table(tmp_path: Path) -> None:
+    journal = MergeJournal(STORAGE, str(tmp_path), "t-1")
+    entry = MergeEntry("a-1", "air.flights", generation_of_a_batch(3).files, MergeCounts(1, 2, 3), Count(7, -5), "b-1")
+    intent = Intent(1, "a-1", Count(7, -5))
+    assert journal.intend("b-1", 0, intent)
+    assert journal.put(1, entry)
+    journal.finish(1)
+    made = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert made == {
+        "t-1/batches/b-/b-1.1.json": stored("merge-intent.1.json"),
+        "t-1/entries/000000/000000001.json": stored("merge.1.json"),
+        "t-1/entries/000000/000000001.json.done": b"",
+        "t-1/hint": b"1",
+    }
+    assert (journal.entry(1), journal.intents("b-1"), journal.is_finished(1)) == (entry, [intent], True)
 
 
 def test_a_receipt_is_a_name(tmp_path: Path) -> None:

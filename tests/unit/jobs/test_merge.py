@@ -12,14 +12,16 @@ import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.gate import commit_phase, merging
+from epochlake.jobs.gate import commit_phase, merge_journal, merging
 from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished, NamedRanges
-from epochlake.jobs.gate.merge_journal import MergeJournal
+from epochlake.jobs.gate.merge_journal import Intent, MergeEntry, MergeJournal
 from epochlake.jobs.gate.writing import Writing
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.storage import places
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.storages import STORAGE
 
 STOCK = "air.stock"
 COLUMNS = [("id", "bigint", False), ("n", "int", True), ("city", "string", True), ("price", "decimal(8,2)", True)]
@@ -345,3 +347,67 @@ def test_the_journal_finds_its_tail_whatever_its_hint_says(cluster: Cluster) -> 
     for hint in (b"3", b"", b"x", b"500"):
         cluster.storage.replace_bytes(f"{journal._uri}/hint", hint)
         assert journal.tail() == 9
+
+
+def test_of_many_that_put_one_entry_into_an_object_store_at_once_one_has_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_journal, "places", _NothingIsLocal())
+    told: dict[int, bool] = {}
+
+    def put(number: int) -> None:
+        told[number] = merge_journal._put_once(STORAGE, str(tmp_path / "7.json"), str(number).encode())
+
+    for round_of in range(3):
+        threads = [threading.Thread(target=put, args=(8 * round_of + number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    [winner] = [number for number, put_it in told.items() if put_it]
+    assert merge_journal._read(STORAGE, str(tmp_path / "7.json")) == str(winner).encode()
+    assert merge_journal._read(STORAGE, str(tmp_path / "8.json")) is None
+
+
+class _NothingIsLocal:
+    """Places, as if all of them were in object stores."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(places, name)
+
+    def local_path(self, uri: str) -> None:
+        return None
+
+
+def test_a_try_that_wakes_after_others_of_its_name_finds_its_number_taken(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD)
+    intend = MergeJournal.intend
+    asleep: list[tuple[MergeJournal, Intent]] = []
+
+    def stops(self: MergeJournal, batch: str, before: int, intent: Intent) -> bool:
+        intend(self, batch, before, intent)
+        asleep.append((self, intent))
+        raise Killed
+
+    monkeypatch.setattr(MergeJournal, "intend", stops)
+    monkeypatch.setattr(MergeJournal, "forget", lambda *_: None)
+    for _ in range(2):  # one that sleeps, and one that is killed in the same place
+        with pytest.raises(Killed):
+            merge.execute(batch="b")
+    journal, first = asleep[0]
+    assert not journal.put(first.number, MergeEntry(first.attempt, STOCK))
+    monkeypatch.setattr(MergeJournal, "intend", intend)
+    merge.execute(batch="b")
+    assert rows_of(cluster)[1][0] == 6
+
+
+def test_a_merge_without_rows_changes_nothing_and_names_of_merges_and_overwrites_are_apart(cluster: Cluster) -> None:
+    put(cluster, (1, 1, "Rome"), (2, 2, "Oslo"))
+    rows = [{"id": 1, "n": 5, "city": "Bonn", "price": None}]
+    assert cluster.merge(STOCK, []).when_matched_update(ADD).execute().rows == 0
+    cluster.merge(STOCK, rows).when_matched_update_all().execute(batch="b")
+    assert cluster.overwrite(STOCK, rows, batch="b").deleted == 1
+    assert rows_of(cluster) == {1: (5, "Bonn", None)}

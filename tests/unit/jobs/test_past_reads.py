@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import past_rows
 from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.gate.errors import HistoryNotKept
+from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept
 from epochlake.jobs.gate.moments import micros_of, moment_of
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction, vacuum
@@ -24,7 +23,7 @@ from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.compactions import Released, reaching
-from tests.support.versions import compact_here
+from tests.support.versions import compact_here, write_versions
 
 TABLE = "air.flights"
 Shown = dict[int, str]
@@ -123,6 +122,42 @@ def test_a_table_of_which_all_was_deleted_and_forgotten_is_read_as_it_was(table:
     compact_here(table)
     assert table.cluster.count(TABLE) == 0
     assert at(table, there) == dict.fromkeys(range(10), "there")
+
+
+def test_a_key_that_was_deleted_and_forgotten_is_looked_up_as_it_was(table: SmallCluster) -> None:
+    change(table, dict.fromkeys(range(30), "there"))
+    there = now()
+    change(table, dict.fromkeys(range(29)))
+    compact_here(table)
+    for row in range(30):
+        assert table.cluster.get(TABLE, row, as_of=moment_of(there)) == {"id": row, "note": "there"}
+        assert (table.cluster.get(TABLE, row) is None) == (row < 29)
+
+
+def test_a_row_of_a_clock_that_was_ahead_does_not_hide_what_was_before_it(table: SmallCluster) -> None:
+    write_versions(table, {1: "before"})
+    ahead = now() + 3_600_000_000
+    write_versions(table, {1: "ahead"}, at=ahead)
+    write_versions(table, {2: "ahead"}, at=ahead)
+    compact_here(table)
+    assert at(table, ahead - 1_000_000) == {1: "before"}
+    assert at(table, ahead) == {1: "ahead", 2: "ahead"}
+
+
+def test_a_compaction_by_a_clock_that_is_behind_hides_no_earlier_one(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = now()
+    there, late = dict.fromkeys(range(20), "there"), dict.fromkeys(range(50, 58), "late")
+    write_versions(table, there, at=then)
+    write_versions(table, dict.fromkeys(range(15)), at=then + 10)
+    compact_here(table)
+    write_versions(table, late, at=then)
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction.time, "time_ns", lambda: (then - 3_600_000_000) * 1000)
+        compact_here(table, tombstone_grace_seconds=1e6)
+    assert at(table, then + 1) == {**there, **late}
+    assert at(table, now()) == {**dict.fromkeys(range(15, 20), "there"), **late}
 
 
 def test_half_a_compaction_shows_the_past_on_every_set_of_replicas(table: SmallCluster) -> None:
@@ -257,21 +292,21 @@ def test_a_rollback_writes_the_rows_as_they_were_and_deletes_what_came(table: Sm
     assert rollback(table.cluster, TABLE, moment_of(now())).epoch is None
 
 
-def test_a_rollback_that_ended_between_its_two_writes_is_ended_by_the_same_call(
-    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_that_failed_is_ended_by_the_same_call_and_lands_once(table: SmallCluster) -> None:
     change(table, dict.fromkeys(range(6), "old"))
     first = now()
     rows = at(table, first)
     change(table, {1: "new", 2: None, 7: "came"})
     until = moment_of(now())
-    with monkeypatch.context() as patch:
-        patch.setattr(past_rows, "rows_to_delete", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            rollback(table.cluster, TABLE, moment_of(first), until=until)
-    assert at(table, now()) == {**rows, 7: "came"}, "no row is missed between the writes"
-    assert not rollback(table.cluster, TABLE, moment_of(first), until=until).already
+    with table.without("BC"), pytest.raises(ConsistencyNotReached):
+        rollback(table.cluster, TABLE, moment_of(first), until=until)
+    with table.without("B"), pytest.raises(ConsistencyNotReached):
+        rollback(table.cluster, TABLE, moment_of(first), until=until, consistency="ALL")
+    assert not rollback(table.cluster, TABLE, moment_of(first), until=until, consistency="ALL").already
     assert at(table, now()) == rows
+    change(table, {1: "later"})
+    assert rollback(table.cluster, TABLE, moment_of(first), until=until).already
+    assert at(table, now()) == {**rows, 1: "later"}
 
 
 @pytest.mark.parametrize("append_only", [False, True])

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
+from deltalake import DeltaTable
 from epochlake.jobs.replicas import commits, fences
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges
 from epochlake.jobs.replicas.fences import close_sessions, open_session, raise_fence
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
-from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas.replica import (
+    COLUMNS,
+    FENCE,
+    DeclaredColumns,
+    ReplicaAddress,
+    ReplicaSnapshot,
+    open_snapshot,
+)
+from epochlake.jobs.replicas.schema import delta_schema
+from epochlake.metastore.metadata.model import Column
 from epochlake.placement.tokens import tokens_of_label
 
-from tests.support.replicas import make_replica, store
+from tests.support.replicas import TABLE, make_replica, store
 
 
 def ranges(*labels: str) -> list[tuple[int, int]]:
@@ -262,3 +274,58 @@ def test_a_volume_that_vanishes_during_the_commit_does_not_acknowledge(
     outcome = commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
     assert isinstance(outcome, Unreachable)
     assert "may be lost" in outcome.reason
+
+
+# Columns that change
+
+
+def altered(address: ReplicaAddress, version: str, fence: int, *names: str) -> ReplicaAddress:
+    """The address as the metadata of a change of columns has it."""
+    columns = (*TABLE.numbered, *(Column(name, "int", True, 50, name) for name in names))
+    schema = delta_schema(msgspec.structs.replace(TABLE, columns=columns))
+    return msgspec.structs.replace(address, columns=DeclaredColumns(version, fence, schema))
+
+
+def declared(address: ReplicaAddress) -> list[str]:
+    fields = json.loads(open_snapshot(address).metadata["schemaString"])["fields"]
+    return [field["name"] for field in fields[4:]]
+
+
+def test_a_file_of_altered_columns_lands_only_where_these_are_declared_and_what_knew_others_is_refused(
+    address: ReplicaAddress,
+) -> None:
+    before = declared(address)
+    now = altered(address, "2", 8, "c")
+    assert isinstance(commit_files(now, [store(now)], epoch=9, app_id="new", app_version=1), Acknowledged)
+    assert declared(now) == [*before, "c"]
+    assert (open_snapshot(now).fence, open_snapshot(now).columns_version) == (8, "2")
+    assert commit_files(address, [store(address)], epoch=7, app_id="old", app_version=1) == FencedOff(8)
+    # Who knows older columns, and plans at an epoch that is not behind the fence, leaves them as they are.
+    older = altered(address, "1", 4, "b")
+    assert isinstance(commit_files(older, [store(older)], epoch=8, app_id="old", app_version=1), Acknowledged)
+    assert declared(now) == [*before, "c"]
+
+
+def test_who_is_behind_the_fence_declares_nothing(address: ReplicaAddress) -> None:
+    assert raise_fence(address, 12) == 12
+    now = altered(address, "2", 8, "c")
+    assert commit_files(now, [store(now)], epoch=9, app_id="new", app_version=1) == FencedOff(12)
+    assert raise_fence(now, 9) == 12
+    assert "c" not in declared(now)
+    assert raise_fence(now, 12) == 12
+    assert ("c" in declared(now), open_snapshot(now).columns_version) == (True, "2")
+
+
+def test_a_fence_and_the_columns_are_one_commit(address: ReplicaAddress) -> None:
+    version = open_snapshot(address).version
+    now = altered(address, "2", 8, "c")
+    assert [raise_fence(now, 8), raise_fence(now, 8)] == [8, 8]
+    assert open_snapshot(now).version == version + 1
+
+
+def test_on_object_stores_delta_rs_adds_the_columns_and_may_be_asked_again(address: ReplicaAddress) -> None:
+    columns = altered(address, "2", 8, "c").columns
+    for _ in range(2):
+        fences._change_by_delta_rs(DeltaTable(address.uri), {COLUMNS: "2", FENCE: "8"}, columns)
+    assert (declared(address)[-1], open_snapshot(address).columns_version) == ("c", "2")
+    assert open_snapshot(address).fence == 8

@@ -158,6 +158,22 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     (lambda cluster: administration.create_table(cluster, "air.flights", MANY, ["flight_000"], tablets=None), LONG),
     (lambda cluster: administration.drop_table(cluster, "air.flights"), 'drop table {"full_name":"air.flights"}'),
     (
+        lambda cluster: administration.drop_table(cluster, "air.flights", keep_seconds=60.0),
+        'drop table {"full_name":"air.flights","keep_seconds":60.0}',
+    ),
+    (
+        lambda cluster: administration.restore_table(cluster, "air.flights"),
+        'restore table {"full_name":"air.flights"}',
+    ),
+    (
+        lambda cluster: administration.restore_table(cluster, "air.flights", table_id="t-1", new_name="old"),
+        'restore table {"full_name":"air.flights","new_name":"old","table_id":"t-1"}',
+    ),
+    (
+        lambda cluster: administration.keep_history(cluster, "air.flights", 60.0),
+        'keep history {"full_name":"air.flights","seconds":60.0}',
+    ),
+    (
         lambda cluster: administration.set_maintenance(cluster, "n1", True, reason="new disks"),
         'set maintenance {"name":"n1","on":true}',
     ),
@@ -180,10 +196,26 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         'alter table {"changes":{"apart_from":["air.crews"],"max_count":8,"min_count":2,"tags":["ssd"],'
         '"target_bytes":1073741824},"full_name":"air.flights"}',
     ),
+    (
+        lambda cluster: administration.alter_table(cluster, "air.flights", add=[("c", "int", True)], drop=["note"]),
+        'alter columns {"changes":{"add":[{"name":"c","nullable":true,"type":"int"}],"comment":{},"drop":["note"],'
+        '"nullable":[],"order":[],"rename":{},"widen":{}},"full_name":"air.flights"}',
+    ),
+    (
+        lambda cluster: administration.alter_table(
+            cluster, "air.flights", rename={"a": "b"}, widen={"n": "bigint"}, comment={"n": "x"}, order=["n"]
+        ),
+        'alter columns {"changes":{"add":[],"comment":{"n":"x"},"drop":[],"nullable":[],"order":["n"],'
+        '"rename":{"a":"b"},"widen":{"n":"bigint"}},"full_name":"air.flights"}',
+    ),
     (lambda cluster: administration.pause_changes(cluster, reason="upgrade"), "pause changes"),
     (lambda cluster: administration.resume_changes(cluster), "resume changes"),
     (lambda cluster: administration.pause_balancing(cluster, reason="load"), "pause balancing"),
     (lambda cluster: administration.resume_balancing(cluster), "resume balancing"),
+    (
+        lambda cluster: administration.move_tablets(cluster, "air.flights", (3, 1), "n1", "n2/d1", reason="hot"),
+        'move tablets {"source":"n1","table":"air.flights","tablets":[3,1],"target":"n2/d1"}',
+    ),
     (lambda cluster: administration.take_snapshot(cluster), "take snapshot"),
 ]
 
@@ -210,6 +242,7 @@ def test_a_change_has_the_words_that_it_always_had(call: Callable[[Any], object]
 def test_every_change_of_the_administration_is_among_the_words() -> None:
     verbs = {name.replace("_", " ") for name in administration.__all__} - {"sweep"}
     told = {words.partition(" {")[0] for _, words in WORDS}
+    verbs.add("alter columns")  # which `alter_table` does as well
     assert told == verbs
     assert verbs == {change.verb for change in changes()}
 

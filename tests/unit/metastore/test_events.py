@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceTransitions,
+    AlterColumns,
     AlterNode,
     AlterTable,
     CancelRequest,
@@ -68,6 +69,8 @@ from epochlake.placement.tokens import MAX_TABLET_BITS
 
 from tests.support import ring_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
+
+replace = msgspec.structs.replace
 
 FLIGHTS = "id-flights"
 LEAVE, REMOVE = RequestKind.LEAVE, RequestKind.REMOVE
@@ -220,6 +223,19 @@ def replacement(**changes: object) -> RegisterNode:
     return msgspec.structs.replace(register(scenes()["small"], "n6", rack="rack-n3", replaces=3), **changes)
 
 
+KEY = Column("id", "bigint", nullable=False, column_id=1, stored_as="id")
+NOTE = Column("note", "string", column_id=2, stored_as="note")
+NUMBERED = (KEY, NOTE)
+
+
+def altered(
+    columns: tuple[Column, ...], *, scene: str = "small", version: str | None = None, table_id: str = "id-flights"
+) -> AlterColumns:
+    """The event by which table `air.flights` gets these columns."""
+    now = scenes()[scene].schema.tables[FLIGHTS].version
+    return AlterColumns(table_id, "air.flights", now if version is None else version, columns)
+
+
 REJECTED: list[tuple[str, object, str]] = [
     # The cluster
     ("nothing", PauseChanges(why=""), "not-initialised"),
@@ -306,6 +322,26 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", CancelRequest("join-n1"), "wrong-state"),
     ("rebuilding", CancelRequest("join-n6"), "cannot-cancel"),
     # The schema
+    ("small", lambda: altered(NUMBERED, table_id="id-older"), "stale-plan"),
+    ("small", lambda: altered(NUMBERED, version="older"), "stale-plan"),
+    ("small", lambda: altered(NUMBERED), "nothing-to-do"),
+    ("small", lambda: altered((Column("id", "bigint", False), NOTE)), "invalid-event"),
+    ("small", lambda: altered((*NUMBERED, replace(NOTE, name="other"))), "invalid-event"),
+    ("small", lambda: altered((NOTE,)), "key-column"),
+    ("small", lambda: altered((KEY, replace(NOTE, stored_as="text"))), "invalid-event"),
+    ("small", lambda: altered((KEY, replace(NOTE, default="x"))), "invalid-event"),
+    ("small", lambda: altered((replace(KEY, type="int"), NOTE)), "key-column"),
+    ("small", lambda: altered((KEY, replace(NOTE, type="int"))), "narrower-type"),
+    ("small", lambda: altered((KEY, replace(NOTE, nullable=False))), "nullable-column"),
+    ("small", lambda: altered((*NUMBERED, Column("c", "int", column_id=0, stored_as="c"))), "invalid-event"),
+    ("small", lambda: altered((KEY, Column("c", "int", column_id=3, stored_as="NOTE"))), "invalid-event"),
+    ("small", lambda: altered((*NUMBERED, Column("c", "int", False, 3, "c"))), "invalid-default"),
+    (
+        "small",
+        lambda: altered((*NUMBERED, Column("c", "int", True, 3, "c", "1"), Column("d", "array<int>", True, 4, "d"))),
+        "invalid-default",
+    ),
+    ("small", lambda: altered((KEY, replace(NOTE, name="ID"))), "column-exists"),
     ("small", CreateKeyspace(keyspace("1st")), "invalid-name"),
     ("small", CreateKeyspace(keyspace("air")), "keyspace-exists"),
     (
@@ -493,6 +529,9 @@ VALID: list[tuple[str, object]] = [
     ("ring shelved", RestoreTable("id-stars", "stars")),
     ("shelved", ForgetTable(FLIGHTS, "air.flights")),
     ("small", KeepHistory(FLIGHTS, "air.flights", 60.0)),
+    ("small", lambda: altered((Column("c", "int", False, 3, "c", "1"), replace(KEY, name="number")))),
+    ("small", lambda: altered((replace(NOTE, comment="said"), KEY))),
+    ("moving", lambda: altered((KEY,), scene="moving")),
     ("small", StartTransitions((move(), move(1, 2, 4), move(2, 3, 4)))),
     ("rebuilding", StartTransitions((move(1, 3, 5, Kind.REBUILD),))),
     ("two volumes", StartTransitions((move(0, 5, 6, Kind.INTRANODE_MIGRATION, on="id-crews"),))),

@@ -182,6 +182,15 @@ class History(RuleBasedStateMachine):
             self.snapshots.append((self.metadata, self.position, encode_snapshot(self.metadata, self.position)))
 
     @invariant()
+    def no_column_has_a_number_or_a_name_in_files_that_another_one_has_or_had(self) -> None:
+        for table in self.metadata.schema.tables.values():
+            columns = [(column.column_id, column.stored_name.lower()) for column in table.numbered]
+            columns += [(column.column_id, column.stored_as.lower()) for column in table.dropped]
+            assert len({number for number, _ in columns}) == len({name for _, name in columns}) == len(columns)
+            assert max(number for number, _ in columns) == table.last_column_id
+            assert {*table.primary_key} <= {column.name for column in table.columns}
+
+    @invariant()
     def replay_equals_incremental_apply(self) -> None:
         assert self.replayed == self.metadata
         assert self.metadata.epoch == self.position.epoch

@@ -1,0 +1,249 @@
+"""Changing the columns of a table: what is asked for becomes an event, and then nobody is left who knows only before.
+
+After the commit the replicas of the table declare the new columns and are fenced at its epoch, until no quorum of any
+range is without one: whatever was staged for the version before is planned again from then on, or refused. A replica
+that is away then does the same before the first file of the new version lands on it (jobs/replicas/commits.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Unpack
+
+import msgspec
+from epochlake.jobs.administration.columns import parse_added
+from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
+from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
+from epochlake.jobs.gate.routing import grouped
+from epochlake.jobs.replicas.file_columns import default_of
+from epochlake.jobs.replicas.schema import check_columns
+from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
+from epochlake.metastore.committing.committer import Committed
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import AlterColumns
+from epochlake.metastore.metadata.model import Column, Table, TableId
+from epochlake.placement.consistency import BarrierLevel
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.rejections import Code
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+    from epochlake.metastore.metastore import Metastore
+
+BARRIER_SECONDS = 10.0
+"""So long it is waited for replicas that do not answer, before it is said that the change is not everywhere."""
+
+PAUSE_SECONDS = 0.2
+
+
+class ColumnChanges(msgspec.Struct, frozen=True):
+    """What is to change of a table's columns, all at once. Names are those of before, in `order` those of after.
+
+    `add`: new columns, behind the others. `rename`: from a name to another one. `widen`: the new types. `comment`: an
+    empty text takes it away. `nullable`: columns that may be null from now on. `order`: all columns, or the first ones.
+    """
+
+    add: Sequence[Column] = ()
+    drop: Sequence[str] = ()
+    rename: Mapping[str, str] = {}
+    widen: Mapping[str, str] = {}
+    comment: Mapping[str, str] = {}
+    nullable: Sequence[str] = ()
+    order: Sequence[str] = ()
+
+
+class ReplicasNotFenced(EpochlakeError):
+    """The columns are changed, and so few replicas answer that rows made for the columns of before could still land."""
+
+    exit_code = 75
+
+
+def alter_table(
+    cluster: Cluster,
+    full_name: str,
+    changes: OptionChanges | None = None,
+    *,
+    add: Sequence[str | Column | tuple[str, str, bool]] = (),
+    drop: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    widen: Mapping[str, str] | None = None,
+    comment: Mapping[str, str] | None = None,
+    nullable: Sequence[str] = (),
+    order: Sequence[str] = (),
+    **options: Unpack[Options],
+) -> Committed:
+    """Change the columns of a table, or how its tablets are sized and placed and how it is compacted (`changes`).
+
+    `add` are definitions (`"city string not null default 'Rome'"`) or (name, Spark DDL type, nullable); `rename` from a
+    name to another one; `widen` to the types of columns; `comment` to texts; `nullable`: columns that may be null from
+    now on; `order`: the columns that come first. Rows that are there are not touched. A name that is used again never
+    shows values of before.
+
+    Returns when nothing that was staged for the columns of before can land unseen any more. Raises Rejected
+    (key-column, narrower-type, unknown-column and others), InvalidRequest, and ReplicasNotFenced where too few replicas
+    answer: then the change is committed, and calling again with the same `request_id` waits for them once more.
+    """
+    wanted = ColumnChanges(
+        add=tuple(column for one in add for column in _columns_of(one)),
+        drop=tuple(drop),
+        rename=dict(rename or {}),
+        widen=dict(widen or {}),
+        comment=dict(comment or {}),
+        nullable=tuple(nullable),
+        order=tuple(order),
+    )
+    return cluster.commit(table_alteration(full_name, changes, wanted), **options)
+
+
+def _columns_of(given: str | Column | tuple[str, str, bool]) -> Sequence[Column]:
+    if isinstance(given, str):
+        return parse_added([given])
+    return [given if isinstance(given, Column) else Column(*given)]
+
+
+def table_alteration(
+    full_name: str, options: OptionChanges | None, columns: ColumnChanges
+) -> TableAlteration | ColumnAlteration:
+    """The change that is asked for: one of options, or one of columns. Raises InvalidRequest for both."""
+    if columns == ColumnChanges():
+        return TableAlteration(full_name, OptionChanges() if options is None else options)
+    if options is not None and options != OptionChanges():
+        raise InvalidRequest(
+            f"columns and options of {full_name} cannot be changed at once", hint="Change one after the other"
+        )
+    return ColumnAlteration(full_name, columns)
+
+
+class ColumnAlteration(Change[AlterColumns], frozen=True):
+    """What `alter_table` commits where columns change."""
+
+    verb: ClassVar[str] = "alter columns"
+    full_name: str
+    changes: ColumnChanges
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> AlterColumns:
+        table = metadata.table(self.full_name)
+        columns = _changed(table, self.changes)
+        event = AlterColumns(table.table_id, table.full_name, table.version, columns)
+        metadata.check(event)
+        for column in columns:
+            if column.default is not msgspec.UNSET:
+                default_of(column)
+        after = metadata.apply(event, metadata.state_id).schema.tables[table.table_id]
+        check_columns(after.columns, after.primary_key)
+        return event
+
+    def preparation(self, metastore: Metastore) -> Preparation[AlterColumns]:
+        return _Fenced(metastore)
+
+
+class _Fenced(Preparation[AlterColumns]):
+    """Nothing comes before the commit; after it, the replicas of the table are fenced."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+        self._table: TableId | None = None
+
+    def prepare(self, event: AlterColumns, metadata: ClusterMetadata) -> None:
+        self._table = event.table_id
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            fence_replicas(self._metastore, self._table)
+
+
+def fence_replicas(metastore: Metastore, table_id: TableId | None = None) -> None:
+    """Have the replicas of a table, or of every altered one, declare its columns, and fence them at the epoch of these.
+
+    Raises ReplicasNotFenced where a quorum of some range is left without a fence.
+    """
+    fences = Fences(metastore.storage)
+    deadline = time.monotonic() + BARRIER_SECONDS
+    while True:
+        metadata = metastore.catch_up()
+        barriers = [
+            _barrier(metadata, table)
+            for table in metadata.schema.tables.values()
+            if table_id in (None, table.table_id) and table.alterations is not msgspec.UNSET
+        ]
+        fences.raise_for(metadata, barriers)
+        left = [one for one in barriers if not fences.passed(metadata, one, BarrierLevel.QUORUM)]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            table = metadata.schema.tables[left[0].sides[0].table_id]
+            raise ReplicasNotFenced(
+                f"{table.full_name} has other columns since epoch {left[0].epoch}, and rows that were made for those "
+                f"of before may still land: {fences.missing(metadata, left[0])}",
+                hint="Submit the change again under its request id when these volumes answer",
+            )
+        time.sleep(PAUSE_SECONDS)
+
+
+def _barrier(metadata: ClusterMetadata, table: Table) -> Barrier:
+    """The replicas of each range, before and after what moves now."""
+    assert table.alterations is not msgspec.UNSET
+    sides = {
+        Sides(table.table_id, tuple(sorted(placement.write_sets[0])), tuple(sorted(placement.write_sets[-1])))
+        for placement in grouped(metadata.placements(table.table_id)).distinct
+    }
+    return Barrier(table.alterations.epoch, tuple(sorted(sides, key=lambda side: (side.old, side.new))))
+
+
+def _changed(table: Table, changes: ColumnChanges) -> tuple[Column, ...]:
+    """The columns after the changes. Raises Rejected (unknown-column)."""
+    before = table.numbered
+    known = {column.name for column in before}
+    named = (*changes.drop, *changes.rename, *changes.widen, *changes.comment, *changes.nullable)
+    _require_known(table, named, known)
+    twice = sorted(name for name in {*changes.drop} if name in {*changes.rename, *changes.widen, *changes.comment})
+    if twice:
+        raise InvalidRequest(f"column {twice[0]!r} of {table.full_name} is to be dropped, and changed as well")
+    columns = [
+        msgspec.structs.replace(
+            column,
+            name=changes.rename.get(column.name, column.name),
+            type=_plain(changes.widen.get(column.name, column.type)),
+            nullable=column.nullable or column.name in changes.nullable,
+            comment=_comment(changes.comment, column),
+        )
+        for column in before
+        if column.name not in changes.drop
+    ]
+    taken = {column.stored_name.lower() for column in before} | {one.stored_as.lower() for one in table.dropped}
+    for number, column in enumerate(changes.add, table.last_column_id + 1):
+        stored_as = column.name if column.name.lower() not in taken else f"{column.name}#{number}"
+        while stored_as.lower() in taken:
+            stored_as += "#"
+        taken.add(stored_as.lower())
+        columns.append(msgspec.structs.replace(column, type=_plain(column.type), column_id=number, stored_as=stored_as))
+    _require_known(table, changes.order, {column.name for column in columns})
+    if len(set(changes.order)) < len(changes.order):
+        raise InvalidRequest(f"the order of columns of {table.full_name} names a column twice")
+    places = {name: place for place, name in enumerate(changes.order)}
+    return tuple(sorted(columns, key=lambda column: places.get(column.name, len(places))))
+
+
+def _require_known(table: Table, names: Sequence[str], known: set[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise Rejected(
+            Code.UNKNOWN_COLUMN,
+            f"{table.full_name} has no column {', '.join(unknown)}",
+            hint=f"It has {', '.join(sorted(known))}",
+        )
+
+
+def _plain(type_: str) -> str:
+    return " ".join(type_.split())
+
+
+def _comment(comments: Mapping[str, str], column: Column) -> str | msgspec.UnsetType:
+    if column.name not in comments:
+        return column.comment
+    return comments[column.name] or msgspec.UNSET

@@ -1,0 +1,60 @@
+"""Letting a node join: `python -m epochlake.jobs.agent.admission`, a process that commits what a member was asked for.
+
+It reads a `JoinRequest` and prints a `JoinAnswer`. The log decides: its checks are those of `node add`. Killed
+anywhere, it may be done again, by any member: the request id is the agent's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+from epochlake.jobs.administration import add_node
+from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome
+from epochlake.jobs.cluster import Cluster, open_cluster
+from epochlake.metastore import configuration as configurations
+from epochlake.metastore.errors import Rejected
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+
+def admit(cluster: Cluster, asked: JoinRequest) -> JoinAnswer:
+    """Add the node of a request. `pending` where the outcome is not known, or another try may do better."""
+    volumes = [(volume.name, volume.uri, volume.capacity) for volume in asked.volumes]
+    try:
+        committed = add_node(
+            cluster,
+            asked.sender.name,
+            asked.datacenter,
+            asked.rack,
+            volumes,
+            request_id=asked.request_id,
+            reason=f"asked by its agent at {asked.sender.address}",
+        )
+    except (Rejected, InvalidRequest) as error:
+        return JoinAnswer(asked.nonce, Outcome.REJECTED, str(error))
+    except EpochlakeError as error:
+        return JoinAnswer(asked.nonce, Outcome.PENDING, str(error))
+    return JoinAnswer(asked.nonce, Outcome.ACCEPTED, "", committed.epoch)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Admit what stdin says."""
+    parser = argparse.ArgumentParser(prog="admission")
+    for option in ("--conf", "--root"):
+        parser.add_argument(option)
+    given = parser.parse_args(arguments)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=JoinRequest)
+    try:
+        settings = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
+        with open_cluster(settings) as cluster:
+            answer = admit(cluster, asked)
+    except EpochlakeError as error:
+        answer = JoinAnswer(asked.nonce, Outcome.PENDING, str(error))
+    print(msgspec.json.encode(answer).decode(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

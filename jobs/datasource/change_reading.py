@@ -1,0 +1,151 @@
+"""Changes of a table for Spark: as a stream whose offsets are positions, and as a batch between two positions.
+
+A micro-batch is what the index has between two positions, whoever reads it how often, so a sink that knows a
+micro-batch again has each change once. Tasks read the index and its files below the root, and ask no replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.options import ReadOptions
+from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_readers import Reader, Readers
+from epochlake.jobs.replicas.change_reading import CHANGE, LATE, POSITION, Wanted, changes_of, gone
+from epochlake.jobs.replicas.schema import WRITTEN_AT
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import InvalidRequest
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp, `{POSITION}` bigint, `{LATE}` boolean"
+"""What a change says of itself, after the columns of its table."""
+
+TASK_ROWS = 1 << 18
+"""A task has the writes of about so many rows, or one write."""
+
+
+class WritesOf(InputPartition):
+    """The changes after a position, up to another one, and where they are."""
+
+    def __init__(self, storage: Storage, uri: str, wanted: Wanted, after: int, up_to: int) -> None:
+        super().__init__(None)
+        self.storage = storage
+        self.uri = uri
+        self.wanted = wanted
+        self.after = after
+        self.up_to = up_to
+
+
+class _Changes:
+    """What batches and streams have in common."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._names = [name for name in schema.names if name not in (CHANGE, WRITTEN_AT, POSITION, LATE)]
+
+    def _tasks(self, storage: Storage, stream: OpenStream, after: int, up_to: int) -> list[InputPartition]:
+        if after < stream.first:
+            raise gone(stream.index)
+        if up_to > stream.index.tail().position:
+            raise ChangesGone(f"the changes end before position {up_to}", stream.index.tail().position)
+        wanted = Wanted(stream.table, question(stream.table, self._names).asked.schema)
+        tasks: list[InputPartition] = []
+        begins, rows = after, 0
+        for entry in stream.index.entries(after, up_to):
+            if rows and rows + entry.rows > TASK_ROWS:
+                tasks.append(WritesOf(storage, stream.index.uri, wanted, begins, entry.position - 1))
+                begins, rows = entry.position - 1, 0
+            rows += entry.rows
+        if rows:
+            tasks.append(WritesOf(storage, stream.index.uri, wanted, begins, up_to))
+        return tasks
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if type(partition) is InputPartition and partition.value is None:
+        return  # Spark's way to say that there were no tasks
+    assert isinstance(partition, WritesOf)
+    with as_spark_says():
+        index = ChangeIndex(partition.storage, partition.uri)
+        for entry in index.entries(partition.after, partition.up_to):
+            yield from changes_of(partition.storage, index, entry, partition.wanted)
+
+
+class ChangeReader(_Changes, DataSourceReader):
+    """The changes after the option `after` (the oldest that is kept), up to the option `upTo` (the newest)."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Tasks of whole writes; none where there is no change."""
+        options = self._options
+        with as_spark_says(), options.open() as cluster:
+            stream = open_stream(cluster, cluster.catch_up(), options.table)
+            after = stream.first if options.after is None else options.after
+            tail = stream.index.tail().position
+            up_to = tail if options.up_to is None else options.up_to
+            if not after <= up_to <= tail:
+                raise InvalidRequest(
+                    f"the changes after position {after} up to {up_to} cannot be read", hint=f"They end at {tail}"
+                )
+            return self._tasks(cluster.storage, stream, after, up_to)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a task, in their order."""
+        yield from _read(partition)
+
+
+class ChangeStreamReader(_Changes, DataSourceStreamReader):
+    """Offsets are positions, with what tells the index from one that was restored from a backup."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before the first change that is asked for."""
+        with as_spark_says(), self._options.open() as cluster:
+            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            return _offset(stream, stream.first if self._options.after is None else self._options.after)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The newest position."""
+        with as_spark_says(), self._options.open() as cluster:
+            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            return _offset(stream, stream.index.tail().position)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks of whole writes."""
+        with as_spark_says(), self._options.open() as cluster:
+            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            for offset in (start, end):
+                if offset["stream"] != _stream_id(stream):
+                    raise ChangesGone(
+                        f"the stream of changes of {self._options.table} that was read has ended, and another one has "
+                        "begun",
+                        stream.index.tail().position,
+                    )
+                require_same(stream.index, Reader("of Spark", offset["position"], offset["write"], 0))
+            return self._tasks(cluster.storage, stream, start["position"], end["position"])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a task, in their order."""
+        yield from _read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell how far the reader that the option `reader` names has come: what it has not read is kept for it."""
+        if self._options.reader is not None:
+            with as_spark_says(), self._options.open() as cluster:
+                stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+                Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"])
+
+
+def _stream_id(stream: OpenStream) -> str:
+    return stream.index.uri.rpartition("/")[2]
+
+
+def _offset(stream: OpenStream, position: int) -> dict[str, Any]:
+    tail = stream.index.tail().position
+    entry = stream.index.entry(position) if 0 < position <= tail else None
+    return {"position": position, "stream": _stream_id(stream), "write": "" if entry is None else entry.write_id}

@@ -1,0 +1,141 @@
+"""Columns of a table in its data files, and back: the one place that knows both names of a column.
+
+A column has one name in files for ever, whatever it is called now, and no other column ever gets that name. So a file
+of any version of the table is read as the table is now: what was renamed under its new name, what was dropped not at
+all, what was added later with its default, what was widened as the wider type. Everything above files and everything
+that joins, merges or filters rows knows the names of now only (docs/decisions/068-columns-in-files.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from epochlake.jobs.replicas.column_types import arrow_type
+from epochlake.jobs.replicas.schema import spark_ddl
+from epochlake.metastore.metadata.model import Column, Table
+from epochlake.placement.errors import InvalidRequest, words_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class FileColumns(msgspec.Struct, frozen=True, dict=True):
+    """The columns of an altered table, as its files know them. Of a table that never was, nobody needs it."""
+
+    columns: tuple[Column, ...]
+    created: int
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    def stored_name(self, name: str) -> str:
+        """What files call a column; a system column is called as it is."""
+        column = self._by_name.get(name)
+        return name if column is None else column.stored_name
+
+    def declared_type(self, name: str) -> pa.DataType | None:
+        """The type that values of a column have now; None for a system column."""
+        column = self._by_name.get(name)
+        return None if column is None else arrow_type(column.type)
+
+    def may_be_absent(self, name: str) -> bool:
+        """Whether there may be files from before there was the column."""
+        column = self._by_name.get(name)
+        return column is not None and column.column_id is not msgspec.UNSET and column.column_id > self.created
+
+    def filled(self, name: str, rows: int) -> pa.Array:
+        """Values of a column for the rows of a file that does not have it."""
+        return filled(self._by_name[name], rows)
+
+    def as_now(self, stored: pa.Schema) -> pa.Schema:
+        """The columns of a file and of the table, under the names and with the types that they have now."""
+        own = {column.stored_name for column in self.columns}
+        fields = [pa.field(column.name, arrow_type(column.type)) for column in self.columns]
+        names = {column.name for column in self.columns}
+        return pa.schema([*fields, *(one for one in stored if one.name not in own and one.name not in names)])
+
+    def as_stored(self, rows: pa.Table) -> pa.Table:
+        """Rows as a file keeps them: under their names in files, each with its number as Parquet's field id."""
+        fields = []
+        for field in rows.schema:
+            column = self._by_name.get(field.name)
+            if column is None:
+                fields.append(field)
+                continue
+            number = {_FIELD_ID: str(column.column_id).encode()}
+            fields.append(pa.field(column.stored_name, field.type, field.nullable, number))
+        return pa.table(rows.columns, schema=pa.schema(fields))
+
+    def spark_schema(self, others: str) -> StructType:
+        """What Spark reads of a file, and `others`: names in files, types of now, and what it shows where a file has no
+        such column. Columns that are read are not renamed yet: `named`.
+        """
+        from pyspark.sql.types import StructType
+
+        stored = [msgspec.structs.replace(column, name=column.stored_name) for column in self.columns]
+        read = StructType.fromDDL(f"{spark_ddl(stored)}, {others}")
+        assert isinstance(read, StructType)
+        for column, field in zip(self.columns, read.fields, strict=False):
+            if column.default is not msgspec.UNSET:
+                # Spark's own words for a column that was added: files that lack it have this value.
+                field.metadata = dict.fromkeys(("CURRENT_DEFAULT", "EXISTS_DEFAULT"), default_sql(column))
+        return read
+
+    def named(self, frame: DataFrame, others: Sequence[str]) -> DataFrame:
+        """A frame of what files have, under the names of now, with `others` as they are."""
+        from pyspark.sql import functions as F
+
+        # What Spark is told of defaults is no matter of who reads the rows.
+        columns = [F.col(f"`{column.stored_name}`").alias(column.name, metadata={}) for column in self.columns]
+        return frame.select(*columns, *(F.col(f"`{name}`") for name in others))
+
+
+def file_columns(table: Table) -> FileColumns | None:
+    """How files of a table know its columns; None where they are called and typed as they were created."""
+    if table.alterations is msgspec.UNSET:
+        return None
+    return FileColumns(table.columns, table.alterations.created)
+
+
+def filled(column: Column, rows: int) -> pa.Array:
+    """The default of a column, or null, so many times."""
+    if column.default is msgspec.UNSET:
+        return pa.nulls(rows, arrow_type(column.type))
+    return pa.repeat(default_of(column), rows)
+
+
+def default_of(column: Column) -> pa.Scalar:
+    """The default of a column that has one. Raises InvalidRequest for a text that is no value of its type."""
+    assert column.default is not msgspec.UNSET
+    text, type_ = column.default, arrow_type(column.type)
+    try:
+        if pa.types.is_string(type_):
+            return pa.scalar(text, type_)
+        if pa.types.is_nested(type_) or pa.types.is_binary(type_):
+            raise InvalidRequest(
+                f"the column {column.name!r} is {column.type}, and cannot have a default",
+                hint="Add it without one, and write the values",
+            )
+        return pa.scalar(text.strip(), pa.string()).cast(type_)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRequest(
+            f"the default {text!r} of column {column.name!r} is no {column.type}: {words_of(error)}"
+        ) from error
+
+
+def default_sql(column: Column) -> str:
+    """The default as an expression of Spark, which is the same in every session."""
+    value = default_of(column)
+    text = str(value.as_py()) if not pa.types.is_boolean(value.type) else str(value.as_py()).lower()
+    if pa.types.is_timestamp(value.type):
+        text = value.cast(pa.string()).as_py()
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"CAST('{escaped}' AS {column.type})"

@@ -1,0 +1,115 @@
+"""Mutations of change streams: what is known before it lands, what is told when, once, in which order, how long."""
+
+from __future__ import annotations
+
+from tests.campaign_mutations.mutation import ROWS, Mutation
+
+RECORDING = "jobs/gate/change_recording.py"
+INDEX = "jobs/replicas/change_index.py"
+READING = "jobs/replicas/change_reading.py"
+STREAMING = "jobs/gate/change_streaming.py"
+UPKEEP = "jobs/upkeep/change_streams.py"
+WRITING = "jobs/gate/writing.py"
+
+MUTATIONS = (
+    Mutation(
+        "a write is not appended to the index of changes",
+        "070: a write of a table with a stream is in the index before it is told that it has succeeded",
+        WRITING,
+        "            recording.landed(planning.metadata, landed.epoch)\n",
+        "",
+        ROWS,
+    ),
+    Mutation(
+        "a write is appended to the index before its level is reached",
+        "070: what is appended has reached its level",
+        WRITING,
+        "            landed = phase.land()\n            recording.landed(planning.metadata, landed.epoch)\n",
+        "            recording.landed(planning.metadata, planning.metadata.epoch)\n            landed = phase.land()\n",
+        ROWS,
+    ),
+    Mutation(
+        "a file that is in the index is appended again",
+        "070: the index has each staged file once, looked for after the last position with an older newest time",
+        INDEX,
+        "            new = [file for file in files if file.file_id not in there]\n",
+        "            new = [file for file in files if file.file_id not in there or True]\n",
+        ROWS,
+    ),
+    Mutation(
+        "what may land is not put at the root before it lands",
+        "070: whatever lands is known before, so what lost its writer is found",
+        RECORDING,
+        "            Intents(self._cluster.storage, index).put(metadata, self._table, intent)\n",
+        "            intents = Intents(self._cluster.storage, index)\n"
+        "            intents.put(metadata, self._table, intent)\n            intents.take_away(intent)\n",
+        ROWS,
+    ),
+    Mutation(
+        "a write that some replica has is forgotten",
+        "070: what a read may show comes into the stream",
+        UPKEEP,
+        "    live = _live(cluster, table, files, opened)\n",
+        "    live = False\n",
+        ROWS,
+    ),
+    Mutation(
+        "a write is settled as it lies, without reaching a level",
+        "070: what too few replicas have is brought to its level before it is in the stream",
+        UPKEEP,
+        "    writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, "
+        "intent=intent)\n",
+        "    _append(index, intents, intent)\n",
+        ROWS,
+    ),
+    Mutation(
+        "nothing is late",
+        "071: a change that comes after a newer one of its key is told to be late",
+        READING,
+        "        late = _late(storage, index, entry, file, wanted.table)\n",
+        "        late = np.zeros(file.rows, dtype=bool)\n",
+        ROWS,
+    ),
+    Mutation(
+        "all of a file is late of which one row is",
+        "071: what is late is told of each row",
+        READING,
+        "    newer_rows: NDArray[np.bool_] = has_newer(keys, tokens, order)[: file.rows]\n    return newer_rows\n",
+        "    newer_rows: NDArray[np.bool_] = has_newer(keys, tokens, order)[: file.rows]\n"
+        "    return newer_rows | newer_rows.any()\n",
+        ROWS,
+    ),
+    Mutation(
+        "what a late change is compared with goes before it",
+        "071: entries stay that a kept one has to be compared with",
+        UPKEEP,
+        "    over = _needed_by_none(index, over, tail.position)\n",
+        "",
+        ROWS,
+    ),
+    Mutation(
+        "retention does not ask for readers",
+        "070: a named reader holds back what it has not read, up to the limit",
+        UPKEEP,
+        "        if entry.at >= (limit if unread else least):\n",
+        "        if entry.at >= least:\n",
+        ROWS,
+    ),
+    Mutation(
+        "a reader passes an entry before it has been given all of it",
+        "070: a position is passed when all of its changes have been given out",
+        STREAMING,
+        "            for entry in self._index.entries(self.position, end):\n",
+        "            for entry in self._index.entries(self.position, end):\n"
+        "                self.position = entry.position\n",
+        ROWS,
+    ),
+    Mutation(
+        "a commit of the index goes over others",
+        "070: an entry is put as exactly the version after what was read",
+        INDEX,
+        "            position = tail.position + 1\n            uris",
+        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n            uris",
+        ROWS,
+    ),
+)

@@ -1,0 +1,95 @@
+"""Tables whose columns have changed, read and written with Spark: as without it, whatever version a file is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.administration.columns import parse_added
+from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
+from epochlake.metastore.errors import Rejected
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.clusters import grow, spark_stages_all, without_zookeeper
+
+TABLE = "air.flights"
+COLUMNS = "id bigint not null, note string, size int, price decimal(10,2), day date, rate float, gone string"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
+    with grow(tmp_path) as grown:
+        columns = [(one.split()[0], one.split()[1], "not" not in one) for one in COLUMNS.split(", ")]
+        administration.create_table(grown, TABLE, columns, ["id"], tablets=2)
+        yield grown
+
+
+def test_spark_reads_and_writes_files_of_every_version_as_the_table_is_now(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    old = (1, "old", 7, Decimal("1.25"), date(2020, 1, 1), 0.5, "secret")
+    also = (2, "also", 2**31 - 1, Decimal("2.50"), date(2021, 1, 1), 1.5, "secret")
+    new = "id bigint, remark string, size bigint, price decimal(14,4), day timestamp_ntz, rate double"
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(spark.createDataFrame([old, also], COLUMNS.replace(" not null", "")), TABLE, consistency="ALL")
+        administration.alter_table(
+            cluster,
+            TABLE,
+            drop=["gone"],
+            rename={"note": "remark"},
+            widen={"size": "bigint", "price": "decimal(14,4)", "day": "timestamp_ntz", "rate": "double"},
+        )
+        added = parse_added(
+            ["gone string not null default 'it''s'", "at timestamp default '2020-01-01T10:00:00Z'", "c int"]
+        )
+        administration.alter_table(cluster, TABLE, add=added, order=["c"])
+        row = (2, "new", 2**40, Decimal("2.0001"), datetime(2022, 1, 1), 2.5)
+        pipeline.write(spark.createDataFrame([row], new), TABLE, consistency="ALL")
+        row3 = (3, "all", 1, Decimal("3.0001"), datetime(2023, 1, 1), 3.5, "given", None, 9)
+        more = f"{new}, gone string, at timestamp, c int"
+        pipeline.write(spark.createDataFrame([row3], more), TABLE, consistency="ALL")
+        moment = datetime(2020, 1, 1, 10, tzinfo=UTC)
+        expected = [
+            (None, 1, "old", 7, Decimal("1.2500"), datetime(2020, 1, 1), 0.5, "it's", moment),
+            (None, 2, "new", 2**40, Decimal("2.0001"), datetime(2022, 1, 1), 2.5, "it's", moment),
+            (9, 3, "all", 1, Decimal("3.0001"), datetime(2023, 1, 1), 3.5, "given", None),
+        ]
+
+        def look() -> None:
+            read = pipeline.read(TABLE)
+            assert read.columns == ["c", "id", "remark", "size", "price", "day", "rate", "gone", "at"]
+            assert [field.metadata for field in read.schema] == [{}] * 9
+            assert in_utc(read) == expected
+            assert in_utc(read.where("gone = 'it''s' and size > 6")) == expected[:2]
+            assert in_utc(read.where("price = 1.25 or day >= '2023-01-01'")) == [expected[0], expected[2]]
+            assert in_utc(read.where("c is null")) == expected[:2]
+            assert read.where("gone = 'secret'").count() == 0
+            asked = pipeline.read(TABLE, columns=["gone", "id"], where=pc.field("size") > 6)
+            assert sorted(map(tuple, asked.collect())) == [("it's", 1), ("it's", 2)]
+            assert pipeline.count(TABLE, where=pc.field("rate") < 3) == 2
+            without = cluster.scan(TABLE).read_all().sort_by("id").to_pylist()
+            assert [tuple(one.values()) for one in without] == expected
+
+        look()
+        assert compact(cluster, TABLE, spark, policy=EVERYTHING).compacted
+        look()
+        # It knew the columns of before, which had one that was dropped.
+        with pytest.raises(Rejected, match="gone by epoch"):
+            pipeline.write(spark.createDataFrame([old], COLUMNS.replace(" not null", "")), TABLE)
+        pipeline.delete(spark.createDataFrame([(1,)], "id bigint"), TABLE, consistency="ALL")
+        assert in_utc(pipeline.read(TABLE)) == expected[1:]
+
+
+def in_utc(frame: DataFrame) -> list[tuple[object, ...]]:
+    """The rows by id, as Arrow gives them: moments in UTC."""
+    table = frame.toArrow().sort_by("id")
+    return [tuple(row.values()) for row in table.to_pylist()]

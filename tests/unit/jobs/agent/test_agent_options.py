@@ -1,0 +1,93 @@
+"""How agents are started: tokens, TLS, and options that cannot be meant."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient, split_address
+from epochlake.jobs.agent.http_server import HttpServer, Request, Response
+from epochlake.jobs.agent.running import main, tls_of, token_of
+from epochlake.placement.errors import InvalidRequest
+
+
+def certificate(directory: Path, name: str) -> tuple[str, str, str]:
+    """A certificate of an authority of its own, for 127.0.0.1: certificate, key, authority."""
+    made, key = directory / f"{name}.pem", directory / f"{name}.key"
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made_by = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        [*made_by, "-keyout", str(key), "-out", str(made), "-days", "2", *subject], check=True, capture_output=True
+    )
+    return str(made), str(key), str(made)
+
+
+async def pong(request: Request) -> Response:
+    return Response(200, b"pong")
+
+
+def test_with_tls_both_sides_show_a_certificate_of_the_authority(tmp_path: Path) -> None:
+    mine, other = certificate(tmp_path, "mine"), certificate(tmp_path, "other")
+    serving, asking = tls_of(*mine)
+    _, stranger = tls_of(other[0], other[1], mine[2])
+
+    async def scene() -> None:
+        server = HttpServer(pong, tls=serving)
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        try:
+            assert await HttpClient(tls=asking).ask(address, "/", timeout=20) == (200, b"pong")
+            for client in (HttpClient(tls=stranger), HttpClient()):
+                with pytest.raises(AgentUnreachable):
+                    await client.ask(address, "/", timeout=20)
+            assert await HttpClient(tls=asking).ask(address, "/", timeout=20) == (200, b"pong")
+        finally:
+            await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_token_is_one_word_of_sixteen_characters_or_more(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert token_of(str(file)) == "0123456789abcdef"
+    assert token_of(None) is None
+    for bad in ("", "short", "0123456789 abcdef", "0123456789abcdéf"):
+        file.write_text(bad)
+        with pytest.raises(InvalidRequest, match="holds no token"):
+            token_of(str(file))
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:99999", "host:-1", "host:٣"])
+def test_what_is_no_address_is_told(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="no address"):
+        split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--listen", "0.0.0.0:0"], 2, "--advertise"),
+        (["--listen", "127.0.0.1:0", "--found"], 2, "address that stays"),
+        (["--tls-key", "x"], 2, "--tls-authority"),
+        (["--seed", "nowhere"], 2, "no address"),
+        (["--volume", "d1"], 2, "NAME=URI"),
+        (["--token-file", "/nowhere"], 2, "cannot be read"),
+    ],
+)
+def test_options_that_cannot_be_meant_end_it_with_a_line_and_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    assert main(["--home", str(tmp_path / "home"), "--name", "n1", *words]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("epochlake: ")
+
+
+def test_the_resident_process_loads_neither_arrow_nor_delta_nor_spark() -> None:
+    heavy = ("numpy", "pyarrow", "deltalake", "kazoo", "pyspark", "typer", "rich", "epochlake.metastore.metastore")
+    program = f"import sys, epochlake.jobs.agent.running; print([m for m in {heavy!r} if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

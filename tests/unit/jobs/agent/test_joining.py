@@ -1,0 +1,225 @@
+"""A node asks to join: who may, who is told why not, and what a kill, a replay, a full disk or an operator change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from epochlake.jobs.agent.admission import admit
+from epochlake.jobs.agent.admitting import Admitting
+from epochlake.jobs.agent.home import AgentIdentity, Home, HomeUnwritable
+from epochlake.jobs.agent.http_client import AgentUnreachable
+from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, WantedVolume, join_refusal
+from epochlake.jobs.agent.joining import Joining, JoinState, Phase, WantedNode
+from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Refusal, Tag
+from epochlake.testing import local_cluster
+
+TAG, OTHER = Tag("lake", "1"), Tag("sea", "2")
+MEMBER = Introduction("m", "n1", "h1:1", TAG, PROTOCOL, "0.1.0")
+BLANK = Introduction("b", "n4", "h4:1", None, PROTOCOL, "0.1.0")
+ASKED = JoinRequest(BLANK, "n-1", "join-b", "dc1", "r4", (WantedVolume("d1", "/d1", 1 << 30),))
+
+changed = msgspec.structs.replace
+
+
+@pytest.mark.parametrize(
+    ("member", "admits", "sender", "more", "open_as", "code"),
+    [
+        (MEMBER, True, {}, {}, None, None),
+        (MEMBER, True, {}, {}, "join-b", None),
+        (MEMBER, True, {}, {"cluster": "lake"}, None, None),
+        (MEMBER, True, {}, {"cluster": "sea"}, None, "cluster-name"),
+        (MEMBER, True, {}, {}, "join-x", "join-open"),
+        (MEMBER, False, {}, {}, None, "admits-nobody"),
+        (changed(MEMBER, tag=None), True, {}, {}, None, "not-a-member"),
+        (MEMBER, True, {"tag": TAG}, {}, None, "already-a-member"),
+        (MEMBER, True, {"tag": OTHER}, {}, None, "cluster-tag"),
+        (MEMBER, True, {"protocol": 9}, {}, None, "protocol"),
+        (MEMBER, True, {"product_version": "7.0"}, {}, None, "version"),
+    ],
+)
+def test_a_member_refuses_what_it_can_judge_by_itself(
+    member: Introduction,
+    admits: bool,
+    sender: dict[str, Any],
+    more: dict[str, Any],
+    open_as: str | None,
+    code: str | None,
+) -> None:
+    asked = changed(ASKED, sender=changed(BLANK, **sender), **more)
+    why = join_refusal(member, admits, asked, open_as)
+    assert (None if why is None else why.code) == code
+
+
+def test_the_log_lets_a_node_in_once_and_says_why_not(tmp_path: Path) -> None:
+    with local_cluster(tmp_path, nodes=1, replication=1) as lake:
+        asked = changed(ASKED, volumes=(WantedVolume("d1", str(tmp_path / "d4")),))
+        first = admit(lake.cluster, asked)
+        assert (first.outcome, first.epoch) == (Outcome.ACCEPTED, lake.epoch)
+        assert admit(lake.cluster, changed(asked, nonce="n-2")) == changed(first, nonce="n-2")
+        assert lake.cluster.catch_up().node("n4").rack == "r4"
+        # Another agent of the same name, as one whose home was cleared is.
+        again = admit(lake.cluster, changed(asked, request_id="join-c"))
+        assert again.outcome is Outcome.REJECTED
+        assert "node-exists" in again.reason
+        assert lake.epoch == first.epoch
+        lake.coordinate()
+        assert str(lake.cluster.catch_up().node("n4").state) == "normal"
+
+
+def test_a_member_asks_the_log_once_however_often_it_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+    answers = iter([Outcome.PENDING, Outcome.REJECTED])
+
+    async def admission(request: JoinRequest) -> JoinAnswer:
+        calls.append(request.request_id)
+        await asyncio.sleep(0.01)
+        return JoinAnswer(request.nonce, next(answers), "too few racks")
+
+    async def scene() -> None:
+        admitting = Admitting(admission)
+        for nonce in ("1", "2", "3"):
+            assert admitting.asked(changed(ASKED, nonce=nonce)) == JoinAnswer(nonce, Outcome.PENDING)
+        assert admitting.open_as("n4") == "join-b"
+        await asyncio.sleep(0.1)
+        assert admitting.open_as("n4") is None
+        assert admitting.asked(ASKED) == JoinAnswer("n-1", Outcome.PENDING, "too few racks")
+        await asyncio.sleep(0.1)
+        assert admitting.asked(changed(ASKED, nonce="9")) == JoinAnswer("9", Outcome.REJECTED, "too few racks")
+        assert calls == ["join-b", "join-b"]
+
+    asyncio.run(scene())
+    assert "is not let in: too few racks" in caplog.text
+
+
+class Member:
+    """In place of the network: answers each question as `says` does."""
+
+    def __init__(self, says: Callable[[JoinRequest], object]) -> None:
+        self.says = says
+        self.asked: list[JoinRequest] = []
+
+    async def ask(self, address: str, path: str, body: bytes, *, timeout: float) -> tuple[int, bytes]:
+        assert path == "/join"
+        self.asked.append(msgspec.json.decode(body, type=JoinRequest))
+        answer = self.says(self.asked[-1])
+        if isinstance(answer, Exception):
+            raise answer
+        return 409 if isinstance(answer, Refusal) else 200, msgspec.json.encode(answer)
+
+
+def joining(home: Home, member: Member, *, seconds: float = 60.0, members: tuple[str, ...] = ("h1:1",)) -> Joining:
+    wanted = WantedNode("dc1", "r4", (WantedVolume("d1", "/d1"),))
+    return Joining(
+        home,
+        AgentIdentity("b", "n4"),
+        wanted,
+        member,  # type: ignore[arg-type]
+        introduction=lambda: BLANK,
+        members=lambda: members,
+        seconds=seconds,
+        period=0.001,
+    )
+
+
+def says(*outcomes: Outcome) -> Callable[[JoinRequest], object]:
+    left = iter(outcomes)
+    return lambda request: JoinAnswer(request.nonce, next(left), "because", 7)
+
+
+def run(made: Joining) -> JoinState:
+    asyncio.run(asyncio.wait_for(made.run(), 20))
+    return made.state
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+def test_a_node_that_is_accepted_waits_until_then_under_one_request_id(home: Home) -> None:
+    member = Member(says(Outcome.PENDING, Outcome.PENDING, Outcome.ACCEPTED))
+    state = run(joining(home, member))
+    assert (state.phase, state.epoch) == (Phase.ACCEPTED, 7)
+    assert {request.request_id for request in member.asked} == {"join-b"}
+    assert len({request.nonce for request in member.asked}) == 3
+
+
+@pytest.mark.parametrize("why", [says(Outcome.REJECTED), lambda _: Refusal("cluster-name", "because of its name")])
+def test_a_rejection_is_final_until_the_home_is_cleared_and_says_so(
+    home: Home, why: Callable[[JoinRequest], object]
+) -> None:
+    state = run(joining(home, Member(why)))
+    assert state.phase is Phase.REJECTED
+    assert "because" in state.reason
+    assert "clear the home" in state.reason
+    again = Member(says(Outcome.ACCEPTED))
+    assert run(joining(home, again)) == state
+    assert not again.asked
+
+
+def test_members_that_do_not_answer_or_admit_nobody_are_not_the_last_word(home: Home) -> None:
+    answers = iter([AgentUnreachable("gone"), Refusal("admits-nobody", "not here"), {"rubbish": 1}, None])
+
+    def one_after_the_other(request: JoinRequest) -> object:
+        return next(answers) or JoinAnswer(request.nonce, Outcome.ACCEPTED, "", 7)
+
+    assert run(joining(home, Member(one_after_the_other), members=("h1:1", "h2:1"))).phase is Phase.ACCEPTED
+
+
+def test_an_answer_to_an_earlier_question_is_not_taken(home: Home) -> None:
+    member = Member(lambda request: JoinAnswer("of an earlier attempt", Outcome.ACCEPTED, "", 7))
+    state = run(joining(home, member, seconds=0.1))
+    assert state.phase is Phase.TIMED_OUT
+    assert "repeats an answer" in state.reason
+    assert len(member.asked) > 1
+
+
+def test_after_a_kill_the_same_question_is_asked_again(home: Home) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kills(request: JoinRequest) -> object:
+        raise Killed
+
+    first = joining(home, Member(kills))
+    with pytest.raises(Killed):
+        asyncio.run(first._once())
+    assert home.read("join", JoinState) == JoinState(asked=True)
+    again = Member(says(Outcome.ACCEPTED))
+    assert run(joining(home, again)).phase is Phase.ACCEPTED
+    assert again.asked[0].request_id == "join-b"
+
+
+def test_what_cannot_be_written_down_is_not_asked(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Member(says(Outcome.ACCEPTED))
+    made = joining(home, member)
+
+    def full(*_: object) -> None:
+        raise HomeUnwritable("the home cannot be written to")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Home, "write", full)
+        with pytest.raises(HomeUnwritable):
+            asyncio.run(made._once())
+    assert not member.asked
+    assert run(made).phase is Phase.ACCEPTED
+
+
+def test_an_operator_ends_what_hangs_and_is_told_what_the_log_may_have(home: Home) -> None:
+    made = joining(home, Member(lambda request: JoinAnswer(request.nonce, Outcome.PENDING)))
+
+    async def scene() -> None:
+        task = asyncio.ensure_future(made.run())
+        await asyncio.sleep(0.1)
+        state = await made.cancel()
+        assert state.phase is Phase.CANCELLED
+        assert "request cancel" in state.reason
+        await asyncio.wait_for(task, 20)
+
+    asyncio.run(scene())
+    assert run(joining(home, Member(says(Outcome.ACCEPTED)))).phase is Phase.CANCELLED

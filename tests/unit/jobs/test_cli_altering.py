@@ -1,0 +1,73 @@
+"""`table alter` and `table show` for columns: what is said becomes one epoch, and what is refused says why."""
+
+from __future__ import annotations
+
+import pytest
+from epochlake.jobs.administration.columns import parse_added
+from epochlake.metastore.metadata.model import Column
+from epochlake.placement.errors import InvalidRequest
+
+from tests.support.command_line import CommandLine
+
+PARSED = {
+    "c int": Column("c", "int"),
+    "c decimal(10, 2) not null default -1.5": Column("c", "decimal(10, 2)", False, default="-1.5"),
+    "c string default 'it''s, or not'": Column("c", "string", default="it's, or not"),
+    "c string DEFAULT ''": Column("c", "string", default=""),
+    "`c` array<int>": Column("c", "array<int>"),
+}
+
+
+@pytest.mark.parametrize("text", PARSED)
+def test_a_column_is_read_with_its_default(text: str) -> None:
+    assert parse_added([text]) == (PARSED[text],)
+    assert parse_added([f"{text}, d date"]) == (PARSED[text], Column("d", "date"))
+
+
+@pytest.mark.parametrize("text", ["c", "c int default", "c int default 'x", "c default 5", "c int default 5 6"])
+def test_a_column_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_added([text])
+
+
+def test_all_that_is_said_of_columns_is_one_epoch_and_is_shown(grown: CommandLine) -> None:
+    grown.done("table", "create", "air.t", "--column", "id bigint, note string, size int", "--primary-key", "id")
+    words = ["--drop", "note", "--add", "note string default 'a, b'", "--rename", "id:key", "--widen", "size:bigint"]
+    done = grown.done(
+        "table", "alter", "air.t", *words, "--comment", "size:in cm: wide", "--order", "size", "--reason", "r"
+    )
+    shown = grown.done("table", "show", "air.t")
+    assert [(one["name"], one["column_id"], one["stored_as"]) for one in shown["columns"]] == [
+        ("size", 3, "size"),
+        ("key", 1, "id"),
+        ("note", 4, "note#4"),
+    ]
+    assert (shown["columns"][0]["type"], shown["columns"][0]["comment"]) == ("bigint", "in cm: wide")
+    assert (shown["columns"][2]["default"], shown["primary_key"]) == ("a, b", ["key"])
+    assert shown["columns_epoch"] == done["epoch"] == grown.log()[-1][0]
+    assert shown["dropped"] == [{"column_id": 2, "name": "note", "stored_as": "note", "epoch": done["epoch"]}]
+    assert "dropped: note (by epoch" in grown.text("table", "show", "air.t").out
+    before = grown.done("table", "show", "air.t", "--at", str(done["epoch"] - 1))
+    assert ([one["name"] for one in before["columns"]], before["dropped"]) == (["id", "note", "size"], [])
+
+
+SENSELESS = [
+    (["--rename", "note"], "OLD:NEW"),
+    (["--rename", "note:a", "--rename", "note:b"], "twice"),
+    (["--drop", "note", "--comment", "note:x"], "dropped, and changed"),
+    (["--drop", "note", "--min-tablets", "8"], "one after the other"),
+    (["--order", "id,id"], "twice"),
+    (["--add", "c int default 1.5"], "is no int"),
+    (["--add", "c nothing"], "cannot be stored"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), SENSELESS)
+def test_what_makes_no_sense_is_refused_before_anything_is_committed(
+    unchanged: CommandLine, words: list[str], said: str
+) -> None:
+    before = unchanged.log()
+    refused = unchanged.text("table", "alter", "air.flights", *words)
+    assert refused.code == 2
+    assert said in refused.error_text
+    assert unchanged.log() == before
