@@ -88,7 +88,7 @@ class Run(NamedTuple):
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
-    from epochlake.jobs.testing import log_themes, themes
+    from epochlake.jobs.testing import log_themes, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
     from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
@@ -98,14 +98,14 @@ def drawn(task: Task) -> Scenario:
             return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
         case "merges":
             return merge_scenario(task.seed, task.weights)
-    return row_scenario(task.seed, task.weights, theme=themes.BY_NAME[task.theme] if task.theme else None)
+    return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
 
 
 def theme_names(kind: str) -> list[str]:
     """What histories of a kind can be about."""
-    from epochlake.jobs.testing import log_themes, themes
+    from epochlake.jobs.testing import log_themes, row_themes
 
-    return {"log": list(log_themes.BY_NAME), "rows": list(themes.BY_NAME)}.get(kind, [])
+    return {"log": list(log_themes.BY_NAME), "rows": list(row_themes.BY_NAME)}.get(kind, [])
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:

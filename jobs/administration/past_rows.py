@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question, round_damage
-from epochlake.jobs.gate.arrow_rows import rows_to_delete, rows_to_write
+from epochlake.jobs.gate.arrow_rows import rows_to_change
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of, words_of_moment
 from epochlake.jobs.replicas.reading import ReadPlan
@@ -101,10 +101,9 @@ def rollback(
     """Undo what was written to a table between two times, by new writes: rows are written as they were at `to`, and
     rows that came since are deleted. `until`: None for now.
 
-    The writes come first, then the deletes; between them a reader sees rows of both times, and misses none. They are
-    batches that are named after both times: where a call has failed, the same call with the `until` that it told lands
+    It is one batch, which is named after both times: where a call has failed, the same call with the same `until` lands
     what is missing, and nothing twice. What others write meanwhile to rows that are rolled back is overwritten, unless
-    it is later than these writes; other rows of theirs stay. With `dry_run` nothing is written.
+    it is later than this batch; other rows of theirs stay. With `dry_run` nothing is written.
 
     Raises InvalidRequest for a table that is append-only, HistoryNotKept, and as `Cluster.write`.
     """
@@ -131,16 +130,10 @@ def rollback(
         if dry_run or not kinds:
             return done
         batch = f"rollback to {done.to} of what came until {done.until}"
-        written = []
-        if kinds[CHANGED] or kinds[REMOVED]:
-            rows = pa.concat_tables(lost)
-            written.append(gate.write(rows_to_write(rows, target), target, consistency, batch))
-        if kinds[ADDED]:
-            keys = pa.concat_tables(new).select(list(target.primary_key))
-            written.append(gate.write(rows_to_delete(keys, target), target, consistency, batch, deleted=True))
-        return msgspec.structs.replace(
-            done, epoch=max(one.epoch for one in written), already=all(one.already for one in written)
-        )
+        keys = pa.concat_tables(new).select(list(target.primary_key))
+        rows = rows_to_change(pa.concat_tables(lost), keys, target)
+        written = gate.write(rows, target, consistency, batch, changes=True)
+        return msgspec.structs.replace(done, epoch=written.epoch, already=written.already)
 
 
 class _Found(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome
+from epochlake.jobs.agent.processes import configured, said_by
 
 logger = logging.getLogger(__name__)
 
@@ -73,24 +73,15 @@ class Admitting:
 
 def by_process(conf: str | None, root: str | None) -> Admission:
     """Have the log decide in a process of its own."""
-    words = [word for option, value in (("--conf", conf), ("--root", root)) if value for word in (option, value)]
 
     async def admission(request: JoinRequest) -> JoinAnswer:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "epochlake.jobs.agent.admission", *words),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        body = msgspec.json.encode(request)
         try:
-            said, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(request)), ADMISSION_SECONDS)
+            said = await said_by("admission", configured(conf, root), ADMISSION_SECONDS, body)
+            return msgspec.json.decode(said, type=JoinAnswer)
         except TimeoutError:
             return JoinAnswer(request.nonce, Outcome.PENDING, f"no outcome within {ADMISSION_SECONDS:g} s")
-        finally:
-            if process.returncode is None:
-                process.kill()
-        try:
-            return msgspec.json.decode(said, type=JoinAnswer)
-        except msgspec.MsgspecError:
+        except (OSError, msgspec.MsgspecError):
             return JoinAnswer(request.nonce, Outcome.PENDING, "the process that asks the log ended without a word")
 
     return admission

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.agent.admitting import Admitting, by_process
-from epochlake.jobs.agent.discovering import Discovering
+from epochlake.jobs.agent.discovering import Discovering, begin
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
 from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
 from epochlake.jobs.agent.membership import Membership, Peer
@@ -29,10 +30,12 @@ from epochlake.jobs.agent.messages import (
     Answer,
     Call,
     Introduction,
+    Refusal,
     Seen,
     Tag,
     refusal,
 )
+from epochlake.jobs.agent.processes import configured
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
@@ -94,6 +97,9 @@ class Agent:
             # A member never answers as if it searched, also before it has looked at its root.
             self.discovering.discovery.found(self.tag)
         self.admitting = Admitting(by_process(settings.conf, settings.root))
+        self.initialising = Initialising(
+            home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
+        )
         self.joining = None if settings.join is None else self._joining(settings.join)
         self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
 
@@ -115,6 +121,39 @@ class Agent:
         if len({peer.tag_id for peer in peers}) > 1:
             return ()
         return tuple(sorted(peer.address for peer in peers))
+
+    def _idle(self) -> Idle:
+        told = self.follower.told if self.follower is not None else None
+        at_root = None if told is None or told.tag is None else msgspec.convert(told.tag, Tag)
+        tag = self.tag or self.discovering.discovery.state.tag or at_root
+        return Idle(tag, self.settings.root, "no root" if told is None else told.outcome)
+
+    async def _prepare(self, name: str, asked: Prepare) -> Refusal | Ready:
+        """Send the preparation of an init to the agent of a node."""
+        peers = [peer for peer in self.membership.peers.values() if peer.name == name]
+        if len(peers) != 1:
+            several = f"{len(peers)} agents have this name" if peers else "no agent of this name is known here"
+            return Refusal("unknown", several)
+        [peer] = peers
+        try:
+            body = msgspec.json.encode(asked)
+            status, answer = await self._client.ask(peer.address, "/prepare-init", body, timeout=10.0)
+            return (
+                msgspec.json.decode(answer, type=Ready) if status == 200 else msgspec.json.decode(answer, type=Refusal)
+            )
+        except (AgentUnreachable, InvalidRequest) as error:
+            return Refusal("unreachable", error.reason)
+        except msgspec.MsgspecError:
+            return Refusal("malformed", "its answer cannot be understood")
+
+    async def _begin(self, order: InitOrder) -> Began:
+        """Begin the log as a user has asked for."""
+        words = configured(self.settings.conf, self.settings.root)
+        words += ["--request-id", order.request_id, "--reason", f"metadata nodes {', '.join(order.nodes)}", "--alone"]
+        began = await begin([*words, *(["--name", order.name] if order.name else [])])
+        if began.tag is not None:
+            await self.discovering.found(began.tag)
+        return began
 
     def introduction(self) -> Introduction:
         epoch = 0 if self.view is None else self.view.epoch

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sys
 
 import msgspec
 from epochlake.jobs.agent.discovery import Ask, Discovery, DiscoveryState, Phase, Told
 from epochlake.jobs.agent.home import DISCOVERY, AgentIdentity, Home, HomeUnwritable
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.initialising import Began
 from epochlake.jobs.agent.messages import Tag
+from epochlake.jobs.agent.processes import configured, said_by
 from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -40,9 +41,7 @@ class Discovering:
         self.may_found = may_found
         self._home = home
         self._client = client
-        self._words = [
-            word for option, value in (("--conf", conf), ("--root", root)) if value for word in (option, value)
-        ]
+        self._words = configured(conf, root)
         self._can_found = root is not None
         self._period = period
         self._kept: DiscoveryState | None = None
@@ -98,27 +97,21 @@ class Discovering:
             return place, number, None
 
     async def _found(self) -> None:
-        """Begin the cluster, in a process of its own."""
+        """Begin the cluster. Where somebody else has begun one at this root in the meantime, that is the cluster."""
         logger.info("no cluster was found, and this agent has the lowest id: it founds one")
-        words = ["-m", "epochlake.jobs.agent.founding", "--agent-id", self.discovery.agent_id, *self._words]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            said, _ = await asyncio.wait_for(process.communicate(), FOUNDING_SECONDS)
-            answer = msgspec.json.decode(said or b"{}")
-            reason, tag = answer.get("reason") or "the process that founds ended without a word", answer.get("tag")
-        except (TimeoutError, msgspec.MsgspecError) as error:
-            reason, tag = f"founding came to no end: {error or type(error).__name__}", None
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if tag is None:
-            logger.warning("no cluster could be founded: %s", reason)
-            self.problem = f"no cluster could be founded: {reason}"
+        why = [
+            "--request-id",
+            f"found-{self.discovery.agent_id}",
+            "--reason",
+            "founded by agents that found each other",
+        ]
+        began = await begin([*self._words, *why])
+        if began.tag is None:
+            logger.warning("no cluster could be founded: %s", began.reason)
+            self.problem = f"no cluster could be founded: {began.reason}"
             await asyncio.sleep(5 * self._period)
             return
-        await self.found(msgspec.convert(tag, Tag))
+        await self.found(began.tag)
 
     async def _keep(self) -> None:
         """Write the state down unless it is. Nothing is sent that is not written."""
@@ -126,3 +119,11 @@ class Discovering:
         if state != self._kept:
             await asyncio.to_thread(self._home.write, DISCOVERY, state)
             self._kept = state
+
+
+async def begin(words: list[str]) -> Began:
+    """Begin the log in a process of its own. What is late, or ends without a word, may have begun it."""
+    try:
+        return msgspec.json.decode(await said_by("founding", words, FOUNDING_SECONDS), type=Began)
+    except (TimeoutError, OSError, msgspec.MsgspecError) as error:
+        return Began(None, f"the process that begins it gave no answer: {error or type(error).__name__}", known=False)

@@ -125,6 +125,9 @@ class LogFollower:
 
 
 def _fingerprint(root: str) -> tuple[int, int]:
-    """What changes when something is committed: the directory of the log's commits."""
-    found = os.stat(os.path.join(root, "log", "_delta_log"))
+    """What changes when something is committed: the directory of the log's commits; zeros while it is not there."""
+    try:
+        found = os.stat(os.path.join(root, "log", "_delta_log"))
+    except OSError:
+        return 0, 0
     return found.st_mtime_ns, found.st_ino

@@ -15,9 +15,10 @@ from epochlake.jobs.agent.documents import health
 from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response
+from epochlake.jobs.agent.initialising import InitOrder, Prepare
 from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
-from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, refusal
+from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
 from epochlake.placement.errors import InvalidRequest
 
@@ -28,6 +29,7 @@ OPEN_TO_ALL = frozenset({"/health"})
 
 LONGEST_WORD = 255
 LONGEST_URI = 4096
+MOST_NODES = 100
 HIGHEST = 2**53
 
 _SNAPSHOT = re.compile(r"/snapshots/(\d{1,20})\Z", re.ASCII)
@@ -57,6 +59,8 @@ class Routes:
             "/discover": self._discover,
             "/join": self._join,
             "/cancel-join": self._cancel_join,
+            "/init": self._init,
+            "/prepare-init": self._prepare_init,
         }
 
     async def answer(self, request: Request) -> Response:
@@ -163,6 +167,27 @@ class Routes:
             return _json(await self._agent.joining.cancel())
         except HomeUnwritable as error:
             raise Refused(503, "home", str(error)) from None
+
+    async def _init(self, request: Request) -> Response:
+        """A user's call; it is asked again until it has come to an end."""
+        order = understood(request.body, InitOrder)
+        words = (*order.nodes, order.name or "cluster")
+        if not 0 < len(order.nodes) <= MOST_NODES or any(not 0 < len(word) <= LONGEST_WORD for word in words):
+            raise Refused(400, "malformed", f"an init names 1 to {MOST_NODES} nodes")
+        return _json(self._agent.initialising.ordered(order))
+
+    async def _prepare_init(self, request: Request) -> Response:
+        asked = understood(request.body, Prepare)
+        require_sane(asked.sender)
+        if len(asked.request_id) > LONGEST_WORD or len(asked.root) > LONGEST_URI:
+            raise Refused(400, "malformed", "a request id or a root is too long")
+        try:
+            answer = await self._agent.initialising.prepare(asked)
+        except (HomeDamaged, HomeUnwritable) as error:
+            raise Refused(503, "home", str(error)) from None
+        if isinstance(answer, Refusal):
+            raise Refused(409, answer.code, answer.reason)
+        return _json(answer)
 
     def _heard(self, request: Request) -> Call:
         """The call in a request, believed. Raises Refused."""

@@ -19,6 +19,7 @@ from epochlake.jobs.administration.adopting import Adopted
 from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.initialising import InitAnswer
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.cli import documents as d
 from epochlake.jobs.cli.app import app
@@ -108,6 +109,7 @@ DOCUMENTS: dict[str, Any] = {
     "agent run": None,
     "agent show": AgentState,
     "agent nodes": list[NodeSeen],
+    "agent init": InitAnswer,
     "agent cancel-join": JoinState,
     "config show": list[d.ConfigurationRow],
     "config reference": list[d.ConfigurationRow],

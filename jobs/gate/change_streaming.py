@@ -40,13 +40,14 @@ def open_stream(cluster: Store, metadata: ClusterMetadata, name: str) -> OpenStr
     stream = metadata.change_streams.get(table.table_id)
     if stream is None:
         raise Rejected(
-            Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes enable {name}` first"
+            Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes keep {name}` first"
         )
     index = cluster.change_indexes.of(stream)
     begun = index.begun()
     if begun is None:
         raise WaitTimeout(
-            f"the stream of changes of {name} has not begun", hint="Run `epochlake changes settle`, or a coordinator"
+            f"the stream of changes of {name} has not begun",
+            hint=f"Run `epochlake changes keep-up {name}`, or a coordinator",
         )
     return OpenStream(table, index, max(begun.position, index.floor()))
 

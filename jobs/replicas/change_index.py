@@ -194,7 +194,7 @@ class ChangeIndex:
                 raise StorageUnavailable(
                     f"the index of changes at {self.uri} is lost: its table's changes are to be kept, and it is not "
                     "there",
-                    hint="Restore it from a backup; or end the stream with `epochlake changes disable`, and begin "
+                    hint="Restore it from a backup; or end the stream with `epochlake changes drop`, and begin "
                     "another one",
                 )
             known = Tail(last, self._newest_at(last))

@@ -17,7 +17,7 @@ KEYS = 3
 
 OPERATIONS = ("move", "shuttle", "leave", "add", "resize", "balance", "come and go")
 UPKEEP = ("repair", "compact", "vacuum")
-MERGES = ("merge", "merge", "merge", "merge again", "read merged", "write beside")
+MERGES = (*("merge",) * 4, *("merge again",) * 3, "read merged", "write beside")
 MOMENTS = ("shared link", "shared link", "shared link, done", "shared link, done", "shared read", "volume link")
 """Where a merge can be hit between its read, its entry and its landing."""
 
@@ -32,7 +32,7 @@ def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     chance = drawing.chance
     # In most histories little happens but merges, which are hit again and again in the midst of what they do.
     narrow = chance.random() < 0.7
-    seconds = round(chance.uniform(2.0, 5.0) if narrow else chance.uniform(3.0, 9.0), 3)
+    seconds = round(chance.uniform(4.0, 8.0) if narrow else chance.uniform(3.0, 9.0), 3)
     delta = not narrow and chance.random() < 0.4
     named: list[Operation] = []
     pace = chance.choice([0.02, 0.3, 1.0])
@@ -56,7 +56,7 @@ def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     victims = [part.name for part in mergers]
     places = [place(number) for number in range(1, NODES + 1)]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
-    faults += [] if calm else _lying(chance, seconds, victims, (3, 6, 10) if narrow else (0, 1, 3, 6))
+    faults += [] if calm else _lying(chance, seconds, victims, (6, 12, 20) if narrow else (0, 1, 3, 6))
     settings = Settings(
         delta=delta,
         tablets=chance.choice([1, 1, 2, 0]),
@@ -74,7 +74,7 @@ def _merges(drawing: Drawing, seconds: float, named: list[Operation], pace: floa
     found: list[Operation] = []
     while at < seconds and len(found) < 20:
         wait = round(chance.choice([0.0, chance.uniform(0.01, pace)]), 3)
-        at += wait + 0.5
+        at += wait + 0.2
         kind = drawing.one(MERGES)
         if kind == "merge again" and named:
             again = chance.choice(named)
@@ -109,11 +109,11 @@ def _lying(chance: random.Random, seconds: float, victims: Sequence[str], counts
     return [
         Fault(
             chance.choice(["kill", "pause", "pause"]),
-            round(chance.uniform(0, seconds * 0.8), 3),
+            round(chance.choice([0.0, chance.uniform(0, seconds * 0.3)]), 3),
             chance.choice(victims),
             seconds=round(chance.choice([0.5, 5.0, 30.0, 120.0]), 3),
             when=chance.choice(MOMENTS),
-            nth=chance.choice([1, 1, 2, 3, 5, 8]),
+            nth=chance.randint(1, 16),
         )
         for _ in range(chance.choice(counts))
     ]

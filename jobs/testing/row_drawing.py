@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
@@ -18,7 +19,6 @@ from epochlake.jobs.testing.themes import (
     OTHER_ROWS,
     PIPELINES,
     RACKS,
-    THEMES,
     UPKEEP,
     WIDE,
     Lying,
@@ -63,11 +63,8 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = theme.sorts
     calm = chance.random() < 0.06
-    harms = (
-        []
-        if calm or not sorts
-        else drawing.some(chance.choice(sorts) if chance.random() < 0.5 else [kind for sort in sorts for kind in sort])
-    )
+    of_sort = chance.choice(sorts) if sorts and chance.random() < 0.5 else [kind for sort in sorts for kind in sort]
+    harms = [] if calm or not of_sort else drawing.some(of_sort)
     victims = [part.name for part in parts]
     faults = drawing.faults(seconds, harms, victims, [*places, ROOT], moments(rows=True, delta=delta))
     faults += _pauses(chance, seconds, parts, theme.lingering)

@@ -79,3 +79,30 @@ def test_of_agents_that_start_at_once_exactly_one_founds_also_when_some_are_kill
         assert tag is not None
         assert (entry.event, json.loads(entry.payload)["cluster_id"]) == ("Initialise", tag.id)
         assert all(state.tag is None for agent in all_of_them if (state := agent.state()) is not None)
+
+
+def test_init_begins_a_cluster_on_all_named_nodes_or_says_which_failed_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    with agents(tmp_path / "homes", 2, "--root", str(root)) as (first, second):
+        first.start()
+        second.start()
+        for agent in (first, second):
+            agent.until(lambda state: state.log.outcome == "no-cluster")
+        eventually(lambda: len(first.nodes()) == len(second.nodes()) == 2)
+        assert main(["agent", "init", second.address, "--metadata-nodes", "n1,n9"]) == 3
+        said = capsys.readouterr().err
+        assert "nothing has begun. n9: no agent of this name is known here" in said
+        assert not (root / "log").exists()
+        call = ["-o", "json", "agent", "init", second.address, "--metadata-nodes", "n1,n2", "--name", "lake"]
+        assert main(call) == 0
+        tag = json.loads(capsys.readouterr().out)["tag"]
+        assert main([word.replace(second.address, first.address) for word in call]) == 0
+        assert json.loads(capsys.readouterr().out)["tag"] == tag
+        for agent in (first, second):
+            agent.until(lambda state: state.discovered is not None and state.discovered.id == tag["id"])
+        assert main(["agent", "init", first.address, "--metadata-nodes", "n2"]) == 3
+        assert "is running already" in capsys.readouterr().err
+        [entry] = DeltaLog(STORAGE, f"{root}/log").read(0)
+        assert (entry.event, entry.reason) == ("Initialise", "metadata nodes n1, n2")

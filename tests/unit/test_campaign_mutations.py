@@ -22,6 +22,8 @@ LEAST = {
     "gate, merging": 5,
     "coordinator and moves": 10,
     "repair, compaction, vacuum, space": 8,
+    "change streams": 5,
+    "rows as they were": 3,
     "placement and membership": 5,
     "storage layer": 5,
     "rules that stand behind each other": 5,

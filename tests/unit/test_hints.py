@@ -60,6 +60,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     TableAltered("air.flights", 7),
     MergeContended("air.flights", 10),
     MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
+    TableAltered("air.flights", 9),
     HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
     ChangeNotKept("air.flights", EpochlakeError("the root is full")),
     ChangesGone("changes up to position 7 are gone", 7),

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from epochlake.jobs.cli.arguments import of
-from epochlake.jobs.cli.text.agents import agent_shown, join_state, nodes_seen
+from epochlake.jobs.cli.arguments import of, parse_names
+from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
 from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
@@ -137,6 +137,35 @@ def nodes(
     from epochlake.jobs.agent.asking import nodes_of
 
     of(context).show(nodes_of(address, client), nodes_seen)
+
+
+@app.command("init")
+def init(
+    context: typer.Context,
+    address: Address,
+    metadata_nodes: Annotated[
+        list[str],
+        typer.Option(
+            "--metadata-nodes", metavar="NODE[,NODE]", help="All of them begin it, or none.", show_default=False
+        ),
+    ],
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The name of the cluster.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 120.0,
+    token_file: TokenFile = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
+    tls_authority: Authority = None,
+) -> None:
+    """Begin a cluster at the root of idle agents. An error names each node that cannot be part of it, and why.
+
+    Without an answer the same call to any of them is safe.
+    """
+    client = asking(token_file, tls_certificate, tls_key, tls_authority)
+    from epochlake.jobs.agent.asking import init as begun
+    from epochlake.jobs.agent.initialising import InitOrder
+
+    order = InitOrder(tuple(parse_names(metadata_nodes)), name)
+    of(context).show(begun(address, order, client, timeout), init_answer)
 
 
 @app.command("cancel-join")

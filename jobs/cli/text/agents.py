@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.initialising import InitAnswer
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.printing import bold, filled, seconds, size, state, table
 from rich.console import RenderableType
@@ -41,6 +42,10 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
     if shown.problems:
         parts += [Text(), bold("Problems"), *(Text(f"  {problem}", "yellow") for problem in shown.problems)]
     return parts
+
+
+def init_answer(answer: InitAnswer) -> RenderableType:
+    return Text(f"cluster {answer.tag} is {answer.outcome}")
 
 
 def join_state(join: JoinState) -> RenderableType:

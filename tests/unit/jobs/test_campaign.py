@@ -43,6 +43,14 @@ def test_everything_that_can_be_drawn_is_drawn(kind: str) -> None:
     assert {scenario.settings.delta for scenario in scenarios} == {True, False}
 
 
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) -> None:
+    for theme in campaign.theme_names(kind):
+        tasks = [campaign.Task(kind, seed, theme=theme) for seed in range(20)]
+        assert [campaign.drawn(task) for task in tasks] == [campaign.drawn(task) for task in tasks]
+        assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
+
+
 def test_data_is_destroyed_at_one_place_of_a_history_only() -> None:
     for scenario in drawn("rows"):
         assert len({fault.place for fault in scenario.faults if fault.kind in DATA}) <= 1

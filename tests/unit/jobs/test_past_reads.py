@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import past_rows
 from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.gate.errors import HistoryNotKept
+from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept
 from epochlake.jobs.gate.moments import micros_of, moment_of
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction, vacuum
@@ -293,21 +292,21 @@ def test_a_rollback_writes_the_rows_as_they_were_and_deletes_what_came(table: Sm
     assert rollback(table.cluster, TABLE, moment_of(now())).epoch is None
 
 
-def test_a_rollback_that_ended_between_its_two_writes_is_ended_by_the_same_call(
-    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_that_failed_is_ended_by_the_same_call_and_lands_once(table: SmallCluster) -> None:
     change(table, dict.fromkeys(range(6), "old"))
     first = now()
     rows = at(table, first)
     change(table, {1: "new", 2: None, 7: "came"})
     until = moment_of(now())
-    with monkeypatch.context() as patch:
-        patch.setattr(past_rows, "rows_to_delete", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            rollback(table.cluster, TABLE, moment_of(first), until=until)
-    assert at(table, now()) == {**rows, 7: "came"}, "no row is missed between the writes"
-    assert not rollback(table.cluster, TABLE, moment_of(first), until=until).already
+    with table.without("BC"), pytest.raises(ConsistencyNotReached):
+        rollback(table.cluster, TABLE, moment_of(first), until=until)
+    with table.without("B"), pytest.raises(ConsistencyNotReached):
+        rollback(table.cluster, TABLE, moment_of(first), until=until, consistency="ALL")
+    assert not rollback(table.cluster, TABLE, moment_of(first), until=until, consistency="ALL").already
     assert at(table, now()) == rows
+    change(table, {1: "later"})
+    assert rollback(table.cluster, TABLE, moment_of(first), until=until).already
+    assert at(table, now()) == {**rows, 1: "later"}
 
 
 @pytest.mark.parametrize("append_only", [False, True])
