@@ -97,6 +97,14 @@ class Access(NamedTuple):
     seconds: float = 0.0
     times: Sequence[int] = ()
 
+    def comes_after(self, other: Access) -> bool:
+        """Whether it counts instead of the other, which had ended when it began. What one replica alone has
+        acknowledged others need not have heard of: then clocks decide.
+        """
+        return other.ended < self.began and (
+            "ONE" not in (self.level, other.level) or "ALL" in (self.level, other.level)
+        )
+
     def is_over(self, other: Access) -> bool:
         """Whether it counts instead of the other, which had begun when it ended: the times of both say so."""
         known = bool(self.times and other.times) and other.began < self.ended
@@ -671,11 +679,11 @@ def _wrong(key: int, read: Access, writes: Sequence[Access], *, in_time: bool) -
         sources = [write for write in of_key if write.kind == "write" and write.notes[key] == note]
     else:
         sources = [write for write in of_key if write.kind == "delete"]
-        sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}))
+        sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}, level="ALL"))
     strong = STRONG[read.level]
     known = [w for w in of_key if w.acknowledged and w.ended < read.began and w.level in strong]
     if any(
-        not any(source.ended < other.began or (in_time and other.is_over(source)) for other in known)
+        not any(other.comes_after(source) or (in_time and other.is_over(source)) for other in known)
         for source in sources
     ):
         return []
