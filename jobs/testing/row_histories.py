@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from hashlib import shake_256
 from typing import NamedTuple
 from urllib.parse import unquote
-from zlib import crc32
 
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
@@ -39,8 +37,10 @@ from epochlake.jobs.testing.rows import (
     TABLE,
     RowsDamaged,
     WorldRows,
+    padding,
     paths_of,
     scanned,
+    shares_files,
     shown,
     token_of,
 )
@@ -59,9 +59,6 @@ from epochlake.placement.ring.state import NodeState
 
 LONGEST_SECONDS = 900.0
 """How long a read or write may take that nobody has paused, whatever hangs."""
-
-WIDE_BYTES = 20_000
-"""What a wide row has more than others."""
 
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
@@ -146,7 +143,7 @@ class _Accesses:
     def change(self, gate: Gate, operation: Operation) -> None:
         """Write or delete what an operation says, once or as a batch."""
         deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None
-        note = operation.name + _padding(operation) if operation.kind == WIDE else operation.name
+        note = operation.name + padding(operation.name) if operation.kind == WIDE else operation.name
         notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else note)
         steps, now = self._world.scheduler.steps, self._world.scheduler.now
         number = self._batches.get(batch, len(self.all)) if batch else len(self.all)
@@ -162,7 +159,7 @@ class _Accesses:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
-            rows = WorldRows(notes, shares=_shares_files(operation), times=self._times[number])
+            rows = WorldRows(notes, shares=shares_files(operation.name), times=self._times[number])
             gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
@@ -221,16 +218,6 @@ class _Accesses:
 
 def _path(uri: str) -> str:
     return unquote(uri.removeprefix("file://"))
-
-
-def _padding(operation: Operation) -> str:
-    """What makes a row wide, however it is compressed."""
-    return f" {shake_256(operation.name.encode()).hexdigest(WIDE_BYTES)}"
-
-
-def _shares_files(operation: Operation) -> bool:
-    """Whether ranges share the files of a write, as of one without Spark: so it is with half of them."""
-    return bool(crc32(operation.name.encode()) % 2)
 
 
 def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHistory:

@@ -6,6 +6,7 @@ Tables of a world have the columns `id` (bigint, the key) and `note` (string). T
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -38,6 +39,20 @@ class RowsDamaged(Exception):
 def token_of(key: int) -> int:
     """Where a key is in the token space."""
     return int.from_bytes(hashlib.blake2b(str(key).encode(), digest_size=8).digest(), "big", signed=True)
+
+
+WIDE_BYTES = 20_000
+"""What a wide row has more than others."""
+
+
+def padding(name: str) -> str:
+    """What makes the row of an operation wide, however it is compressed."""
+    return f" {hashlib.shake_256(name.encode()).hexdigest(WIDE_BYTES)}"
+
+
+def shares_files(name: str) -> bool:
+    """Whether ranges share the files of the write of that name, as of one without Spark: so it is with half of them."""
+    return bool(zlib.crc32(name.encode()) % 2)
 
 
 class WorldRows:
