@@ -413,3 +413,11 @@ def test_options_of_changes_are_refused_where_they_say_nothing() -> None:
     ):
         with pytest.raises(InvalidRequest, match=said):
             read_options({"path": FLIGHTS, **options})
+
+
+def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    administration.alter_table(kept.cluster, FLIGHTS, rename={"id": "number", "note": "remark"}, add=["gate int"])
+    kept.cluster.write(FLIGHTS, [{"number": 1, "remark": "b", "gate": 7}])
+    found = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
+    assert [(row["number"], row["remark"], row["gate"]) for row in found] == [(1, "a", None), (1, "b", 7)]
