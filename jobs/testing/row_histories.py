@@ -26,6 +26,7 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.past import ask_for_the_past
@@ -35,6 +36,7 @@ from epochlake.jobs.testing.row_drawing import place, row_scenario
 from epochlake.jobs.testing.row_scenarios import (
     all_are_announced,
     damaged_places,
+    forgets_deletes,
     harmed,
     is_compacted,
     is_one_range,
@@ -64,7 +66,6 @@ from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.ring.state import NodeState
 
 LONGEST_SECONDS = 900.0
 """How long a read or write may take that nobody has paused, whatever hangs."""
@@ -250,7 +251,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         followers = ChangeFollowers(world)
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
-        forgets = any(one.kind == "compact" and one.on for one in operations_of(scenario))
+        forgets = forgets_deletes(scenario)
         holdings = Holdings(world, harmed(scenario), append_only=settings.append_only, forgets=forgets)
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
 
@@ -365,7 +366,8 @@ def _come_to_rest(
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
-                streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
+                in_time = not forgets_deletes(scenario) or all_are_announced(scenario)
+                streams.append(followers.at_rest(cluster, accesses.all[-1].rows, scenario.settings, in_time=in_time))
             in_time = all_are_announced(scenario)
             unexpected.extend(
                 ask_for_the_past(world, cluster, scenario, accesses.all, playing.coverage, in_time=in_time)
@@ -386,24 +388,6 @@ def _come_to_rest(
         unexpected.append(f"at rest: {actor.error!r}")
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
     return streams[0] if streams else None
-
-
-def _stream_at_rest(
-    cluster: Cluster, accesses: _Accesses, scenario: Scenario, followers: ChangeFollowers
-) -> StreamHistory:
-    """The stream of changes as it is when nothing goes on, and what followers were given of it."""
-    for follower in followers.all:
-        followers.follow(cluster, follower.name)
-    forgets = any(one.kind == "compact" and one.on for one in operations_of(scenario))
-    return StreamHistory(
-        followers.everything(cluster),
-        followers.all,
-        followers.passes,
-        accesses.all[-1].rows,
-        scenario.settings.append_only,
-        not forgets or all_are_announced(scenario),
-        scenario.settings.changes == "short",
-    )
 
 
 @contextmanager
@@ -517,24 +501,6 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
         for rack in sorted(set(racks)):
             name, volumes = new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
-
-
-def misplaced(metadata: ClusterMetadata) -> list[str]:
-    """At rest each range has as many replicas as asked for, on different nodes, in as many racks as there are."""
-    table = metadata.table(TABLE)
-    placements = metadata.placements(table.table_id)
-    wanted = sum(metadata.schema.keyspaces[table.keyspace].replication.values())
-    nodes = [node for node in metadata.directory.members() if node.state is NodeState.NORMAL]
-    racks = len({node.rack for node in nodes})
-    found = []
-    for index in range(len(placements.lows)):
-        placement = placements.placement(index)
-        on = [metadata.directory.node_of_volume[volume] for volume in placement.writes]
-        if {*placement.reads} != {*placement.writes} or len({node.node_id for node in on}) != wanted:
-            found.append(f"range {index} at rest is read at {placement.reads} and written at {placement.writes}")
-        elif len({node.rack for node in on}) != min(wanted, racks):
-            found.append(f"range {index} at rest is in the racks {sorted(node.rack for node in on)}")
-    return found
 
 
 def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str]) -> list[str]:

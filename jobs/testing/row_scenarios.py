@@ -16,6 +16,11 @@ def operations_of(scenario: Scenario) -> list[Operation]:
     return [one for part in scenario.parts for thread in part.threads for one in thread]
 
 
+def forgets_deletes(scenario: Scenario) -> bool:
+    """Whether a compaction forgets deletes at once."""
+    return any(one.kind == "compact" and one.on for one in operations_of(scenario))
+
+
 def harmed(scenario: Scenario) -> set[str]:
     """Places whose storage faults or operators destroy."""
     operations = operations_of(scenario)
