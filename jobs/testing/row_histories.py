@@ -24,12 +24,23 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
-from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
+from epochlake.jobs.testing.misplacing import misplaced
+from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
+from epochlake.jobs.testing.row_scenarios import (
+    all_are_announced,
+    damaged_places,
+    forgets_deletes,
+    harmed,
+    is_compacted,
+    is_one_range,
+    must_stay_for,
+    operations_of,
+)
 from epochlake.jobs.testing.rows import (
     ALL_OF_IT,
     COLUMNS,
@@ -44,7 +55,7 @@ from epochlake.jobs.testing.rows import (
     shown,
     token_of,
 )
-from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
+from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
@@ -55,7 +66,6 @@ from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.ring.state import NodeState
 
 LONGEST_SECONDS = 900.0
 """How long a read or write may take that nobody has paused, whatever hangs."""
@@ -228,9 +238,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         followers = ChangeFollowers(world)
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
-        forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
-        holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
-        accesses = _Accesses(world, holdings, partial(_must_stay, scenario))
+        forgets = forgets_deletes(scenario)
+        holdings = Holdings(world, harmed(scenario), append_only=settings.append_only, forgets=forgets)
+        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -271,15 +281,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.outcomes,
             playing.coverage,
             [*playing.unexpected, *holdings.missing, *accesses.wrong],
-            whole=_is_one_range(scenario),
+            whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
-            in_time=not forgets or _all_are_announced(scenario),
+            in_time=not forgets or all_are_announced(scenario),
             stream=stream,
         )
-
-
-def _is_one_range(scenario: Scenario) -> bool:
-    return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
@@ -337,9 +343,9 @@ def _come_to_rest(
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
-            unexpected.extend(left_undone(cluster, may_be_damaged=_damaged(scenario)))
+            unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
-            if world.folder is not None and _is_compacted(scenario):
+            if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
                 unexpected.extend(change_histories.settled(cluster))
@@ -347,8 +353,9 @@ def _come_to_rest(
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
-                streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
-            in_time = _all_are_announced(scenario)
+                in_time = not forgets_deletes(scenario) or all_are_announced(scenario)
+                streams.append(followers.at_rest(cluster, accesses.all[-1].rows, scenario.settings, in_time=in_time))
+            in_time = all_are_announced(scenario)
             unexpected.extend(
                 ask_for_the_past(world, cluster, scenario, accesses.all, playing.coverage, in_time=in_time)
             )
@@ -370,30 +377,12 @@ def _come_to_rest(
     return streams[0] if streams else None
 
 
-def _stream_at_rest(
-    cluster: Cluster, accesses: _Accesses, scenario: Scenario, followers: ChangeFollowers
-) -> StreamHistory:
-    """The stream of changes as it is when nothing goes on, and what followers were given of it."""
-    for follower in followers.all:
-        followers.follow(cluster, follower.name)
-    forgets = any(one.kind == "compact" and one.on for one in _operations(scenario))
-    return StreamHistory(
-        followers.everything(cluster),
-        followers.all,
-        followers.passes,
-        accesses.all[-1].rows,
-        scenario.settings.append_only,
-        not forgets or _all_are_announced(scenario),
-        scenario.settings.changes == "short",
-    )
-
-
 @contextmanager
 def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
     replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
     destructive = {fault.kind for fault in scenario.faults} & {*DATA}
-    destructive |= {one.kind for one in _operations(scenario)} & {*DESTRUCTIVE}
+    destructive |= {one.kind for one in operations_of(scenario)} & {*DESTRUCTIVE}
     try:
         yield
     except (ConsistencyNotReached, RowsUnreadable):
@@ -416,43 +405,6 @@ def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int
     return f"n{number}", [("d1", place(number), 10**12)]
 
 
-def _operations(scenario: Scenario) -> list[Operation]:
-    return [one for part in scenario.parts for thread in part.threads for one in thread]
-
-
-def _harmed(scenario: Scenario) -> set[str]:
-    """Places whose storage faults or operators destroy."""
-    operations = _operations(scenario)
-    by_operators = {f"/disks/{one.name}" for one in operations if one.kind in DESTRUCTIVE}
-    # What takes the place of such a node has its rows only when it is rebuilt.
-    by_operators |= {place(2000 + one.number) for one in operations if one.kind == "replace"}
-    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
-def _all_are_announced(scenario: Scenario) -> bool:
-    """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
-    then, and a batch that comes again has rows that are as old as it.
-    """
-    if any(one.kind.startswith("batch") for one in _operations(scenario)):
-        return False
-    short = scenario.settings.session / 2
-    return all(
-        fault.kind in (*PLACES, *DATA, *MOUNTS, "access fails") or (fault.kind == "pause" and fault.seconds < short)
-        for fault in scenario.faults
-    )
-
-
-def _must_stay(scenario: Scenario, who: str) -> bool:
-    """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
-    reads for dead, and no clock is wrong by more than is allowed for.
-    """
-    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails", "cut")]
-    if _harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
-        return False
-    reader = who.partition("'")[0]
-    return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
-
-
 def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) -> set[str]:
     """Places that came back as they were before there was a replica table: as good as lost, as who opens them says."""
     table = metadata.table(TABLE)
@@ -462,19 +414,6 @@ def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) 
     held = {volume for index in range(len(placements.lows)) for volume in placements.placement(index).writes}
     uris = {metadata.directory.volumes[volume].uri for volume in held}
     return {uri for uri in back & uris if world.disk.status(f"{uri}/{log}") is None}
-
-
-def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
-    return not fault.victim or fault.victim.startswith(names)
-
-
-def _damaged(scenario: Scenario) -> set[str]:
-    """Places where something has happened that damages files: nothing but what destroys data does."""
-    return {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
-def _is_compacted(scenario: Scenario) -> bool:
-    return _is_one_range(scenario) and any(one.kind == "compact" for one in _operations(scenario))
 
 
 def _left_uncompacted(cluster: Cluster, holdings: Holdings) -> list[str]:
@@ -551,24 +490,6 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
             administration.add_node(cluster, name, "dc1", rack, volumes)
 
 
-def misplaced(metadata: ClusterMetadata) -> list[str]:
-    """At rest each range has as many replicas as asked for, on different nodes, in as many racks as there are."""
-    table = metadata.table(TABLE)
-    placements = metadata.placements(table.table_id)
-    wanted = sum(metadata.schema.keyspaces[table.keyspace].replication.values())
-    nodes = [node for node in metadata.directory.members() if node.state is NodeState.NORMAL]
-    racks = len({node.rack for node in nodes})
-    found = []
-    for index in range(len(placements.lows)):
-        placement = placements.placement(index)
-        on = [metadata.directory.node_of_volume[volume] for volume in placement.writes]
-        if {*placement.reads} != {*placement.writes} or len({node.node_id for node in on}) != wanted:
-            found.append(f"range {index} at rest is read at {placement.reads} and written at {placement.writes}")
-        elif len({node.rack for node in on}) != min(wanted, racks):
-            found.append(f"range {index} at rest is in the racks {sorted(node.rack for node in on)}")
-    return found
-
-
 def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str]) -> list[str]:
     """After cleaning up, replica tables have the files that they need and no others, and nobody else has any."""
     assert world.folder is not None
@@ -599,7 +520,7 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
-    if _harmed(history.scenario):
+    if harmed(history.scenario):
         # What one replica alone has acknowledged may have been on the one that is gone.
         writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
     for read in history.accesses:
@@ -632,7 +553,7 @@ def _needless_errors(history: RowHistory) -> list[str]:
     scenario = history.scenario
     if any(fault.kind != "kill" for fault in scenario.faults) or any(part.blind for part in scenario.parts):
         return []
-    if any(one.kind in DESTRUCTIVE for one in _operations(scenario)):
+    if any(one.kind in DESTRUCTIVE for one in operations_of(scenario)):
         return []  # until a node that was given up is rebuilt, nothing is acknowledged by all
     return [
         f"nothing has gone wrong, and {count} times there was: {told}"

@@ -429,3 +429,11 @@ def test_changes_are_told_as_the_table_is_now_and_a_name_that_is_used_again_show
         ("delete", 1, None),
         ("upsert", 3, "fresh"),
     ]
+
+
+def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    administration.alter_table(kept.cluster, FLIGHTS, rename={"id": "number", "note": "remark"}, add=["gate int"])
+    kept.cluster.write(FLIGHTS, [{"number": 1, "remark": "b", "gate": 7}])
+    found = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
+    assert [(row["number"], row["remark"], row["gate"]) for row in found] == [(1, "a", None), (1, "b", 7)]
