@@ -27,12 +27,22 @@ from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.misplacing import misplaced
-from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
+from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
-from epochlake.jobs.testing.past import wrong_as_of
+from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place, row_scenario
+from epochlake.jobs.testing.row_scenarios import (
+    all_are_announced,
+    damaged_places,
+    forgets_deletes,
+    harmed,
+    is_compacted,
+    is_one_range,
+    must_stay_for,
+    operations_of,
+)
 from epochlake.jobs.testing.rows import (
     ALL_OF_IT,
     COLUMNS,
@@ -45,7 +55,7 @@ from epochlake.jobs.testing.rows import (
     shown,
     token_of,
 )
-from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
+from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import ROOT, World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
@@ -96,6 +106,14 @@ class Access(NamedTuple):
     level: str = "QUORUM"
     seconds: float = 0.0
     times: Sequence[int] = ()
+
+    def comes_after(self, other: Access) -> bool:
+        """Whether it counts instead of the other, which had ended when it began. What one replica alone has
+        acknowledged others need not have heard of: then clocks decide.
+        """
+        return other.ended < self.began and (
+            "ONE" not in (self.level, other.level) or "ALL" in (self.level, other.level)
+        )
 
     def is_over(self, other: Access) -> bool:
         """Whether it counts instead of the other, which had begun when it ended: the times of both say so."""
@@ -233,9 +251,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         followers = ChangeFollowers(world)
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
-        forgets = _forgets(scenario)
-        holdings = Holdings(world, _harmed(scenario), append_only=settings.append_only, forgets=forgets)
-        accesses = _Accesses(world, holdings, partial(_must_stay, scenario))
+        forgets = forgets_deletes(scenario)
+        holdings = Holdings(world, harmed(scenario), append_only=settings.append_only, forgets=forgets)
+        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -276,20 +294,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.outcomes,
             playing.coverage,
             [*playing.unexpected, *holdings.missing, *accesses.wrong],
-            whole=_is_one_range(scenario),
+            whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
-            in_time=not forgets or _all_are_announced(scenario),
+            in_time=not forgets or all_are_announced(scenario),
             stream=stream,
         )
-
-
-def _forgets(scenario: Scenario) -> bool:
-    """Whether a compaction forgets deletes at once."""
-    return any(one.kind == "compact" and one.on for one in _operations(scenario))
-
-
-def _is_one_range(scenario: Scenario) -> bool:
-    return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in _operations(scenario))
 
 
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
@@ -347,9 +356,9 @@ def _come_to_rest(
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
-            unexpected.extend(left_undone(cluster, may_be_damaged=_damaged(scenario)))
+            unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
-            if world.folder is not None and _is_compacted(scenario):
+            if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
                 unexpected.extend(change_histories.settled(cluster))
@@ -357,9 +366,12 @@ def _come_to_rest(
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
-                in_time = not _forgets(scenario) or _all_are_announced(scenario)
+                in_time = not forgets_deletes(scenario) or all_are_announced(scenario)
                 streams.append(followers.at_rest(cluster, accesses.all[-1].rows, scenario.settings, in_time=in_time))
-            _ask_for_the_past(world, cluster, accesses, playing)
+            in_time = all_are_announced(scenario)
+            unexpected.extend(
+                ask_for_the_past(world, cluster, scenario, accesses.all, playing.coverage, in_time=in_time)
+            )
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -378,39 +390,12 @@ def _come_to_rest(
     return streams[0] if streams else None
 
 
-def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
-    """Read as of times of the history, before and after all is put together."""
-    scenario = playing.scenario
-    writes = [access for access in accesses.all if access.kind != "read"]
-    for turn in range(1 if world.folder is None else 2):
-        if turn:
-            with suppress(EpochlakeError):
-                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
-        playing.unexpected.extend(
-            wrong_as_of(
-                cluster,
-                writes,
-                scenario.seed + turn,
-                playing.coverage,
-                append_only=scenario.settings.append_only,
-                in_time=_all_are_announced(scenario),
-                keys=KEYS,
-                over=_is_later,
-            )
-        )
-
-
-def _is_later(one: Access, other: Access, in_time: bool) -> bool:
-    """Whether a write that was acknowledged surely counts instead of another one."""
-    return other.ended < one.began or (in_time and one.is_over(other))
-
-
 @contextmanager
 def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
     replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
     destructive = {fault.kind for fault in scenario.faults} & {*DATA}
-    destructive |= {one.kind for one in _operations(scenario)} & {*DESTRUCTIVE}
+    destructive |= {one.kind for one in operations_of(scenario)} & {*DESTRUCTIVE}
     try:
         yield
     except (ConsistencyNotReached, RowsUnreadable):
@@ -433,43 +418,6 @@ def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int
     return f"n{number}", [("d1", place(number), 10**12)]
 
 
-def _operations(scenario: Scenario) -> list[Operation]:
-    return [one for part in scenario.parts for thread in part.threads for one in thread]
-
-
-def _harmed(scenario: Scenario) -> set[str]:
-    """Places whose storage faults or operators destroy."""
-    operations = _operations(scenario)
-    by_operators = {f"/disks/{one.name}" for one in operations if one.kind in DESTRUCTIVE}
-    # What takes the place of such a node has its rows only when it is rebuilt.
-    by_operators |= {place(2000 + one.number) for one in operations if one.kind == "replace"}
-    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
-def _all_are_announced(scenario: Scenario) -> bool:
-    """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
-    then, and a batch that comes again has rows that are as old as it.
-    """
-    if any(one.kind.startswith("batch") for one in _operations(scenario)):
-        return False
-    short = scenario.settings.session / 2
-    return all(
-        fault.kind in (*PLACES, *DATA, *MOUNTS, "access fails") or (fault.kind == "pause" and fault.seconds < short)
-        for fault in scenario.faults
-    )
-
-
-def _must_stay(scenario: Scenario, who: str) -> bool:
-    """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
-    reads for dead, and no clock is wrong by more than is allowed for.
-    """
-    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails", "cut")]
-    if _harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
-        return False
-    reader = who.partition("'")[0]
-    return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
-
-
 def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) -> set[str]:
     """Places that came back as they were before there was a replica table: as good as lost, as who opens them says."""
     table = metadata.table(TABLE)
@@ -479,19 +427,6 @@ def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) 
     held = {volume for index in range(len(placements.lows)) for volume in placements.placement(index).writes}
     uris = {metadata.directory.volumes[volume].uri for volume in held}
     return {uri for uri in back & uris if world.disk.status(f"{uri}/{log}") is None}
-
-
-def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
-    return not fault.victim or fault.victim.startswith(names)
-
-
-def _damaged(scenario: Scenario) -> set[str]:
-    """Places where something has happened that damages files: nothing but what destroys data does."""
-    return {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
-def _is_compacted(scenario: Scenario) -> bool:
-    return _is_one_range(scenario) and any(one.kind == "compact" for one in _operations(scenario))
 
 
 def _left_uncompacted(cluster: Cluster, holdings: Holdings) -> list[str]:
@@ -598,7 +533,7 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
-    if _harmed(history.scenario):
+    if harmed(history.scenario):
         # What one replica alone has acknowledged may have been on the one that is gone.
         writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
     for read in history.accesses:
@@ -631,7 +566,7 @@ def _needless_errors(history: RowHistory) -> list[str]:
     scenario = history.scenario
     if any(fault.kind != "kill" for fault in scenario.faults) or any(part.blind for part in scenario.parts):
         return []
-    if any(one.kind in DESTRUCTIVE for one in _operations(scenario)):
+    if any(one.kind in DESTRUCTIVE for one in operations_of(scenario)):
         return []  # until a node that was given up is rebuilt, nothing is acknowledged by all
     return [
         f"nothing has gone wrong, and {count} times there was: {told}"
@@ -665,11 +600,11 @@ def _wrong(key: int, read: Access, writes: Sequence[Access], *, in_time: bool) -
         sources = [write for write in of_key if write.kind == "write" and write.notes[key] == note]
     else:
         sources = [write for write in of_key if write.kind == "delete"]
-        sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}))
+        sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}, level="ALL"))
     strong = STRONG[read.level]
     known = [w for w in of_key if w.acknowledged and w.ended < read.began and w.level in strong]
     if any(
-        not any(source.ended < other.began or (in_time and other.is_over(source)) for other in known)
+        not any(other.comes_after(source) or (in_time and other.is_over(source)) for other in known)
         for source in sources
     ):
         return []

@@ -6,6 +6,7 @@ from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROC
 from epochlake.jobs.testing.themes import (
     KEYS,
     OPERATIONS,
+    OTHER_ROWS,
     UPKEEP,
     Lying,
     Theme,
@@ -397,7 +398,7 @@ REBUILDING = Theme(
     sights=("most", "most", "all"),
     replication=(3,),
     lingering=(0, 2, 4),
-    accesses=(*["write"] * 3, *["read"] * 3, "delete"),
+    accesses=(*["write"] * 3, *["read"] * 3, "delete", "batch", "batch again", OTHER_ROWS),
     pipelines=(3, 4),
     upkeep_paces=(1.0,),
     levels=("QUORUM", "QUORUM", "ALL"),

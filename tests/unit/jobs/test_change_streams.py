@@ -415,6 +415,22 @@ def test_options_of_changes_are_refused_where_they_say_nothing() -> None:
             read_options({"path": FLIGHTS, **options})
 
 
+def test_changes_are_told_as_the_table_is_now_and_a_name_that_is_used_again_shows_nothing_of_before(
+    kept: SmallCluster,
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "secret"}), consistency="ALL")
+    kept.cluster.delete(FLIGHTS, [{"id": 1}], consistency="ALL")
+    administration.alter_table(kept.cluster, FLIGHTS, drop=["note"], rename={"id": "key"})
+    administration.alter_table(kept.cluster, FLIGHTS, add=["note string default 'none'"])
+    kept.cluster.write(FLIGHTS, pa.table({"key": [3], "note": ["fresh"]}), consistency="ALL")
+    read = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
+    assert [(row["_change"], row["key"], row["note"]) for row in read] == [
+        ("upsert", 1, "none"),
+        ("delete", 1, None),
+        ("upsert", 3, "fresh"),
+    ]
+
+
 def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> None:
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
     administration.alter_table(kept.cluster, FLIGHTS, rename={"id": "number", "note": "remark"}, add=["gate int"])

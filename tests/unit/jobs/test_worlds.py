@@ -309,6 +309,16 @@ def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected(
     assert rows(first._replace(seconds=5000.0)), "who is not paused ends"
 
 
+def test_the_checker_of_rows_asks_all_replicas_for_what_one_of_them_has_acknowledged() -> None:
+    first = Access("write", "p", 1, 2, True, {1: "first"}, level="ONE")
+    second = Access("write", "q", 3, 4, True, {1: "second"}, level="ONE")
+    everybody = Access("read", "r", 5, 6, True, {}, level="ALL")
+    assert rows(first, everybody), "lost"
+    assert rows(first, everybody._replace(level="QUORUM")) == []
+    assert rows(first, second, everybody._replace(notes={1: "first"})) == [], "who wrote second need not have heard"
+    assert rows(first, second._replace(level="ALL"), everybody._replace(notes={1: "first"})), "stale"
+
+
 def test_the_checker_of_rows_asks_why_anything_failed_where_nothing_went_wrong() -> None:
     none: Counter[str] = Counter()
 
