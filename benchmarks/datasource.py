@@ -7,10 +7,13 @@ summed up in Spark. Imports are those of processes of their own: what a DAG's fi
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pyarrow.compute as pc
 from epochlake.jobs.administration.schema import create_table
@@ -28,6 +31,7 @@ BATCHES = 5
 ROUNDS = 7
 WRITTEN = 200_000
 TABLE = "air.flights"
+WITH_AIRFLOW = Path(__file__).parents[1] / ".venv-airflow" / "bin" / "python"
 
 
 def reading() -> list[Result]:
@@ -150,4 +154,32 @@ def importing() -> list[Result]:
     ]
 
 
-BENCHMARKS: dict[str, Callable[[], list[Result]]] = {"reading": reading, "writing": writing, "importing": importing}
+def parsing() -> list[Result]:
+    """Both example DAGs, as a DAG processor reads them, beside the import of Airflow that each such file needs.
+
+    In the environment of `make test-airflow`; where there is none, nothing is measured.
+    """
+    if not WITH_AIRFLOW.exists():
+        return []
+    begun = "import time; from airflow.sdk import DAG; from airflow.providers.standard.operators import hitl"
+    examples = [
+        f"epochlake.jobs.airflow_provider.examples.{name}" for name in ("nightly_gated_load", "weekly_rebalance")
+    ]
+
+    def run(code: str) -> Callable[[], object]:
+        environment = {**os.environ, "AIRFLOW_HOME": home, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+        return lambda: subprocess.run([WITH_AIRFLOW, "-c", code], check=True, capture_output=True, env=environment)
+
+    with tempfile.TemporaryDirectory() as home:
+        taken = medians(
+            ROUNDS, {"airflow": run(begun), "examples": run("\n".join([begun, *map("import {}".format, examples)]))}
+        )
+    return [Result("both example DAGs parsed", taken["examples"], "s", taken["airflow"], "the import of Airflow")]
+
+
+BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
+    "reading": reading,
+    "writing": writing,
+    "importing": importing,
+    "parsing": parsing,
+}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys, source_of
+from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys, held, source_of
 from epochlake.jobs.gate.arrow_reading import Question, looked_after, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, changes_of, hashes
 from epochlake.jobs.gate.batches import Count
@@ -85,7 +85,7 @@ class Merge:
         return self._with(Clause("delete", {}, condition))
 
     def when_not_matched_insert(self, values: Mapping[str, object], condition: object = None) -> Merge:
-        """Insert a row with the source's key and these values. Columns that are not given are null."""
+        """Insert a row with the source's key and these values. Others have their default, or are null."""
         return self._with(Clause("insert", _values(values), condition))
 
     def when_not_matched_insert_all(self, condition: object = None) -> Merge:
@@ -107,16 +107,20 @@ class Merge:
         return self._around(lambda named: self._execute(consistency, named), batch)
 
     def _execute(self, consistency: str | None, batch: str | None) -> Merged:
-        with self._opened() as gate:
-            table = gate.planning.table(self._table)
+        rows = held(self._source)
+
+        def merge(gate: Gate, table: Table) -> Merged:
             require_fitting_clauses(self._clauses, table)
-            source = require_fitting_source(source_of(self._source, table), table)
+            source = require_fitting_source(source_of(rows, table), table)
             count = Count(source.num_rows, None) if batch is None else _counted(source)
 
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
             return Merging(gate, table).run("merge", plan, count, consistency, batch)
+
+        with self._opened() as gate:
+            return gate.planning.as_it_is(self._table, partial(merge, gate))
 
     def _with(self, clause: Clause) -> Merge:
         return Merge(self._opened, self._table, self._source, (*self._clauses, clause), self._around)
@@ -180,10 +184,14 @@ def overwrite(
     batch: str | None,
 ) -> Merged:
     """See `Cluster.overwrite`."""
-    with opened() as gate:
-        target = gate.planning.table(table)
+    rows = held(rows)
+
+    def put(gate: Gate, target: Table) -> Merged:
         given = require_fitting_source(conform_arrow(rows, target), target)
         return overwrite_by(gate, target, _InMemory(given, target), where, consistency, batch)
+
+    with opened() as gate:
+        return gate.planning.as_it_is(table, partial(put, gate))
 
 
 def overwrite_by(

@@ -17,6 +17,7 @@ from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.fitting import misfit
 from epochlake.jobs.gate.merge_expressions import SOURCE, TARGET, expression_of
 from epochlake.jobs.gate.merge_journal import MergeCounts
+from epochlake.jobs.replicas.file_columns import filled
 from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
@@ -153,7 +154,7 @@ def _true(condition: object, rows: pa.Table, table: Table) -> pa.ChunkedArray:
 
 
 def _made(clause: Clause, rows: pa.Table, table: Table) -> pa.Table:
-    """Whole rows of the table: what the clause gives, and for the rest what is there, or null."""
+    """Whole rows of the table: what the clause gives, and for the rest what is there, or the default, or null."""
     values = clause.values
     if values == EVERYTHING:
         values = {column.name: pc.field(SOURCE + column.name) for column in table.columns}
@@ -168,7 +169,7 @@ def _made(clause: Clause, rows: pa.Table, table: Table) -> pa.Table:
         elif column.name in table.primary_key:
             columns[column.name] = rows.column(SOURCE + column.name)
         else:
-            columns[column.name] = pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(column.type))])
+            columns[column.name] = pa.chunked_array([filled(column, rows.num_rows)])
     made = conform_arrow(pa.table(columns), table)
     if clause.kind == "insert":
         for name in table.primary_key:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -21,13 +21,15 @@ from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, M
 from epochlake.jobs.gate.routing import ranges_of
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
+from epochlake.jobs.replicas.change_index import TooEarly
 from epochlake.jobs.replicas.files import directory_of
 from epochlake.jobs.replicas.intervals import missing
 from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
-from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.errors import CoordinationUnavailable, Rejected, StorageUnavailable
+from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
@@ -169,11 +171,38 @@ class Merging:
             if not counts:
                 journal.forget(tail + 1, attempt)
         try:
-            written = writing.land(self._table, staged, call.level, opened=opened) if staged else None
+            written = self._land_staged(tail + 1, entry, call.level, opened) if staged else None
             journal.finish(tail + 1)
         except (ConsistencyNotReached, StorageUnavailable) as error:
             raise MergeUnfinished(self._table.full_name, call.batch, str(error)) from error
         return self._merged(entry, number, already=False, written=written)
+
+    def _land_staged(
+        self, number: int, entry: MergeEntry, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
+    ) -> Written | None:
+        """Land what was staged just now for an entry that counts; None where it landed in another way."""
+        try:
+            return self._gate.writing.land(self._table, entry.files, level, opened=opened, write_id=entry.attempt)
+        except TooEarly:
+            # The stream of the table's changes began meanwhile. It has landed, and whoever settles finds it.
+            return None
+        except Rejected as altered:
+            cause = altered
+        for _ in range(TRIES):
+            # It counts, so that nobody may plan it again: what is left of its columns lands.
+            now = self._gate.planning.metadata.schema.tables.get(self._table.table_id)
+            if now is None:
+                raise cause
+            if now.version == self._table.version:
+                break
+            self._table = now
+            try:
+                self._land(number, entry, level)
+            except Rejected as altered:
+                cause = altered
+            else:
+                return None
+        raise StorageUnavailable(str(cause)) from cause
 
     def _merged(self, entry: MergeEntry, planned: int, *, already: bool, written: Written | None = None) -> Merged:
         return Merged(
@@ -218,7 +247,8 @@ class Merging:
                 staged = self._stored_again(number, entry, staged)
             files.append(staged)
         located = msgspec.structs.replace(located, files=tuple(files))
-        writing.land(self._table, located.files, level, located, opened=opened)
+        with suppress(TooEarly):
+            writing.land(self._table, located.files, level, located, opened=opened, write_id=entry.attempt)
 
     def _stored_again(self, number: int, entry: MergeEntry, staged: StagedFile) -> StagedFile:
         """Store the kept copy of a file on the replicas of its ranges. Raises StorageUnavailable."""

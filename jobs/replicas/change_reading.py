@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.replicas.change_index import ChangeEntry, ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import meet
+from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.superseding import bare, has_newer, judged_by
 from epochlake.metastore.errors import StorageUnavailable
@@ -56,10 +57,10 @@ class Wanted(NamedTuple):
 
 CHANGE_SCHEMA = pa.schema(
     [
-        pa.field(CHANGE, pa.string(), nullable=False),
-        pa.field(WRITTEN_AT, pa.timestamp("us", "UTC"), nullable=False),
-        pa.field(POSITION, pa.int64(), nullable=False),
-        pa.field(LATE, pa.bool_(), nullable=False),
+        pa.field(CHANGE, pa.string()),
+        pa.field(WRITTEN_AT, pa.timestamp("us", "UTC")),
+        pa.field(POSITION, pa.int64()),
+        pa.field(LATE, pa.bool_()),
     ]
 )
 
@@ -69,7 +70,7 @@ def changes_of(storage: Storage, index: ChangeIndex, entry: ChangeEntry, wanted:
     for file in sorted(entry.files, key=lambda one: (one.min_token, one.file_id)):
         if wanted.within is not None and not any(meet(file.extent, window) for window in wanted.within):
             continue
-        rows = _read(storage, index, entry, file, [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names])
+        rows = _read(storage, index, entry, file, wanted.table, [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names])
         late = _late(storage, index, entry, file, wanted.table)
         if wanted.within is not None:
             inside = _inside(rows.column(TOKEN).to_numpy(), wanted.within)
@@ -105,8 +106,8 @@ def _late(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFi
         return none
     told_by = list(judged_by(table))
     names = [TOKEN, WRITTEN_AT, DELETED, *told_by]
-    parts = [_read(storage, index, entry, file, names)]
-    parts += [_read(storage, index, other, newer, names) for other, newer in overtaken]
+    parts = [_read(storage, index, entry, file, table, names)]
+    parts += [_read(storage, index, other, newer, table, names) for other, newer in overtaken]
     ids = [file.file_id, *(newer.file_id for _, newer in overtaken)]
     ranks = {file_id: rank for rank, file_id in enumerate(sorted(ids))}
     rank = np.repeat([ranks[file_id] for file_id in ids], [part.num_rows for part in parts])
@@ -123,21 +124,14 @@ def _bare(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
 
 
-def _read(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFile, names: Sequence[str]) -> pa.Table:
-    """Columns of a file, every page verified; what it does not have is null."""
+def _read(
+    storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFile, table: Table, names: Sequence[str]
+) -> pa.Table:
+    """Columns of a file as the table has them now, every page verified."""
     uri = index.data_uri(file)
-    filesystem, path = storage.filesystem(uri)
-
-    def read() -> pa.Table:
-        with pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True) as parquet:
-            there = set(parquet.schema_arrow.names)
-            rows = parquet.read(columns=[name for name in dict.fromkeys(names) if name in there])
-            return pa.table(
-                {name: rows.column(name) if name in there else pa.nulls(rows.num_rows) for name in dict.fromkeys(names)}
-            )
-
     try:
-        rows = storage.within_deadline("read", uri, read)
+        groups = rows_of_file(storage, uri, None, names, lambda type_: type_, known_as=file_columns(table))
+        rows = pa.concat_tables([rows for rows, _ in groups]).select(list(dict.fromkeys(names)))
     except failures.MissingFile as error:
         if entry.position <= index.floor():
             raise gone(index) from error

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from epochlake.jobs.replicas.column_types import arrow_type
-from epochlake.jobs.replicas.schema import spark_ddl
+from epochlake.jobs.replicas.schema import DELETED, spark_ddl
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
@@ -54,6 +55,21 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
     def filled(self, name: str, rows: int) -> pa.Array:
         """Values of a column for the rows of a file that does not have it."""
         return filled(self._by_name[name], rows)
+
+    def as_table_is_now(self, stored: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Columns of rows that a file has, deletes among them, which have nothing but their key."""
+        columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+        for name in dict.fromkeys(names):
+            declared, stored_name = self.declared_type(name), self.stored_name(name)
+            if stored_name in stored.column_names:
+                found = stored.column(stored_name)
+                columns[name] = found if declared is None or pa.types.is_nested(declared) else found.cast(declared)
+            elif declared is None:
+                columns[name] = pa.nulls(stored.num_rows)
+            else:
+                nothing = pa.scalar(None, declared)
+                columns[name] = pc.if_else(stored.column(DELETED), nothing, self.filled(name, stored.num_rows))
+        return pa.table(columns)
 
     def as_now(self, stored: pa.Schema) -> pa.Schema:
         """The columns of a file and of the table, under the names and with the types that they have now."""

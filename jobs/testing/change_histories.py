@@ -15,6 +15,7 @@ from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.testing.rows import TABLE
+from epochlake.jobs.testing.scenario import Settings
 from epochlake.jobs.upkeep.change_streams import keep_up
 
 if TYPE_CHECKING:
@@ -95,6 +96,16 @@ class ChangeFollowers:
         for batch in cluster.changes(TABLE):
             found += [_change(row) for row in batch.to_pylist()]
         return found
+
+    def at_rest(
+        self, cluster: Cluster, shown: dict[int, list[str | None]], settings: Settings, *, in_time: bool
+    ) -> StreamHistory:
+        """The stream as it is when nothing goes on and reads show `shown`, and what followers were given of it."""
+        for follower in self.all:
+            self.follow(cluster, follower.name)
+        whole = self.everything(cluster)
+        short = settings.changes == "short"
+        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short)
 
     @property
     def all(self) -> list[Follower]:

@@ -8,13 +8,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing.rows import ALL_OF_IT, TABLE, RowsDamaged, scanned, shown
+from epochlake.jobs.testing.scenario import Scenario
+from epochlake.jobs.testing.themes import KEYS
+from epochlake.jobs.testing.world import World
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 MOMENTS = 5
@@ -35,6 +41,10 @@ class Write(Protocol):
         """A step of the scheduler."""
 
     @property
+    def ended(self) -> float:
+        """A step of the scheduler; infinity where it was never acknowledged."""
+
+    @property
     def acknowledged(self) -> bool:
         """Whether it was told that it has succeeded."""
 
@@ -49,6 +59,12 @@ class Write(Protocol):
     @property
     def times(self) -> Sequence[int]:
         """What each staging of it calls the time of the write."""
+
+    def comes_after(self, other: Any, /) -> bool:
+        """Whether it counts instead of the other, which had ended when it began."""
+
+    def is_over(self, other: Any, /) -> bool:
+        """Whether it counts instead of the other, by the times of both."""
 
 
 W = TypeVar("W", bound=Write)
@@ -73,43 +89,62 @@ def read_as_of(cluster: Cluster, as_of: int, way: int) -> tuple[Rows, int] | Epo
         return error
 
 
-def wrong_as_of(
+def ask_for_the_past(
+    world: World,
+    cluster: Cluster,
+    scenario: Scenario,
+    accesses: Sequence[W],
+    outcomes: Counter[str],
+    *,
+    in_time: bool,
+) -> list[str]:
+    """Read as of times of a history, before and after all is put together: what is shown that may not be, or not shown.
+
+    A refusal is an answer. `in_time`: of two writes the later one counts, by their times.
+    """
+    wrong: list[str] = []
+    writes = [access for access in accesses if access.kind != "read"]
+    for turn in range(1 if world.folder is None else 2):
+        if turn:
+            with suppress(EpochlakeError):
+                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
+        chance = random.Random(scenario.seed + turn)
+        for number, as_of in enumerate(moments(writes, chance)):
+            wrong += _wrong_as_of(
+                cluster, writes, as_of, number % 2, outcomes, append_only=scenario.settings.append_only, in_time=in_time
+            )
+    return wrong
+
+
+def _wrong_as_of(
     cluster: Cluster,
     writes: Sequence[W],
-    seed: int,
+    as_of: int,
+    way: int,
     outcomes: Counter[str],
     *,
     append_only: bool,
     in_time: bool,
-    keys: int,
-    over: Callable[[W, W, bool], bool],
 ) -> list[str]:
-    """Ask for some times of a history; what is shown that may not be, or not shown. A refusal is an answer.
+    try:
+        found = read_as_of(cluster, as_of, way)
+    except InvalidRequest:
+        return []  # a clock that went ahead has made it a time to come
+    if not isinstance(found, tuple):
+        outcomes[f"as of: {type(found).__name__}"] += 1
+        return []
+    outcomes["as of: shown"] += 1
+    rows, counted = found
+    there = sum(map(len, rows.values()))
+    wrong = [f"as of {as_of} {there} rows are shown, and {counted} are counted"] if counted != there else []
+    if append_only:
+        return wrong + _wrong_appended(rows, writes, as_of)
 
-    `over(one, other, in_time)`: whether the first write surely comes after the second.
-    """
-    chance = random.Random(seed)
-    wrong: list[str] = []
-    for number, as_of in enumerate(moments(writes, chance)):
-        try:
-            found = read_as_of(cluster, as_of, number % 2)
-        except InvalidRequest:
-            continue  # a clock that went ahead has made it a time to come
-        if not isinstance(found, tuple):
-            outcomes[f"as of: {type(found).__name__}"] += 1
-            continue
-        outcomes["as of: shown"] += 1
-        rows, counted = found
-        there = sum(map(len, rows.values()))
-        if counted != there:
-            wrong.append(f"as of {as_of} {there} rows are shown, and {counted} are counted")
-        if append_only:
-            wrong += _wrong_appended(rows, writes, as_of)
-            continue
-        wrong += [f"as of {as_of} key {key} is shown twice" for key, notes in rows.items() if len(notes) > 1]
-        for key in sorted({*range(keys), *rows}):
-            wrong += _wrong(key, rows, writes, as_of, lambda one, other: over(one, other, in_time))
-    return wrong
+    def over(one: W, other: W) -> bool:
+        return one.comes_after(other) or (in_time and one.is_over(other))
+
+    wrong += [f"as of {as_of} key {key} is shown twice" for key, notes in rows.items() if len(notes) > 1]
+    return wrong + [one for key in sorted({*range(KEYS), *rows}) for one in _wrong(key, rows, writes, as_of, over)]
 
 
 def _wrong(key: int, rows: Rows, writes: Sequence[W], as_of: int, over: Callable[[W, W], bool]) -> list[str]:

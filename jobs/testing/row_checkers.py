@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import StreamHistory
-from epochlake.jobs.testing.nemesis import DATA
-from epochlake.jobs.testing.row_drawing import place
-from epochlake.jobs.testing.scenario import Operation, Scenario
+from epochlake.jobs.testing.row_scenarios import harmed, operations_of
+from epochlake.jobs.testing.scenario import Scenario
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS
 from epochlake.jobs.testing.world import ROOT
 
@@ -77,19 +76,6 @@ class RowHistory(NamedTuple):
     stream: StreamHistory | None = None
 
 
-def operations(scenario: Scenario) -> list[Operation]:
-    return [one for part in scenario.parts for thread in part.threads for one in thread]
-
-
-def harmed(scenario: Scenario) -> set[str]:
-    """Places whose storage faults or operators destroy."""
-    done = operations(scenario)
-    by_operators = {f"/disks/{one.name}" for one in done if one.kind in DESTRUCTIVE}
-    # What takes the place of such a node has its rows only when it is rebuilt.
-    by_operators |= {place(2000 + one.number) for one in done if one.kind == "replace"}
-    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
 def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
@@ -127,7 +113,7 @@ def _needless_errors(history: RowHistory) -> list[str]:
     scenario = history.scenario
     if any(fault.kind != "kill" for fault in scenario.faults) or any(part.blind for part in scenario.parts):
         return []
-    if any(one.kind in DESTRUCTIVE for one in operations(scenario)):
+    if any(one.kind in DESTRUCTIVE for one in operations_of(scenario)):
         return []  # until a node that was given up is rebuilt, nothing is acknowledged by all
     return [
         f"nothing has gone wrong, and {count} times there was: {told}"

@@ -24,13 +24,24 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
-from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
+from epochlake.jobs.testing.misplacing import misplaced
+from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
-from epochlake.jobs.testing.past import wrong_as_of
+from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
-from epochlake.jobs.testing.row_checkers import Access, RowHistory, harmed, operations
+from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import place, row_scenario
+from epochlake.jobs.testing.row_scenarios import (
+    all_are_announced,
+    damaged_places,
+    forgets_deletes,
+    harmed,
+    is_compacted,
+    is_one_range,
+    must_stay_for,
+    operations_of,
+)
 from epochlake.jobs.testing.rows import (
     ALL_OF_IT,
     COLUMNS,
@@ -43,7 +54,7 @@ from epochlake.jobs.testing.rows import (
     shown,
     token_of,
 )
-from epochlake.jobs.testing.scenario import Fault, Operation, Scenario, Settings
+from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
@@ -54,7 +65,6 @@ from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.ring.state import NodeState
 
 WIDE_BYTES = 20_000
 """What a wide row has more than others."""
@@ -180,9 +190,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         followers = ChangeFollowers(world)
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
-        forgets = any(one.kind == "compact" and one.on for one in operations(scenario))
+        forgets = forgets_deletes(scenario)
         holdings = Holdings(world, harmed(scenario), append_only=settings.append_only, forgets=forgets)
-        accesses = _Accesses(world, holdings, partial(_must_stay, scenario))
+        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -223,15 +233,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.outcomes,
             playing.coverage,
             [*playing.unexpected, *holdings.missing, *accesses.wrong],
-            whole=_is_one_range(scenario),
+            whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
-            in_time=not forgets or _all_are_announced(scenario),
+            in_time=not forgets or all_are_announced(scenario),
             stream=stream,
         )
-
-
-def _is_one_range(scenario: Scenario) -> bool:
-    return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in operations(scenario))
 
 
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
@@ -289,9 +295,9 @@ def _come_to_rest(
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
-            unexpected.extend(left_undone(cluster, may_be_damaged=_damaged(scenario)))
+            unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
-            if world.folder is not None and _is_compacted(scenario):
+            if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
                 unexpected.extend(change_histories.settled(cluster))
@@ -299,8 +305,12 @@ def _come_to_rest(
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
             if scenario.settings.changes:
-                streams.append(_stream_at_rest(cluster, accesses, scenario, followers))
-            _ask_for_the_past(world, cluster, accesses, playing)
+                in_time = not forgets_deletes(scenario) or all_are_announced(scenario)
+                streams.append(followers.at_rest(cluster, accesses.all[-1].rows, scenario.settings, in_time=in_time))
+            in_time = all_are_announced(scenario)
+            unexpected.extend(
+                ask_for_the_past(world, cluster, scenario, accesses.all, playing.coverage, in_time=in_time)
+            )
             unexpected.extend(misplaced(cluster.catch_up()))
             unexpected.extend(f"verify says: {one}" for one in verify(world.log(process)).findings)
         if world.folder is not None:
@@ -319,57 +329,12 @@ def _come_to_rest(
     return streams[0] if streams else None
 
 
-def _stream_at_rest(
-    cluster: Cluster, accesses: _Accesses, scenario: Scenario, followers: ChangeFollowers
-) -> StreamHistory:
-    """The stream of changes as it is when nothing goes on, and what followers were given of it."""
-    for follower in followers.all:
-        followers.follow(cluster, follower.name)
-    forgets = any(one.kind == "compact" and one.on for one in operations(scenario))
-    return StreamHistory(
-        followers.everything(cluster),
-        followers.all,
-        followers.passes,
-        accesses.all[-1].rows,
-        scenario.settings.append_only,
-        not forgets or _all_are_announced(scenario),
-        scenario.settings.changes == "short",
-    )
-
-
-def _ask_for_the_past(world: World, cluster: Cluster, accesses: _Accesses, playing: Playing) -> None:
-    """Read as of times of the history, before and after all is put together."""
-    scenario = playing.scenario
-    writes = [access for access in accesses.all if access.kind != "read"]
-    for turn in range(1 if world.folder is None else 2):
-        if turn:
-            with suppress(EpochlakeError):
-                compact(cluster, TABLE, policy=EVERYTHING, tombstone_grace_seconds=0.0)
-        playing.unexpected.extend(
-            wrong_as_of(
-                cluster,
-                writes,
-                scenario.seed + turn,
-                playing.coverage,
-                append_only=scenario.settings.append_only,
-                in_time=_all_are_announced(scenario),
-                keys=KEYS,
-                over=_is_later,
-            )
-        )
-
-
-def _is_later(one: Access, other: Access, in_time: bool) -> bool:
-    """Whether a write that was acknowledged surely counts instead of another one."""
-    return one.comes_after(other) or (in_time and one.is_over(other))
-
-
 @contextmanager
 def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]:
     """Where two replicas are all that there are, no quorum does without the one that was destroyed."""
     replication = cluster.catch_up().schema.keyspaces[KEYSPACE].replication
     destructive = {fault.kind for fault in scenario.faults} & {*DATA}
-    destructive |= {one.kind for one in operations(scenario)} & {*DESTRUCTIVE}
+    destructive |= {one.kind for one in operations_of(scenario)} & {*DESTRUCTIVE}
     try:
         yield
     except (ConsistencyNotReached, RowsUnreadable):
@@ -392,30 +357,6 @@ def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int
     return f"n{number}", [("d1", place(number), 10**12)]
 
 
-def _all_are_announced(scenario: Scenario) -> bool:
-    """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
-    then, and a batch that comes again has rows that are as old as it.
-    """
-    if any(one.kind.startswith("batch") for one in operations(scenario)):
-        return False
-    short = scenario.settings.session / 2
-    return all(
-        fault.kind in (*PLACES, *DATA, *MOUNTS, "access fails") or (fault.kind == "pause" and fault.seconds < short)
-        for fault in scenario.faults
-    )
-
-
-def _must_stay(scenario: Scenario, who: str) -> bool:
-    """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
-    reads for dead, and no clock is wrong by more than is allowed for.
-    """
-    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails", "cut")]
-    if harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
-        return False
-    reader = who.partition("'")[0]
-    return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
-
-
 def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) -> set[str]:
     """Places that came back as they were before there was a replica table: as good as lost, as who opens them says."""
     table = metadata.table(TABLE)
@@ -425,19 +366,6 @@ def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) 
     held = {volume for index in range(len(placements.lows)) for volume in placements.placement(index).writes}
     uris = {metadata.directory.volumes[volume].uri for volume in held}
     return {uri for uri in back & uris if world.disk.status(f"{uri}/{log}") is None}
-
-
-def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
-    return not fault.victim or fault.victim.startswith(names)
-
-
-def _damaged(scenario: Scenario) -> set[str]:
-    """Places where something has happened that damages files: nothing but what destroys data does."""
-    return {fault.place for fault in scenario.faults if fault.kind in DATA}
-
-
-def _is_compacted(scenario: Scenario) -> bool:
-    return _is_one_range(scenario) and any(one.kind == "compact" for one in operations(scenario))
 
 
 def _left_uncompacted(cluster: Cluster, holdings: Holdings) -> list[str]:
@@ -512,24 +440,6 @@ def _let_go_on(world: World, cluster: Cluster, destroyed: set[str], racks: Seque
         for rack in sorted(set(racks)):
             name, volumes = new_volume(world, next(numbers))
             administration.add_node(cluster, name, "dc1", rack, volumes)
-
-
-def misplaced(metadata: ClusterMetadata) -> list[str]:
-    """At rest each range has as many replicas as asked for, on different nodes, in as many racks as there are."""
-    table = metadata.table(TABLE)
-    placements = metadata.placements(table.table_id)
-    wanted = sum(metadata.schema.keyspaces[table.keyspace].replication.values())
-    nodes = [node for node in metadata.directory.members() if node.state is NodeState.NORMAL]
-    racks = len({node.rack for node in nodes})
-    found = []
-    for index in range(len(placements.lows)):
-        placement = placements.placement(index)
-        on = [metadata.directory.node_of_volume[volume] for volume in placement.writes]
-        if {*placement.reads} != {*placement.writes} or len({node.node_id for node in on}) != wanted:
-            found.append(f"range {index} at rest is read at {placement.reads} and written at {placement.writes}")
-        elif len({node.rack for node in on}) != min(wanted, racks):
-            found.append(f"range {index} at rest is in the racks {sorted(node.rack for node in on)}")
-    return found
 
 
 def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -484,3 +485,21 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     assert sorted(row["gate"] for row in between.collect()) == ["A", "B"]
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
     assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 0)]
+
+
+def test_a_pipeline_and_the_format_read_rows_as_they_were(lake: Lake) -> None:
+    table = "air.past"
+    epochlake.create_table(lake.cluster, table, [("id", "bigint", False), ("note", "string", True)], ["id"], tablets=1)
+    lake.cluster.write(table, [{"id": 1, "note": "old"}, {"id": 2, "note": "old"}])
+    before = datetime.now(UTC)
+    lake.cluster.write(table, [{"id": 1, "note": "new"}, {"id": 3, "note": "new"}])
+    lake.cluster.delete(table, [{"id": 2}])
+    assert epochlake.compact(lake.cluster, table).complete
+    with lake.cluster.pipeline("look back", lake.spark) as pipeline:
+        assert Counter(row.note for row in pipeline.read(table, as_of=before).collect()) == {"old": 2}
+        assert pipeline.read(table, columns=["note"], keys=[{"id": 2}], as_of=before).collect()[0].note == "old"
+        assert pipeline.count(table, as_of=before) == 2
+        assert Counter(row.note for row in pipeline.read(table).collect()) == {"new": 2}
+    assert {row.id for row in lake.load(table, timestampAsOf=before.isoformat()).collect()} == {1, 2}
+    with pytest.raises(PySparkException, match="no zone"):
+        lake.load(table, timestampAsOf="2013-01-01")

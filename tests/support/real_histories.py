@@ -35,6 +35,7 @@ from epochlake.jobs.testing.log_checkers import PLANNED, Call, History, Seen, ch
 from epochlake.jobs.testing.log_drawing import log_scenario
 from epochlake.jobs.testing.log_histories import COMMITS
 from epochlake.jobs.testing.log_themes import LOG_UPKEEP
+from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.rows import COLUMNS, TABLE
@@ -448,7 +449,7 @@ def _come_to_rest(scenario: Scenario, configuration: Configuration, files: Files
         found += row_histories.left_undone(cluster)
         levels = ("QUORUM", "ONE", "ONE", "ONE", "ALL")
         rest.access(cluster, AT_REST, *(Operation("read", level=level) for level in levels))
-        found += row_histories.misplaced(cluster.catch_up())
+        found += misplaced(cluster.catch_up())
         found += [f"verify says: {one}" for one in verify(cluster.log(), cluster.snapshots).findings]
     return found
 

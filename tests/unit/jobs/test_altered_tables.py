@@ -233,3 +233,27 @@ def test_deletes_and_their_compaction_know_the_key_by_its_new_name(cluster: Clus
     merge_all(cluster)
     assert rows(cluster) == expected
     assert cluster.count(TABLE, keys=[{"key": 4}, {"key": 7}]) == 1
+
+
+def test_merges_and_overwrites_know_the_columns_of_now(cluster: Cluster) -> None:
+    write(cluster, *({"id": number, "note": "old", "size": number} for number in range(4)))
+    administration.alter_table(cluster, TABLE, rename={"note": "text", "id": "key"}, widen={"size": "bigint"})
+    administration.alter_table(cluster, TABLE, add=["note string", "c int not null default 1"])
+    source = pa.table({"key": [1, 9], "size": [2**40, 5]})
+    merge = cluster.merge(TABLE, source)
+    merge.when_matched_update({"size": "source.size"}).when_not_matched_insert(
+        {"key": "source.key", "size": "source.size", "text": "'new'", "note": "'n'", "c": "2"}
+    ).execute()
+    expected = [{"key": n, "text": "old", "size": n, "note": None, "c": 1} for n in range(4)]
+    expected[1]["size"] = 2**40
+    assert rows(cluster) == [*expected, {"key": 9, "text": "new", "size": 5, "note": "n", "c": 2}]
+
+
+def test_rows_of_the_past_are_shown_as_the_table_is_now(cluster: Cluster) -> None:
+    write(cluster, {"id": 1, "note": "secret", "size": 7})
+    then = datetime.datetime.now(datetime.UTC)
+    administration.alter_table(cluster, TABLE, drop=["note"], rename={"size": "length"})
+    administration.alter_table(cluster, TABLE, add=["note string"])
+    write(cluster, {"id": 1, "length": 8, "note": "fresh"})
+    assert rows(cluster, as_of=then) == [{"id": 1, "length": 7, "note": None}]
+    assert rows(cluster) == [{"id": 1, "length": 8, "note": "fresh"}]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.datasource.change_reading import ChangeReader, ChangeStreamReader
+from epochlake.jobs.datasource.options import ReadOptions, read_options
 from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.change_recording import ChangeNotKept
@@ -27,6 +31,12 @@ from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import InvalidRequest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 
@@ -343,3 +353,87 @@ def test_what_a_late_change_is_compared_with_is_kept_as_long_as_it(kept: SmallCl
         slow.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
     assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
     assert told(kept, reader="r") == [("upsert late", 1, "older")]
+
+
+def offered(small: SmallCluster, **options: str) -> ReadOptions:
+    settings = msgspec.json.encode(small.cluster.configuration).decode()
+    return read_options({"path": FLIGHTS, "changes": "true", "settings": settings, **options})
+
+
+def read_by_spark(reader: ChangeReader | ChangeStreamReader, tasks: Sequence[InputPartition]) -> list[pa.RecordBatch]:
+    """What tasks read, each pickled on its way as Spark does."""
+    return [batch for task in tasks for batch in reader.read(pickle.loads(pickle.dumps(task)))]
+
+
+DECLARED = StructType(
+    [
+        *(StructField("id", LongType()), StructField("note", StringType()), StructField("_change", StringType())),
+        *(StructField("_written_at", TimestampType()), StructField("_position", LongType())),
+        StructField("_late", BooleanType()),
+    ]
+)
+
+
+def test_a_stream_of_spark_has_each_change_once_between_its_offsets_however_often_it_asks(kept: SmallCluster) -> None:
+    stream = ChangeStreamReader(offered(kept, reader="spark"), DECLARED)
+    start = stream.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    middle = stream.latestOffset(start, ReadAllAvailable())
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    end = stream.latestOffset(middle, ReadAllAvailable())
+    for _ in range(2):
+        first = read_by_spark(stream, stream.partitions(start, middle))
+        assert [row["note"] for batch in first for row in batch.to_pylist()] == ["a"]
+    assert first[0].schema == to_arrow_schema(DECLARED, timezone="UTC")
+    second = read_by_spark(stream, stream.partitions(middle, end))
+    assert [row["note"] for batch in second for row in batch.to_pylist()] == ["b"]
+    assert stream.partitions(end, end) == []
+    stream.commit(middle)
+    [told_of] = Readers(kept.cluster.storage, index_of(kept)).all()
+    assert (told_of.name, told_of.position) == ("spark", middle["position"])
+    batch = ChangeReader(offered(kept, after=str(middle["position"])), DECLARED)
+    assert [row["id"] for one in read_by_spark(batch, batch.partitions()) for row in one.to_pylist()] == [2]
+
+
+def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster) -> None:
+    stream = ChangeStreamReader(offered(kept), DECLARED)
+    start = stream.initialOffset()
+    drop_changes(kept.cluster, FLIGHTS)
+    keep_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(PySparkRuntimeError, match="another one has begun"):
+        stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
+
+
+def test_options_of_changes_are_refused_where_they_say_nothing() -> None:
+    for options, said in (
+        ({"after": "3"}, "is for changes"),
+        ({"changes": "yes"}, "true or false"),
+        ({"changes": "true", "after": "-1"}, "no position"),
+        ({"changes": "true", "where": "id = 1"}, "cannot be read with"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            read_options({"path": FLIGHTS, **options})
+
+
+def test_changes_are_told_as_the_table_is_now_and_a_name_that_is_used_again_shows_nothing_of_before(
+    kept: SmallCluster,
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "secret"}), consistency="ALL")
+    kept.cluster.delete(FLIGHTS, [{"id": 1}], consistency="ALL")
+    administration.alter_table(kept.cluster, FLIGHTS, drop=["note"], rename={"id": "key"})
+    administration.alter_table(kept.cluster, FLIGHTS, add=["note string default 'none'"])
+    kept.cluster.write(FLIGHTS, pa.table({"key": [3], "note": ["fresh"]}), consistency="ALL")
+    read = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
+    assert [(row["_change"], row["key"], row["note"]) for row in read] == [
+        ("upsert", 1, "none"),
+        ("delete", 1, None),
+        ("upsert", 3, "fresh"),
+    ]
+
+
+def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    administration.alter_table(kept.cluster, FLIGHTS, rename={"id": "number", "note": "remark"}, add=["gate int"])
+    kept.cluster.write(FLIGHTS, [{"number": 1, "remark": "b", "gate": 7}])
+    found = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
+    assert [(row["number"], row["remark"], row["gate"]) for row in found] == [(1, "a", None), (1, "b", 7)]

@@ -411,3 +411,26 @@ def test_a_merge_without_rows_changes_nothing_and_names_of_merges_and_overwrites
     cluster.merge(STOCK, rows).when_matched_update_all().execute(batch="b")
     assert cluster.overwrite(STOCK, rows, batch="b").deleted == 1
     assert rows_of(cluster) == {1: (5, "Bonn", None)}
+
+
+def test_columns_that_change_while_a_merge_lands_do_not_stop_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    keep = MergeJournal.keep
+
+    def altered(self: MergeJournal, *given: Any) -> None:
+        keep(self, *given)
+        monkeypatch.setattr(MergeJournal, "keep", keep)
+        administration.alter_table(cluster, STOCK, add=["kind string default 'plain'"], drop=["city"])
+
+    monkeypatch.setattr(MergeJournal, "keep", altered)
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 5}, {"id": 2, "n": 5}])
+    merge = merge.when_matched_update(ADD).when_not_matched_insert({"n": "source.n"})
+    merge.execute(batch="b")
+    assert merge.execute(batch="b").already
+    merge.execute(batch="c")
+    cluster.merge(STOCK, [{"id": 3}]).when_not_matched_insert({"n": 1}).execute()
+    found = {row["id"]: (row["n"], row["kind"]) for row in cluster.scan(STOCK).read_all().to_pylist()}
+    assert found == {1: (11, "plain"), 2: (10, "plain"), 3: (1, "plain")}
+    assert "city" not in cluster.scan(STOCK).schema.names

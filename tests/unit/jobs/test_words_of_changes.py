@@ -161,6 +161,8 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         lambda cluster: administration.drop_table(cluster, "air.flights", keep_seconds=60.0),
         'drop table {"full_name":"air.flights","keep_seconds":60.0}',
     ),
+    (lambda cluster: administration.keep_changes(cluster, "air.flights"), 'keep changes {"full_name":"air.flights"}'),
+    (lambda cluster: administration.drop_changes(cluster, "air.flights"), 'drop changes {"full_name":"air.flights"}'),
     (
         lambda cluster: administration.restore_table(cluster, "air.flights"),
         'restore table {"full_name":"air.flights"}',

@@ -1,0 +1,67 @@
+"""What follows from a scenario of rows alone: what it destroys, and what may be asked of a history that plays it."""
+
+from __future__ import annotations
+
+from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
+from epochlake.jobs.testing.row_drawing import place
+from epochlake.jobs.testing.scenario import Fault, Operation, Scenario
+from epochlake.jobs.testing.themes import DESTRUCTIVE
+
+
+def is_one_range(scenario: Scenario) -> bool:
+    return scenario.settings.tablets == 1 and all(one.kind != "resize" for one in operations_of(scenario))
+
+
+def operations_of(scenario: Scenario) -> list[Operation]:
+    return [one for part in scenario.parts for thread in part.threads for one in thread]
+
+
+def forgets_deletes(scenario: Scenario) -> bool:
+    """Whether a compaction forgets deletes at once."""
+    return any(one.kind == "compact" and one.on for one in operations_of(scenario))
+
+
+def harmed(scenario: Scenario) -> set[str]:
+    """Places whose storage faults or operators destroy."""
+    operations = operations_of(scenario)
+    by_operators = {f"/disks/{one.name}" for one in operations if one.kind in DESTRUCTIVE}
+    # What takes the place of such a node has its rows only when it is rebuilt.
+    by_operators |= {place(2000 + one.number) for one in operations if one.kind == "replace"}
+    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
+
+
+def all_are_announced(scenario: Scenario) -> bool:
+    """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
+    then, and a batch that comes again has rows that are as old as it.
+    """
+    if any(one.kind.startswith("batch") for one in operations_of(scenario)):
+        return False
+    short = scenario.settings.session / 2
+    return all(
+        fault.kind in (*PLACES, *DATA, *MOUNTS, "access fails") or (fault.kind == "pause" and fault.seconds < short)
+        for fault in scenario.faults
+    )
+
+
+def must_stay_for(scenario: Scenario, who: str) -> bool:
+    """Whether a file that `who` has planned to read has to be there: nothing has destroyed it, nobody could take who
+    reads for dead, and no clock is wrong by more than is allowed for.
+    """
+    faults = [fault for fault in scenario.faults if fault.kind not in ("kill", "access fails", "cut")]
+    if harmed(scenario) or any(fault.kind in EVERYBODY for fault in faults):
+        return False
+    reader = who.partition("'")[0]
+    return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
+
+
+def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
+    return not fault.victim or fault.victim.startswith(names)
+
+
+def damaged_places(scenario: Scenario) -> set[str]:
+    """Places where something has happened that damages files: nothing but what destroys data does."""
+    return {fault.place for fault in scenario.faults if fault.kind in DATA}
+
+
+def is_compacted(scenario: Scenario) -> bool:
+    return is_one_range(scenario) and any(one.kind == "compact" for one in operations_of(scenario))
