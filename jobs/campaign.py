@@ -130,7 +130,7 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
 
 
 def _run(scenario: Scenario, world: World) -> Run:
-    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_histories
+    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_checkers, row_histories
 
     trace = world.scheduler.trace
     if scenario.kind == "log":
@@ -144,7 +144,7 @@ def _run(scenario: Scenario, world: World) -> Run:
         return Run(merges.steps, merges.harm, told, merges.coverage, found, trace)
     rows = row_histories.row_history(scenario, world=world)
     told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
-    return Run(rows.steps, rows.harm, told, rows.coverage, row_histories.violations(rows), trace)
+    return Run(rows.steps, rows.harm, told, rows.coverage, row_checkers.violations(rows), trace)
 
 
 def attempt(task: Task) -> Outcome:

@@ -19,7 +19,7 @@ from epochlake.jobs.testing.scenario import Settings
 from epochlake.jobs.upkeep.change_streams import keep_up
 
 if TYPE_CHECKING:
-    from epochlake.jobs.testing.row_histories import Access
+    from epochlake.jobs.testing.row_checkers import Access
     from epochlake.jobs.testing.world import World
 
 SHORT_SECONDS = 4.0

@@ -60,6 +60,9 @@ class Write(Protocol):
     def times(self) -> Sequence[int]:
         """What each staging of it calls the time of the write."""
 
+    def comes_after(self, other: Any, /) -> bool:
+        """Whether it counts instead of the other, which had ended when it began."""
+
     def is_over(self, other: Any, /) -> bool:
         """Whether it counts instead of the other, by the times of both."""
 
@@ -138,7 +141,7 @@ def _wrong_as_of(
         return wrong + _wrong_appended(rows, writes, as_of)
 
     def over(one: W, other: W) -> bool:
-        return other.ended < one.began or (in_time and one.is_over(other))
+        return one.comes_after(other) or (in_time and one.is_over(other))
 
     wrong += [f"as of {as_of} key {key} is shown twice" for key, notes in rows.items() if len(notes) > 1]
     return wrong + [one for key in sorted({*range(KEYS), *rows}) for one in _wrong(key, rows, writes, as_of, over)]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.testing import log_checkers, row_histories
+from epochlake.jobs.testing import log_checkers, row_checkers
 from epochlake.jobs.testing.log_checkers import History
-from epochlake.jobs.testing.row_histories import RowHistory
+from epochlake.jobs.testing.row_checkers import RowHistory
 from epochlake.jobs.testing.scenario import Operation, Part, Scenario, Settings
 from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.errors import CommitTimeout
@@ -94,7 +94,7 @@ def test_the_checker_notices_commits_that_were_told_otherwise(parts: Parts, memo
 def test_the_checker_notices_rows_that_were_not_shown(parts: Parts, memory: Path) -> None:
     thread = (Operation("write", name="w", keys=(1, 2), level="QUORUM"), Operation("read", level="QUORUM"))
     history = play_rows(calm("rows", Part("writer", "pipeline", (thread,))), *parts, memory / "rows")
-    assert not row_histories.violations(history)
+    assert not row_checkers.violations(history)
     # Key 0 is written last of all, and what a level shows has to have it.
     last = [
         place
@@ -102,7 +102,7 @@ def test_the_checker_notices_rows_that_were_not_shown(parts: Parts, memory: Path
         if access.who == AT_REST and access.level in ("QUORUM", "ALL")
     ]
     assert len(last) == 2
-    assert [place for place in last if not row_histories.violations(without_row(history, place, key=0))] == []
+    assert [place for place in last if not row_checkers.violations(without_row(history, place, key=0))] == []
 
 
 def without_row(history: RowHistory, place: int, key: int) -> RowHistory:

@@ -30,15 +30,15 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.errors import ReadDisturbed
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.testing import log_checkers, operating, row_histories
+from epochlake.jobs.testing import log_checkers, operating, row_checkers, row_histories
 from epochlake.jobs.testing.log_checkers import PLANNED, Call, History, Seen, change
 from epochlake.jobs.testing.log_drawing import log_scenario
 from epochlake.jobs.testing.log_histories import COMMITS
 from epochlake.jobs.testing.log_themes import LOG_UPKEEP
 from epochlake.jobs.testing.misplacing import misplaced
+from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import row_scenario
-from epochlake.jobs.testing.row_histories import TABLE, Access, RowHistory
-from epochlake.jobs.testing.rows import COLUMNS
+from epochlake.jobs.testing.rows import COLUMNS, TABLE
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import NODES
 from epochlake.metastore.configuration import (
@@ -484,7 +484,7 @@ def play(kind: str, seed: int, ensemble: Ensemble, proxies: Proxies, folder: Pat
     else:
         scenario = real_row_scenario(seed) if kind == "rows" else real_spark_scenario(seed)
         history = play_rows(scenario, ensemble, proxies, folder)
-        found = row_histories.violations(history)
+        found = row_checkers.violations(history)
     return Played(history, found, time.monotonic() - began)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import log_checkers, row_histories
+from epochlake.jobs.testing import log_checkers, row_checkers
 from epochlake.jobs.testing.log_checkers import Call, History, change
 from epochlake.jobs.testing.log_histories import log_history
-from epochlake.jobs.testing.row_histories import Access, RowHistory
+from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.scheduler import Process, Scheduler, StepsUsedUp, Stuck, Waiter, ended_afterwards
 from epochlake.jobs.testing.stdlib import Threading, Time
@@ -282,7 +282,7 @@ def _told(calls: list[Call], kind: type) -> bool:
 def rows(*accesses: Access) -> list[str]:
     scenario = Scenario("rows", 0, 1.0)
     none: Counter[str] = Counter()
-    return row_histories.violations(RowHistory(scenario, list(accesses), 0, none, none, none, []))
+    return row_checkers.violations(RowHistory(scenario, list(accesses), 0, none, none, none, []))
 
 
 def test_the_checker_of_rows_notices_what_is_lost_stale_doubled_and_resurrected() -> None:
@@ -324,7 +324,7 @@ def test_the_checker_of_rows_asks_why_anything_failed_where_nothing_went_wrong()
 
     def said(told: str, *faults: Fault) -> list[str]:
         scenario = Scenario("rows", 1, 1.0, Settings(), faults=faults)
-        return row_histories.violations(RowHistory(scenario, [], 0, none, Counter([told]), none, []))
+        return row_checkers.violations(RowHistory(scenario, [], 0, none, Counter([told]), none, []))
 
     assert said("upkeep: StorageUnavailable")
     assert said("pipeline: ConsistencyNotReached", Fault("kill", 1.0, "p"))
@@ -341,7 +341,7 @@ def test_the_checker_of_rows_that_are_never_replaced_notices_what_is_lost_double
         none: Counter[str] = Counter()
         accesses = [first, second, read]
         history = RowHistory(Scenario("rows", 0, 1.0), accesses, 0, none, none, none, [], append_only=True)
-        return row_histories.violations(history)
+        return row_checkers.violations(history)
 
     assert wrong("first") == []
     assert wrong("first", "second") == []
@@ -357,7 +357,7 @@ def test_the_checker_of_ranges_notices_a_write_that_is_half_there() -> None:
     def wrong(notes: dict[int, str | None]) -> list[str]:
         read = Access("read", "at rest", 5, 6, True, notes)
         history = RowHistory(Scenario("rows", 0, 1.0), [write, read], 0, none, none, none, [], whole=True)
-        return row_histories.violations(history)
+        return row_checkers.violations(history)
 
     assert wrong({1: "w", 2: "w"}) == wrong({}) == []
     assert wrong({1: "w"})
