@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from epochlake.jobs.replicas.change_index import ChangeEntry, ChangeIndex, ChangesGone
-from epochlake.jobs.replicas.file_columns import file_columns
+from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import meet
-from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.superseding import bare, has_newer, judged_by
 from epochlake.metastore.errors import StorageUnavailable
@@ -70,7 +70,8 @@ def changes_of(storage: Storage, index: ChangeIndex, entry: ChangeEntry, wanted:
     for file in sorted(entry.files, key=lambda one: (one.min_token, one.file_id)):
         if wanted.within is not None and not any(meet(file.extent, window) for window in wanted.within):
             continue
-        rows = _read(storage, index, entry, file, wanted.table, [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names])
+        names = [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names]
+        rows = _read(storage, index, entry, file, names, file_columns(wanted.table))
         late = _late(storage, index, entry, file, wanted.table)
         if wanted.within is not None:
             inside = _inside(rows.column(TOKEN).to_numpy(), wanted.within)
@@ -106,8 +107,9 @@ def _late(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFi
         return none
     told_by = list(judged_by(table))
     names = [TOKEN, WRITTEN_AT, DELETED, *told_by]
-    parts = [_read(storage, index, entry, file, table, names)]
-    parts += [_read(storage, index, other, newer, table, names) for other, newer in overtaken]
+    known_as = file_columns(table)
+    parts = [_read(storage, index, entry, file, names, known_as)]
+    parts += [_read(storage, index, other, newer, names, known_as) for other, newer in overtaken]
     ids = [file.file_id, *(newer.file_id for _, newer in overtaken)]
     ranks = {file_id: rank for rank, file_id in enumerate(sorted(ids))}
     rank = np.repeat([ranks[file_id] for file_id in ids], [part.num_rows for part in parts])
@@ -125,13 +127,33 @@ def _bare(rows: pa.Table) -> pa.Table:
 
 
 def _read(
-    storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFile, table: Table, names: Sequence[str]
+    storage: Storage,
+    index: ChangeIndex,
+    entry: ChangeEntry,
+    file: DataFile,
+    names: Sequence[str],
+    known_as: FileColumns | None,
 ) -> pa.Table:
-    """Columns of a file as the table has them now, every page verified."""
+    """Columns of a file, every page verified; what it does not have is null.
+
+    `known_as`: what files of an altered table call its columns; then a change is shown as the table is now.
+    """
     uri = index.data_uri(file)
+    filesystem, path = storage.filesystem(uri)
+
+    def read() -> pa.Table:
+        with pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True) as parquet:
+            there = set(parquet.schema_arrow.names)
+            if known_as is not None:
+                stored = [known_as.stored_name(name) for name in dict.fromkeys([*names, DELETED])]
+                return known_as.as_table_is_now(parquet.read(columns=[name for name in stored if name in there]), names)
+            rows = parquet.read(columns=[name for name in dict.fromkeys(names) if name in there])
+            return pa.table(
+                {name: rows.column(name) if name in there else pa.nulls(rows.num_rows) for name in dict.fromkeys(names)}
+            )
+
     try:
-        groups = rows_of_file(storage, uri, None, names, lambda type_: type_, known_as=file_columns(table))
-        rows = pa.concat_tables([rows for rows, _ in groups]).select(list(dict.fromkeys(names)))
+        rows = storage.within_deadline("read", uri, read)
     except failures.MissingFile as error:
         if entry.position <= index.floor():
             raise gone(index) from error
