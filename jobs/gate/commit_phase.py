@@ -61,7 +61,7 @@ class WriteBatch(msgspec.Struct, frozen=True):
     `pieces`: what replicas are known to have of these files besides, and `lineage` what merged files among them stand
     for. `app_id` and `first_version` mark the commits:
     round n has version `first_version + n`. `staged_at`: when the bytes were last known to be where `files` says,
-    seconds since 1970.
+    seconds since 1970. `deletes`: nothing but keys to delete.
     """
 
     table: Table
@@ -73,6 +73,7 @@ class WriteBatch(msgspec.Struct, frozen=True):
     staged_at: float
     pieces: Sequence[StagedFile] = ()
     lineage: Lineage = NO_LINEAGE
+    deletes: bool = False
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -382,7 +383,7 @@ class CommitPhase:
         Whatever else became of columns, files of an older version are read as the table is now (file_columns.py).
         """
         now, then = metadata.schema.tables[self._batch.table.table_id], self._batch.table
-        if now.version == then.version or all(file.has_tombstones for file in self._files):
+        if now.version == then.version or self._batch.deletes:
             return []
         written = {column.column_id for column in then.numbered}
         return [one for one in now.dropped if one.column_id in written]

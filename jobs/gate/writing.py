@@ -114,7 +114,8 @@ class Writing:
         opened, failed = self._planning.open_for_write(table)
         self._planning.refuse_senseless_levels(table, level)
         if batch is None:
-            return self.land(table, self._stage(rows, table, level, opened, deleted), level, opened=opened)
+            staged = self._stage(rows, table, level, opened, deleted)
+            return self.land(table, staged, level, opened=opened, deletes=deleted)
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
@@ -122,7 +123,7 @@ class Writing:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
             if decision.files == tuple(staged):
-                return self.land(table, staged, level, opened=opened, write_id=name)
+                return self.land(table, staged, level, opened=opened, write_id=name, deletes=deleted)
             given = batches.BatchContents(1, tuple(staged)).rows
         else:
             given = rows.counted()
@@ -138,7 +139,7 @@ class Writing:
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
             located = self.locate(table, decision, opened, failed)
         already = self.is_reached(table, level, located, opened)
-        return self.land(table, located.files, level, located, already=already, write_id=name)
+        return self.land(table, located.files, level, located, already=already, write_id=name, deletes=deleted)
 
     def stage(
         self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
@@ -157,15 +158,18 @@ class Writing:
         opened: Mapping[VolumeId, ReplicaSnapshot] | None = None,
         write_id: str | None = None,
         intent: Intent | None = None,
+        deletes: bool = False,
     ) -> Written:
         """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached.
 
         `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `intent`: of an earlier try that
-        is finished here.
+        is finished here. `deletes`: the files have nothing but keys to delete.
         """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
-        batch = WriteBatch(table, self._app_id, self._versions, staged, level, planning.datacenter, time.time())
+        batch = WriteBatch(
+            table, self._app_id, self._versions, staged, level, planning.datacenter, time.time(), deletes=deletes
+        )
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
         recording = Recording(cluster, table, staged, level, self._name, self._app_id, write_id, intent, already)

@@ -113,6 +113,17 @@ def test_rows_with_values_of_a_column_that_is_dropped_meanwhile_do_not_land(
     assert rows(table.cluster) == {}
 
 
+def test_a_batch_of_changes_with_values_of_a_column_that_is_dropped_meanwhile_does_not_land(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.cluster.write(TABLE, [{"id": key, "note": "before"} for key in range(8)], consistency="ALL")
+    meanwhile(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, drop=["note"]))
+    upserts, keys = [{"id": 100, "note": "staged"}], [{"id": key} for key in range(8)]
+    with pytest.raises(Rejected, match="note by epoch"):
+        table.cluster.write(TABLE, upserts, deletes=keys, consistency="ALL")
+    assert sorted(rows(table.cluster)) == list(range(8))
+
+
 def test_a_table_that_is_dropped_and_made_anew_meanwhile_gets_no_row(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
