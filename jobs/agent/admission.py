@@ -16,6 +16,7 @@ from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import Rejected
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     for option in ("--conf", "--root"):
         parser.add_argument(option)
     given = parser.parse_args(arguments)
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=JoinRequest)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=decodable(JoinRequest))
     try:
         settings = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
         with open_cluster(settings) as cluster:

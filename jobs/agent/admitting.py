@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome
 from epochlake.jobs.agent.processes import configured, said_by
+from epochlake.placement.decoding import decodable
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def by_process(conf: str | None, root: str | None) -> Admission:
         body = msgspec.json.encode(request)
         try:
             said = await said_by("admission", configured(conf, root), ADMISSION_SECONDS, body)
-            return msgspec.json.decode(said, type=JoinAnswer)
+            return msgspec.json.decode(said, type=decodable(JoinAnswer))
         except TimeoutError:
             return JoinAnswer(request.nonce, Outcome.PENDING, f"no outcome within {ADMISSION_SECONDS:g} s")
         except (OSError, msgspec.MsgspecError):

@@ -37,6 +37,7 @@ from epochlake.jobs.agent.messages import (
 )
 from epochlake.jobs.agent.processes import configured
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
 
@@ -124,7 +125,7 @@ class Agent:
 
     def _idle(self) -> Idle:
         told = self.follower.told if self.follower is not None else None
-        at_root = None if told is None or told.tag is None else msgspec.convert(told.tag, Tag)
+        at_root = None if told is None or told.tag is None else msgspec.convert(told.tag, decodable(Tag))
         tag = self.tag or self.discovering.discovery.state.tag or at_root
         return Idle(tag, self.settings.root, "no root" if told is None else told.outcome)
 
@@ -139,7 +140,9 @@ class Agent:
             body = msgspec.json.encode(asked)
             status, answer = await self._client.ask(peer.address, "/prepare-init", body, timeout=10.0)
             return (
-                msgspec.json.decode(answer, type=Ready) if status == 200 else msgspec.json.decode(answer, type=Refusal)
+                msgspec.json.decode(answer, type=decodable(Ready))
+                if status == 200
+                else msgspec.json.decode(answer, type=decodable(Refusal))
             )
         except (AgentUnreachable, InvalidRequest) as error:
             return Refusal("unreachable", error.reason)
@@ -213,7 +216,7 @@ class Agent:
             if status != 200:
                 self._note_refusal(address, body.decode("utf-8", "replace")[:300])
                 return None
-            answer = msgspec.json.decode(body, type=Answer)
+            answer = msgspec.json.decode(body, type=decodable(Answer))
         except (AgentUnreachable, InvalidRequest) as error:
             logger.debug("%s", error)
             return None
@@ -339,7 +342,7 @@ class Agent:
     async def _discovered(self) -> None:
         """Tell discovery of the cluster that this agent belongs to, or that is at its root."""
         told = self.follower.told.tag if self.follower is not None else None
-        tag = self.tag or (msgspec.convert(told, Tag) if told is not None else None)
+        tag = self.tag or (msgspec.convert(told, decodable(Tag)) if told is not None else None)
         if tag is not None:
             try:
                 await self.discovering.found(tag)

@@ -12,6 +12,7 @@ from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import InitAnswer, InitOrder, InitOutcome
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.messages import Refusal
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 
 
@@ -67,8 +68,8 @@ def _asked(address: str, path: str, kind: type[D], client: HttpClient, body_sent
     status, body = asyncio.run(client.ask(address, path, body_sent, timeout=SECONDS))
     try:
         if status == 200:
-            return msgspec.json.decode(body, type=kind)
-        refusal = msgspec.json.decode(body, type=Refusal)
+            return msgspec.json.decode(body, type=decodable(kind))
+        refusal = msgspec.json.decode(body, type=decodable(Refusal))
     except msgspec.MsgspecError:
         raise AgentUnreachable(
             f"what is at {address} does not answer as an agent", hint="Correct the address"

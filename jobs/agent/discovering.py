@@ -13,6 +13,7 @@ from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began
 from epochlake.jobs.agent.messages import Tag
 from epochlake.jobs.agent.processes import configured, said_by
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Discovering:
         body = msgspec.json.encode(self.discovery.ask(number))
         try:
             status, answer = await self._client.ask(place, "/discover", body, timeout=2.0)
-            return place, number, msgspec.json.decode(answer, type=Told) if status == 200 else None
+            return place, number, msgspec.json.decode(answer, type=decodable(Told)) if status == 200 else None
         except (AgentUnreachable, InvalidRequest, msgspec.MsgspecError) as error:
             logger.debug("discovery: %s", error)
             return place, number, None
@@ -124,6 +125,6 @@ class Discovering:
 async def begin(words: list[str]) -> Began:
     """Begin the log in a process of its own. What is late, or ends without a word, may have begun it."""
     try:
-        return msgspec.json.decode(await said_by("founding", words, FOUNDING_SECONDS), type=Began)
+        return msgspec.json.decode(await said_by("founding", words, FOUNDING_SECONDS), type=decodable(Began))
     except (TimeoutError, OSError, msgspec.MsgspecError) as error:
         return Began(None, f"the process that begins it gave no answer: {error or type(error).__name__}", known=False)

@@ -31,6 +31,7 @@ from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialise
 from epochlake.metastore.following.snapshot_format import decode_snapshot
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 
 logger = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ def _nodes(metadata: ClusterMetadata) -> tuple[LoggedNode, ...]:
 
 
 def _entry(line: bytes) -> Entry:
-    return msgspec.json.decode(line, type=Entry)
+    return msgspec.json.decode(line, type=decodable(Entry))
 
 
 def _position(end: LineEnd) -> Position:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from epochlake.jobs.agent.messages import LoggedNode, Tag
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 D = TypeVar("D")
@@ -130,7 +131,7 @@ class Home:
         if rest.strip() != hashlib.sha256(body).hexdigest().encode():
             raise self._damaged(path)
         try:
-            return msgspec.json.decode(body, type=kind)
+            return msgspec.json.decode(body, type=decodable(kind))
         except msgspec.MsgspecError as error:
             raise self._damaged(path) from error
 

@@ -19,6 +19,7 @@ from epochlake.jobs.agent.home import AgentIdentity, Home, HomeUnwritable
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, WantedVolume
 from epochlake.jobs.agent.messages import Introduction, Refusal
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -129,9 +130,9 @@ class Joining:
             if self.state.phase is not Phase.ASKING:
                 return  # cancelled while the answer was on its way
             if status != 200:
-                await self._refused(address, msgspec.json.decode(body, type=Refusal))
+                await self._refused(address, msgspec.json.decode(body, type=decodable(Refusal)))
                 return
-            answer = msgspec.json.decode(body, type=JoinAnswer)
+            answer = msgspec.json.decode(body, type=decodable(JoinAnswer))
         except (AgentUnreachable, InvalidRequest, msgspec.MsgspecError) as error:
             self._waits(f"the agent at {address} gave no answer: {error}")
             return

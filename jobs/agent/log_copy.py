@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.agent.home import Home, HomeDamaged, sync_directory
+from epochlake.placement.decoding import decodable
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 
@@ -30,7 +31,7 @@ class LineEnd(msgspec.Struct, frozen=True):
     incarnation: int
 
 
-_line = msgspec.json.Decoder(LineEnd)
+_line = msgspec.json.Decoder(decodable(LineEnd))
 
 
 class LogCopy:

@@ -12,6 +12,7 @@ import msgspec
 from epochlake.jobs.agent.home import Home
 from epochlake.jobs.agent.looking import Look
 from epochlake.jobs.agent.volumes import local_path
+from epochlake.placement.decoding import decodable
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class LogFollower:
                     self._fingerprint = self._look.last[0]
                 if line.strip():
                     self._verified = True
-                    self._tell(msgspec.json.decode(line, type=Told))
+                    self._tell(msgspec.json.decode(line, type=decodable(Told)))
             code = await asyncio.wait_for(self._process.wait(), SILENT_SECONDS)
             if code:
                 self._tell(Told("failed", f"the follower ended with {code}"))

@@ -20,6 +20,7 @@ from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_r
 from epochlake.jobs.agent.log_copy import LogCopy
 from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class Routes:
 def understood(body: bytes, kind: type[Any]) -> Any:
     """A document from another agent. Raises Refused."""
     try:
-        found = msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=decodable(kind))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refused(400, "malformed", f"this is no {kind.__name__.lower()}: {error}"[:300]) from None
     for one in getattr(found, "sightings", ()):

@@ -484,7 +484,8 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     between = lake.load("air.gates", changes="true", after=str(position), upTo=str(position + 1))
     assert sorted(row["gate"] for row in between.collect()) == ["A", "B"]
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
-    assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 0)]
+    # Spark tells a source that a micro-batch is done when it begins the next one.
+    assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 1)]
 
 
 def test_a_pipeline_and_the_format_read_rows_as_they_were(lake: Lake) -> None:

@@ -27,8 +27,10 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetTable,
     Initialise,
     KeepChanges,
+    KeepHistory,
     NewTransition,
     PauseChanges,
     PrepareOperation,
@@ -36,8 +38,10 @@ from epochlake.metastore.metadata.events import (
     RelaxBarriers,
     RelaxedBarrier,
     RequestTopology,
+    RestoreTable,
     ResumeChanges,
     SetMaintenance,
+    ShelveTable,
     StageChange,
     StartRequest,
     StartTransitions,
@@ -287,6 +291,33 @@ def a_table(metadata: ClusterMetadata, dice: random.Random) -> Event:
     )
 
 
+def a_dropped_table(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A table is put away, comes back, or is forgotten."""
+    records, tables = list(metadata.dropped.tables.values()), list(metadata.schema.tables.values())
+    if tables and (not records or dice.random() < 0.4):
+        shelved = dice.choice(tables)
+        return ShelveTable(shelved.table_id, shelved.full_name, dice.choice([0.0, 60.0]))
+    if not records:
+        return ForgetTable("id-nothing", "air.nothing")
+    table = dice.choice(records).table
+    if dice.random() < 0.3:
+        return ForgetTable(table.table_id, table.full_name)
+    return RestoreTable(table.table_id, dice.choice([table.name, f"{table.name}-again"]))
+
+
+def a_change_stream(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """The changes of a table are kept, for another time, or no longer."""
+    tables = list(metadata.schema.tables.values())
+    if not tables:
+        return DropChanges("id-nothing", "air.nothing")
+    table = dice.choice(tables)
+    stream = metadata.change_streams.get(table.table_id)
+    if stream is not None and dice.random() < 0.5:
+        return DropChanges(table.table_id, table.full_name)
+    name = stream.stream_id if stream is not None else f"s-{metadata.epoch}"
+    return KeepChanges(table.table_id, table.full_name, name, 1.0, dice.choice([1.0, 2.0]))
+
+
 def _replicas(metadata: ClusterMetadata, chosen: Keyspace, dice: random.Random) -> list[int]:
     replicas: list[int] = []
     for datacenter, wanted in sorted(chosen.replication.items()):
@@ -373,19 +404,16 @@ def a_resize(metadata: ClusterMetadata, dice: random.Random) -> Event:
 def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Event:
     node_id = dice.choice(list(metadata.directory.nodes) or [1])
     tables = list(metadata.schema.tables.values())
-    chosen = dice.choice(["maintenance", "weight", "tags", *(["table", "columns"] if tables else [])])
+    chosen = dice.choice(["maintenance", "weight", "tags", *(["table", "columns", "history"] if tables else [])])
     if chosen == "columns":
         return other_columns(dice.choice(tables), dice)
+    if chosen == "history":
+        table = dice.choice(tables)
+        return KeepHistory(table.table_id, table.full_name, dice.choice([0.0, 60.0]))
     if chosen == "table":
         table = dice.choice(tables)
         tags = ("ssd",) if dice.random() < 0.3 else ()
         apart = (dice.choice(list(metadata.schema.tables)),) if dice.random() < 0.3 else ()
-        if dice.random() < 0.5:
-            stream = metadata.change_streams.get(table.table_id)
-            if stream is not None and dice.random() < 0.7:
-                return DropChanges(table.table_id, table.full_name)
-            name = stream.stream_id if stream is not None else f"s-{metadata.epoch}"
-            return KeepChanges(table.table_id, table.full_name, name, 1.0, dice.choice([1.0, 2.0]))
         options = TabletOptions(dice.choice([None, 1 << 20]), dice.choice([1, 2, 4]), None, tags, apart)
         return AlterTable(table.table_id, table.full_name, options)
     if chosen == "maintenance":
@@ -439,6 +467,8 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "request": a_request_taken_further,
     "keyspace": a_keyspace,
     "table": a_table,
+    "dropped table": a_dropped_table,
+    "change stream": a_change_stream,
     "transitions": some_transitions,
     "advance": an_advance,
     "end": an_end,

@@ -41,7 +41,7 @@ def test_spills_are_merged_in_token_order_and_hold_every_row_once(
     ]
     assert max(one.rows for one in spills) <= 40 + 23
     held = SpilledRows(STORAGE, spills, TABLE)
-    merged = pa.Table.from_batches(held._batches())
+    merged = pa.Table.from_batches(held.batches())
     tokens = merged[TOKEN].to_numpy()
     assert (np.diff(tokens) >= 0).all()
     assert sorted(merged["id"].to_pylist()) == sorted(ids)

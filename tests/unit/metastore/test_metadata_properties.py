@@ -122,6 +122,13 @@ class History(RuleBasedStateMachine):
             self.submit(KINDS_OF_CHANGE["resize"](self.metadata, dice))
 
     @rule(number=SEEDS)
+    def drop_tables_and_restore_them(self, number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(4):
+            self.submit(KINDS_OF_CHANGE["dropped table"](self.metadata, dice))
+            self.submit(KINDS_OF_CHANGE["change stream"](self.metadata, dice))
+
+    @rule(number=SEEDS)
     def go_on_with_requests(self, number: int) -> None:
         dice = random.Random(number)
         for _ in range(3):
