@@ -158,8 +158,7 @@ class Merging:
         entry = MergeEntry(attempt, self._table.full_name, tuple(staged), planned.counts, call.source, call.name)
         counts = False
         try:
-            self._keep(tail + 1, attempt, staged)
-            if not planned.still_holds():
+            if not self._keep(tail + 1, attempt, staged) or not planned.still_holds():
                 return None
             if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):
                 return None
@@ -273,8 +272,8 @@ class Merging:
                 stored.add(volume)
         return StagedFile(staged.file, frozenset(stored), failed, staged.digest)
 
-    def _keep(self, number: int, attempt: str, staged: Sequence[StagedFile]) -> None:
-        """Keep a copy of each staged file at the root. Raises StorageUnavailable."""
+    def _keep(self, number: int, attempt: str, staged: Sequence[StagedFile]) -> bool:
+        """Keep a copy of each staged file at the root; False where the number is taken. Raises StorageUnavailable."""
         storage, metadata = self._cluster.storage, self._gate.planning.metadata
         sources = []
         for one in staged:
@@ -284,8 +283,15 @@ class Merging:
                 )
             replica = address_of(storage, metadata, self._table, min(one.stored))
             sources.append((one.file.file_id, places.join(replica.uri, one.file.path)))
-        if sources:
-            self._journal.keep(number, attempt, sources)
+        try:
+            if sources:
+                self._journal.keep(number, attempt, sources)
+        except failures.MissingFile:
+            # Whoever finishes an entry deletes the copies of tries that wanted its number, also while they are made.
+            if self._journal.tail() < number:
+                raise
+            return False
+        return True
 
     def _level(self, consistency: str | None) -> ConsistencyLevel:
         level = self._gate.planning.level(consistency)

@@ -235,6 +235,34 @@ def test_a_merge_that_others_overtake_each_time_gives_up_and_has_changed_nothing
     assert rows_of(cluster)[1][0] == 200
 
 
+@pytest.mark.parametrize("step", ["create_directory", "write_bytes", "sync_always"])
+def test_a_merge_whose_copies_go_while_it_makes_them_finds_its_number_taken(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    put(cluster, (1, 0, "Rome"))
+    keep = MergeJournal.keep
+
+    def beside(self: MergeJournal, *given: Any) -> None:
+        storage = self._storage
+        whole = getattr(storage, step)
+
+        def overtaken(*named: Any, **more: Any) -> Any:
+            before = whole(*named, **more) if step == "create_directory" else None
+            patch.undo()
+            cluster.merge(STOCK, [{"id": 1, "n": 100}]).when_matched_update(ADD).execute()
+            return before if step == "create_directory" else whole(*named, **more)
+
+        monkeypatch.setattr(MergeJournal, "keep", keep)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(storage, step, overtaken)
+            keep(self, *given)
+
+    monkeypatch.setattr(MergeJournal, "keep", beside)
+    merged = cluster.merge(STOCK, [{"id": 1, "n": 1}]).when_matched_update(ADD).execute()
+    assert merged.planned == 2
+    assert rows_of(cluster)[1][0] == 101
+
+
 class Killed(BaseException):
     """As if the process ended here."""
 
