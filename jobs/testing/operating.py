@@ -126,7 +126,9 @@ def _shift(cluster: Cluster, number: int) -> None:
 
 
 def _shuttle(cluster: Cluster, number: int) -> None:
-    """Let a replica go to another node and back again, a few times: each begins as soon as the one before has ended."""
+    """Let a replica go to another node and back again, a few times: each begins as soon as the one before has ended.
+    One that was taken back begins again.
+    """
     moves = _moves(cluster, number)
     if not moves:
         return
@@ -137,7 +139,10 @@ def _shuttle(cluster: Cluster, number: int) -> None:
             if not metadata.tablets.transitions:
                 break
             cluster.wait_for_news(metadata.epoch, 1.0)
-        if (leaving, pending) not in _moves(cluster, number):
+        moves = _moves(cluster, number)
+        if (leaving, pending) not in moves:
+            leaving, pending = pending, leaving
+        if (leaving, pending) not in moves:
             return
         _start(cluster, number, leaving, pending)
         leaving, pending = pending, leaving
