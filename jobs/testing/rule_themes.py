@@ -301,8 +301,76 @@ LATE_REPAIRS = Theme(
 )
 """Repairs that stand still between what they have planned and what they commit, while tablets go to and fro."""
 
+PREPARED_TWICE = Theme(
+    seconds=(7.0, 12.0),
+    tables=0.0,
+    keys=(2, 4),
+    paces=(0.05,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=(*["write"] * 5, "read"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(3,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("volume read", "volume link", "volume look at"),
+            (6, 12),
+            (1.6, 2.6),
+            ("tablet allow_write_both_read_old",),
+        ),
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("log append, done",),
+            (6, 12),
+            (0.6, 1.4),
+            ("tablet allow_write_both_read_old",),
+        ),
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link, done",),
+            (8, 16),
+            (1.0, 2.5),
+            ("tablet allow_write_both_read_old", "tablet write_both_read_old"),
+        ),
+    ),
+    session=1.5,
+)
+"""Coordinators that stand still before they prepare a replica, and others as soon as it may be written to."""
+
+GIVEN_UP = Theme(
+    seconds=(3.0, 6.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("remove", "replace"),
+    operator_paces=(0.5, 1.0),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1, 2, 0),
+    sights=("most", "few"),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "read"),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    append_only=0.5,
+    anywhere=True,
+)
+"""Operators who declare more than one node lost, where that may be all that has a row."""
+
 RULES = (
     *(BLIND_COORDINATORS, LOST_FENCES, SLOW_EYES, BACK_AND_AGAIN, HALF_BATCHES, COMPACTED_BATCHES, HOLDING),
     *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
+    *(PREPARED_TWICE, GIVEN_UP),
 )
 """All of them."""

@@ -160,7 +160,7 @@ def _changed(
 def _views(before: TablePlacements, now: TablePlacements) -> Iterator[tuple[Placement, Placement]]:
     """What either placement says of all tokens."""
     for low in sorted({*before.lows.tolist(), *now.lows.tolist()}):
-        yield tuple(one.placement(int(index_of(one.lows, low))) for one in (before, now))  # type: ignore[call-overload,misc]
+        yield tuple(one.placement(int(index_of(one.lows, low))) for one in (before, now))  # type: ignore[misc]
 
 
 def _apart(before: ClusterMetadata, now: ClusterMetadata) -> Iterator[str]:
