@@ -414,10 +414,11 @@ def test_a_fault_may_wait_for_somebody_else_than_its_victim() -> None:
     of_another = Fault("kill", 0.0, "p1", when="log append, done", by="p0")
     of_nobody = Fault("kill", 0.0, "p1", when="log append, done", by="somebody else")
     scenario = commits_of_one("a", of_another, of_nobody)
-    waits = Part("p1", "commits", ((Operation("commit", 4.0, "b", number=7, seconds=60.0),),))
+    asked = tuple(Operation("commit", wait, name, number=7, seconds=60.0) for name, wait in (("b", 4.0), ("c", 0.0)))
+    waits = Part("p1", "commits", (asked,))
     history = log_history(msgspec.structs.replace(scenario, parts=(*scenario.parts, waits)))
     assert history.harm == Counter(kill=1)
-    assert {call.process for call in history.calls if call.request_id in ("a", "b")} == {"p0", "p1'1"}
+    assert {call.process for call in history.calls if call.request_id in ("a", "c")} == {"p0", "p1'1"}
     assert log_checkers.violations(history) == []
 
 
