@@ -294,7 +294,14 @@ def _rebuilds_on_replacement(
             holds[volume] += len(tablet_map.tablets_on([volume]))
     found = []
     for table_id, tablet in metadata.replicas_in_use(lost):
-        free = [volume for volume in targets if room.has(volume)]
+        size = max(
+            (
+                loads.sizes.get((table_id, tablet, volume), 0)
+                for volume in metadata.tablets.maps[table_id].replicas(tablet)
+            ),
+            default=0,
+        )
+        free = [volume for volume in targets if room.has(volume, size=size)]
         if not free:
             break
         if (table_id, tablet) in metadata.tablets.transitions:
@@ -302,6 +309,6 @@ def _rebuilds_on_replacement(
         target = min(free, key=lambda volume: ((holds[volume] + 1) / capacity[volume], volume))
         leaving = next(v for v in metadata.tablets.maps[table_id].replicas(tablet) if v in lost)
         found.append(NewTransition(table_id, tablet, Kind.REBUILD, leaving, target, "node is replaced"))
-        room.take(target)
+        room.take(target, size=size)
         holds[target] += 1
     return found

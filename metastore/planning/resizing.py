@@ -31,6 +31,9 @@ from epochlake.placement.tablets.resizing import (
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import Kind
 
+_PASSED_OVER = 256
+"""After so many pairs in a row that no volume has room for, the others are not looked at: there are thousands."""
+
 
 class ResizePlanned(msgspec.Struct, frozen=True):
     """What is decided about a table: `count` tablets now, `wanted` in the end; `in_force` is the decision of now.
@@ -124,16 +127,17 @@ def colocating_transitions(
     if stuck:
         return [], stuck
     room = Room(streams, busy(metadata).total)
-    free = {volume for volume in metadata.directory.volumes if room.has(volume)}
     begun: list[NewTransition] = []
+    passed_over = 0
     for pair in pairs:
-        if not free:
-            break
         move = _moves(metadata, tablet_map, pair)[0]
-        if room.has(move.source, move.target):
+        size = loads.sizes.get((table_id, move.tablet, move.source), 0)
+        if room.has(move.source, move.target, size=size):
             begun.append(_transition(metadata, table_id, move))
-            room.take(move.source, move.target)
-            free = {volume for volume in free if room.has(volume)}
+            room.take(move.source, move.target, size=size)
+            passed_over = 0
+        elif (passed_over := passed_over + 1) == _PASSED_OVER:
+            break
     return begun, []
 
 

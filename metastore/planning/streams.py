@@ -1,4 +1,7 @@
-"""Streams by volume: what `streams_per_volume` counts, said once for moves, rebuilds, merges and the ring."""
+"""Streams by volume: what `streams_per_volume` counts, said once for moves, rebuilds, merges and the ring.
+
+Tablets that go from one volume to another at the same time are one stream.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from typing import NamedTuple
 
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import VolumeId
+from epochlake.placement.balancing.model import BalancingPolicy
+from epochlake.placement.balancing.waves import STREAM_TABLETS
 from epochlake.placement.tablets.transitions import Stage
+
+STREAM_BYTES = BalancingPolicy().stream_bytes
 
 BEFORE_STREAMED = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING})
 """Stages in which a transition still counts as a stream of its volumes."""
 
 
 class Busy(NamedTuple):
-    """Tablets that are streamed, or will be, in transitions that have begun: from volumes, and to volumes."""
+    """Streams that run, or will, in transitions that have begun: from volumes, and to volumes."""
 
     leaving: Counter[VolumeId]
     pending: Counter[VolumeId]
@@ -27,22 +34,36 @@ class Busy(NamedTuple):
 
 def busy(metadata: ClusterMetadata) -> Busy:
     """The streams of the tablets in flight."""
-    waiting = [one for one in metadata.tablets.transitions.values() if one.stage in BEFORE_STREAMED]
-    leaving = Counter(one.leaving for one in waiting if one.leaving is not None)
-    return Busy(leaving, Counter(one.pending for one in waiting))
+    transitions = metadata.tablets.transitions.values()
+    ways = {(one.leaving, one.pending) for one in transitions if one.stage in BEFORE_STREAMED}
+    leaving = Counter(leaving for leaving, _ in ways if leaving is not None)
+    return Busy(leaving, Counter(pending for _, pending in ways))
 
 
 class Room:
-    """How many more streams volumes may have, of `limit` each, when `taken` are in flight."""
+    """How many more streams volumes may have, of `limit` each, when `taken` are in flight.
+
+    A tablet is asked for with the volumes at the ends of its stream that count, and its bytes; None: nobody knows.
+    Small ones that go the same way share a stream.
+    """
 
     def __init__(self, limit: int, taken: Mapping[VolumeId, int] | None = None) -> None:
         self._limit = limit
         self._taken = Counter(taken or {})
+        self._shared: dict[tuple[VolumeId, ...], tuple[int, int]] = {}
 
-    def has(self, *volumes: VolumeId) -> bool:
-        """Whether one more stream may go from or to each of the volumes."""
-        return all(self._taken[volume] < self._limit for volume in volumes)
+    def has(self, *volumes: VolumeId, size: int | None = None) -> bool:
+        """Whether one more tablet may go from or to each of the volumes."""
+        return self._shares(volumes, size) or all(self._taken[volume] < self._limit for volume in volumes)
 
-    def take(self, *volumes: VolumeId) -> None:
-        """One more stream goes from or to each of the volumes."""
-        self._taken.update(volumes)
+    def take(self, *volumes: VolumeId, size: int | None = None) -> None:
+        """One more tablet goes from or to each of the volumes."""
+        room, places = self._shared.get(volumes, (0, 0))
+        if not self._shares(volumes, size):
+            self._taken.update(volumes)
+            room, places = STREAM_BYTES, STREAM_TABLETS
+        self._shared[volumes] = (room - (STREAM_BYTES if size is None else size), places - 1)
+
+    def _shares(self, volumes: tuple[VolumeId, ...], size: int | None) -> bool:
+        room, places = self._shared.get(volumes, (0, 0))
+        return size is not None and size <= room and places > 0
