@@ -30,8 +30,7 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     """Processes that commit; on a real Delta table also others that compact and check it. `theme`: not a drawn one."""
     drawing = Drawing("log", seed, weights)
     chance = drawing.chance
-    drawn = chance.choice(LOG_THEMES)
-    theme = theme or drawn
+    theme = theme or chance.choice(LOG_THEMES)
     delta = chance.random() < theme.tables
     parts = _committers(drawing, theme)
     crowded = delta and chance.random() < theme.crowded

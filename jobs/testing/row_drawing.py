@@ -34,8 +34,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     """Pipelines, coordinators, operators and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("rows", seed, weights)
     chance = drawing.chance
-    drawn = chance.choice(THEMES)
-    theme = theme or drawn
+    theme = theme or chance.choice(THEMES)
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []

@@ -25,6 +25,27 @@ BLIND_COORDINATORS = Theme(
 )
 """Coordinators that do not reach two of four places each: too few replicas can be fenced, and steps have to wait."""
 
+_GOES_DARK = Lying(
+    ("unreachable",),
+    ("coordinator",),
+    ("log append", "log append, done", "log append, done", "zookeeper setdata"),
+    (4, 8),
+    (1.0, 3.0),
+    ("tablet write_both_read_old", "tablet streaming", "tablet streaming", "tablet write_both_read_new"),
+)
+
+OUT_OF_REACH = BLIND_COORDINATORS._replace(
+    seconds=(5.0, 9.0),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    sorts=((),),
+    tablets=(1,),
+    coordinators=(1,),
+    coordinators_see=("all",),
+    lying=(_GOES_DARK, _GOES_DARK, _GOES_DARK),
+)
+"""The same, where places go out of reach in the midst of a change, and come back."""
+
 LOST_FENCES = BLIND_COORDINATORS._replace(
     operations=("remove", "replace", "shift", "shuttle"),
     sorts=((),),
@@ -369,7 +390,16 @@ GIVEN_UP = Theme(
 """Operators who declare more than one node lost, where that may be all that has a row."""
 
 RULES = (
-    *(BLIND_COORDINATORS, LOST_FENCES, SLOW_EYES, BACK_AND_AGAIN, HALF_BATCHES, COMPACTED_BATCHES, HOLDING),
+    *(
+        BLIND_COORDINATORS,
+        OUT_OF_REACH,
+        LOST_FENCES,
+        SLOW_EYES,
+        BACK_AND_AGAIN,
+        HALF_BATCHES,
+        COMPACTED_BATCHES,
+        HOLDING,
+    ),
     *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
     *(PREPARED_TWICE, GIVEN_UP),
 )
