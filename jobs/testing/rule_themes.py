@@ -4,6 +4,7 @@ two steps, and what others do meanwhile.
 
 from __future__ import annotations
 
+from epochlake.jobs.testing.nemesis import MOUNTS
 from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
@@ -389,6 +390,25 @@ GIVEN_UP = Theme(
 )
 """Operators who declare more than one node lost, where that may be all that has a row."""
 
+SHELVING = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.6,
+    keys=(2,),
+    paces=(1.0,),
+    operations=(*["drop and restore"] * 4, "move", "leave", "add", "shift"),
+    operator_paces=(0.1, 0.5),
+    upkeep=("vacuum", "vacuum", "snapshot"),
+    sorts=((), (), ("kill",), ("pause", "access fails"), ("clock jumps",), MOUNTS),
+    tablets=(0, 0, 1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "read"),
+    pipelines=(1, 1),
+    keepers=(1, 2),
+    upkeep_paces=(0.2, 0.5),
+)
+"""Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
+
 RULES = (
     *(
         BLIND_COORDINATORS,
@@ -401,6 +421,6 @@ RULES = (
         HOLDING,
     ),
     *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
-    *(PREPARED_TWICE, GIVEN_UP),
+    *(PREPARED_TWICE, GIVEN_UP, SHELVING),
 )
 """All of them."""

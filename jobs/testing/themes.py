@@ -13,7 +13,7 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "shuttle"),
+    *("come and go", "drop and restore", "shuttle"),
     *DESTRUCTIVE,
 )
 """What operators do."""
