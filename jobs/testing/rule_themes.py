@@ -159,14 +159,14 @@ HALF_BATCHES = Theme(
     upkeep=("snapshot",),
     sorts=((), ("kill",)),
     tablets=(1, 2, 0),
-    sights=("few", "few", "most"),
+    sights=("sides",),
     replication=(3,),
     accesses=(*["batch"] * 4, *["batch again"] * 6, "read", OTHER_ROWS),
     pipelines=(3, 4),
     levels=("QUORUM",),
     append_only=0.8,
 )
-"""Batches that are tried again by those who see other replicas than whoever tried before."""
+"""Batches that are tried again by those who see the other replicas, and none that whoever tried before has reached."""
 
 COMPACTED_BATCHES = Theme(
     seconds=(20.0, 30.0),
