@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from epochlake.jobs.administration import adopting
+from epochlake.jobs.administration.adopting import adopt
 from epochlake.jobs.cli.documents import Loaded
 from epochlake.jobs.exchange import exporting, loading, row_files, sources
-from epochlake.jobs.exchange.export_formats import ExportFormat
-from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.jobs.exchange.export_formats import ExportFormat, ending
+from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.gate import Gate
+from epochlake.metastore.errors import Rejected
+from epochlake.placement.errors import EpochlakeError, InvalidRequest, InvariantViolated
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine, fits
@@ -183,6 +189,20 @@ def test_a_file_that_is_changed_while_it_is_loaded_is_not_loaded_on(
         loading.load_files(small.cluster, TABLE, [place], batch="x", progress=changed)
 
 
+def test_a_load_into_a_table_that_is_dropped_and_made_anew_does_not_count(small: SmallCluster, tmp_path: Path) -> None:
+    pq.write_table(rows(0, 250), tmp_path / "a.parquet")
+
+    def meanwhile(part: loading.LoadedPart, done: int, of: int) -> None:
+        epochlake.drop_table(small.cluster, TABLE)
+        epochlake.create_table(small.cluster, TABLE, COLUMNS, ["id"])
+
+    with pytest.raises(InvalidRequest, match="dropped and made anew while it was loaded"):
+        loading.load_files(small.cluster, TABLE, [tmp_path / "a.parquet"], batch="x", progress=meanwhile)
+    assert small.cluster.count(TABLE) == 0
+    small.cluster.load(TABLE, tmp_path / "a.parquet", batch="x")
+    assert ids_in(small) == [*range(250)]
+
+
 def test_the_same_batch_of_other_rows_is_refused(small: SmallCluster, tmp_path: Path) -> None:
     place = tmp_path / "a.parquet"
     pq.write_table(rows(0, 50), place)
@@ -265,24 +285,107 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
 
 
-def test_an_export_that_is_interrupted_between_its_renames_leaves_what_was_there(
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out"])
+def test_an_export_whose_rows_cannot_be_read_says_so_and_leaves_what_was_there(
+    small: SmallCluster, tmp_path: Path, name: str
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    format_ = ending(tmp_path / name)
+    exporting.export(small.cluster.scan(TABLE), tmp_path / name, format_)
+    before = contents(tmp_path / name)
+
+    def batches(failure: BaseException) -> Iterator[pa.RecordBatch]:
+        yield from small.cluster.scan(TABLE)
+        raise failure
+
+    for failure in (ReadDisturbed(TABLE, {"a.parquet": "torn"}), KeyboardInterrupt()):
+        rows = pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches(failure))
+        with pytest.raises(type(failure)):
+            exporting.export(rows, tmp_path / name, format_, overwrite=True)
+        assert contents(tmp_path / name) == before
+        rows = pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches(failure))
+        with pytest.raises(type(failure)):
+            exporting.export(rows, tmp_path / f"new-{name}", format_)
+        assert not (tmp_path / f"new-{name}").exists()
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def contents(place: Path) -> object:
+    """The rows of a Delta table, or the bytes of a file."""
+    return DeltaTable(place).to_pyarrow_table() if place.is_dir() else place.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_an_export_takes_no_place_that_somebody_has_taken_meanwhile(
+    small: SmallCluster, tmp_path: Path, name: str
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    small.cluster.write(TABLE, [{"id": 2, "day": None, "delay": 1}])
+    place = tmp_path / name
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from small.cluster.scan(TABLE)
+        other = threading.Thread(
+            target=exporting.export, args=(small.cluster.scan(TABLE, keys=[{"id": 2}]), place, ending(place))
+        )
+        other.start()
+        other.join()
+
+    with pytest.raises(InvalidRequest, match=r"is there already|cannot be written"):
+        exporting.export(
+            pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches()), place, ending(place)
+        )
+    found = DeltaTable(place).to_pyarrow_table() if place.is_dir() else pq.read_table(place)
+    assert found["id"].to_pylist() == [2]
+
+
+def test_an_export_over_a_delta_table_is_one_commit_of_it(small: SmallCluster, tmp_path: Path) -> None:
+    """So whoever reads it sees the rows before or these, and a kill at any point leaves one or the other."""
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    write_deltalake(tmp_path / "out", pa.table({"id": [7], "more": ["x"]}))
+    reader = DeltaTable(tmp_path / "out").to_pyarrow_dataset()
+    exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA, overwrite=True)
+    now = DeltaTable(tmp_path / "out")
+    assert (now.version(), now.to_pyarrow_table().to_pylist()) == (1, [{"id": 1, "day": None, "delay": 1}])
+    assert reader.to_table()["id"].to_pylist() == [7], "a read that was going on goes on"
+
+
+def test_what_is_exported_is_on_the_disk_before_it_has_its_name(
     small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
-    exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA)
-    rename, renamed = os.rename, list[Path]()
+    synced: list[str] = []
+    fsync = os.fsync
 
-    def interrupted(source: Path, target: Path) -> None:
-        renamed.append(target)
-        if len(renamed) == 2:
-            raise KeyboardInterrupt
-        rename(source, target)
+    def seen(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}") + f" {(tmp_path / 'out').exists()}")
+        fsync(descriptor)
 
-    monkeypatch.setattr("os.rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA, overwrite=True)
-    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    for format_ in (ExportFormat.PARQUET, ExportFormat.DELTA):
+        synced.clear()
+        rows = small.cluster.scan(TABLE)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", seen)
+            exporting.export(rows, tmp_path / "out", format_)
+        of_files = [one for one in synced if not one.startswith(f"{tmp_path} ")]
+        assert of_files
+        assert all(one.endswith(" False") for one in of_files)
+        assert f"{tmp_path} True" in synced, "and then its name"
+        (tmp_path / "out").unlink() if format_ is ExportFormat.PARQUET else None
+
+
+@pytest.mark.parametrize("place", ["root/log", "root/x.parquet", "A/d1/air/x", "."])
+def test_nothing_is_exported_to_where_the_cluster_keeps_its_own(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if place.startswith("A/"):
+        [volume] = small.cluster.metadata.directory.nodes[min(small.cluster.metadata.directory.nodes)].volumes
+        place = f"{volume.uri}/air/x"
+    told = line.text("table", "export", TABLE, place, "--overwrite", "--format", "delta")
+    assert told.code == 2
+    assert "where the cluster keeps what is its own" in " ".join(told.err.split())
+    assert small.cluster.catch_up().epoch > 1
 
 
 def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
@@ -292,7 +395,7 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
     for first in (0, 150):
         more = rows(first, first + 150, origin=["EWR", "JFK", "LGA"] * 50)
         write_deltalake(origin, more, mode="append", partition_by=["origin"])
-    write = small.cluster.__class__.write
+    write = Gate.write
     tries: list[int] = []
 
     def dies(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -301,7 +404,7 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
             raise KeyboardInterrupt
         return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(small.cluster.__class__, "write", dies)
+    monkeypatch.setattr(Gate, "write", dies)
     assert line.text("table", "adopt", origin, "air.adopted").code == 130
     write_deltalake(origin, rows(900, 950, origin=["EWR"] * 50), mode="append")  # after its version was pinned
     done = line.json("table", "adopt", origin, "air.adopted").json
@@ -324,6 +427,80 @@ def test_rows_with_one_key_are_no_table_that_can_be_adopted(line: CommandLine, t
     assert failed.code == 4
     assert "has 2 rows, and its origin 4: 2 have the key of others" in " ".join(failed.err.split())
     assert line.text("table", "adopt", tmp_path / "nothing", "air.three").code == 2
+
+
+def test_a_table_that_was_dropped_is_adopted_anew(line: CommandLine, small: SmallCluster, tmp_path: Path) -> None:
+    for _ in range(2):
+        write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "n": [1, 2], "note": ["a", "b"]}), mode="append")
+    failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
+    assert "Drop the table, and adopt it again with another --primary-key" in " ".join(failed.err.split())
+    write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "n": [3, 4], "note": ["a", "b"]}), mode="overwrite")
+    again = line.text("table", "adopt", tmp_path / "two", "air.two")
+    assert again.code == 4, "the table that was begun is of the version before"
+    for rows in (2, 3):
+        assert line.text("table", "drop", "air.two", "--reason", "begun anew").code == 0
+        done = line.json("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "n").json
+        assert (done["rows"], done["already"], done["primary_key"]) == (rows, 0, ["n"])
+        write_deltalake(tmp_path / "two", pa.table({"id": [9], "n": [rows + 8], "note": ["c"]}), mode="append")
+
+
+def test_of_two_that_adopt_at_once_both_bring_the_version_that_was_pinned(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(tmp_path / "origin", rows(0, 50))
+    write_deltalake(tmp_path / "origin", rows(50, 80), mode="append")
+    proposed, opened = adopting.propose, adopting._opened
+
+    def meanwhile(*args: Any) -> Any:
+        """The other one has begun before somebody appended, and is through before this one commits."""
+        monkeypatch.setattr(adopting, "propose", proposed)
+        monkeypatch.setattr(adopting, "_opened", lambda origin, version: opened(origin, version or 0))
+        first = adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+        monkeypatch.setattr(adopting, "_opened", opened)
+        assert (first.version, first.rows) == (0, 50)
+        return proposed(*args)
+
+    monkeypatch.setattr(adopting, "propose", meanwhile)
+    second = adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    assert (second.version, second.rows, second.already) == (0, 50, 1)
+    assert small.cluster.count("air.adopted") == 50
+
+
+def test_an_adoption_that_wakes_up_writes_nothing_to_a_table_that_was_made_anew(
+    small: SmallCluster, tmp_path: Path
+) -> None:
+    write_deltalake(tmp_path / "origin", rows(0, 250))
+    paused: list[int] = []
+
+    def meanwhile(done: int, of: int) -> None:
+        if not paused:
+            paused.append(1)
+            epochlake.drop_table(small.cluster, "air.adopted")
+            epochlake.create_table(small.cluster, "air.adopted", COLUMNS, ["id"])
+
+    write_deltalake(tmp_path / "origin", rows(250, 300), mode="append")
+    with pytest.raises(Rejected, match="dropped and made anew"):
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", progress=meanwhile)
+    assert small.cluster.count("air.adopted") == 0
+
+
+def test_an_adoption_is_gone_on_with_under_its_own_key_only(small: SmallCluster, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2], "n": [1, 2]}))
+    adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["id"])
+    assert adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["id"]).already == 1
+    with pytest.raises(InvalidRequest, match="begun with the primary key id"):
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["n"])
+
+
+def test_a_table_that_is_written_to_after_its_adoption_is_not_to_be_dropped_for_it(
+    small: SmallCluster, tmp_path: Path
+) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2], "n": [1, 2]}))
+    adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    small.cluster.write("air.adopted", [{"id": 3, "n": 3}])
+    with pytest.raises(InvariantViolated) as told:
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    assert "Where others were to write to it already, nothing is wrong" in str(told.value)
 
 
 def test_sql_reads_only_what_it_needs_and_joins(
