@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from epochlake.jobs.administration.schema import TableCreation
 from epochlake.jobs.exchange.casting import fit
-from epochlake.jobs.exchange.proposing import is_delta, propose
+from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_delta
+from epochlake.jobs.exchange.proposing import propose
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts
 from epochlake.jobs.gate.arrow_rows import ArrowRows, hashes, rows_to_write
 from epochlake.jobs.gate.writing import Written
@@ -24,6 +26,7 @@ from epochlake.jobs.replicas.staging import digested_columns
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table
+from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest, InvariantViolated, words_of
 from epochlake.placement.rejections import Code
 from epochlake.placement.showing import Shown
@@ -74,11 +77,14 @@ def adopt(
             f"there is no Delta table at {origin}",
             hint="Name its directory, that with _delta_log; for other files there are `table create --like` and `load`",
         )
+    if consistency is not None:
+        ConsistencyLevel.parse(consistency)
     begun = _begun(cluster, origin, full_name)
     why = "as before"
     if begun.creation is None:
-        source = _opened(origin, None)
+        source = open_delta(origin)
         proposal = propose(origin, primary_key)
+        _require_key(source, origin, proposal.primary_key)
         why = proposal.why
         reason = f"adopted from {origin}, version {source.version()}, table {source.metadata().id}"
         change = TableCreation(full_name, proposal.columns, proposal.primary_key, tablets=tablets)
@@ -87,7 +93,7 @@ def adopt(
         begun = _begun(cluster, origin, full_name)
     if begun.creation is None:
         raise Rejected(Code.UNKNOWN_TABLE, f"{full_name} was dropped while it was being adopted")
-    source = _opened(origin, begun.version)
+    source = open_delta(origin, begun.version)
     if begun.origin_id != str(source.metadata().id):
         raise InvalidRequest(
             f"{full_name} was begun from another table at {origin} than is there now",
@@ -100,7 +106,7 @@ def adopt(
             hint="Leave --primary-key out to go on with it, or drop the table, and adopt it again",
         )
     parts = already = rows = wanted = 0
-    fragments = _files_of(source)
+    fragments = _files_of(source, origin)
     for through, (path, batches) in enumerate(fragments, start=1):
         for number, part in enumerate(batches):
             fitted, _ = fit(part, table, number * ROWS_OF_PART)
@@ -113,6 +119,28 @@ def adopt(
     return Adopted(
         full_name, origin, source.version(), tuple(table.primary_key), why, rows, parts, already, begun.epoch
     )
+
+
+def _require_key(source: DeltaTable, origin: str, primary_key: Sequence[str]) -> None:
+    """Before anything is created: what the first rows say against a key. Raises InvalidRequest."""
+    data = rows_of_delta(source, origin)
+    if not set(primary_key) <= set(data.schema.names):
+        return  # the creation says which columns there are not
+    try:
+        rows = data.head(ROWS_OF_PART, columns=list(primary_key))
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidRequest(f"the Delta table {origin} cannot be read: {words_of(error)}") from error
+    empty = [name for name in primary_key if rows.column(name).null_count]
+    if empty:
+        raise InvalidRequest(f"{', '.join(empty)} of {origin} is null in some rows, and no key", hint=_OTHER_KEY)
+    with suppress(pa.ArrowException):  # types that Arrow does not group by
+        keys = rows.group_by(list(primary_key)).aggregate([([], "count_all")])
+        twice = keys.filter(pc.field("count_all") > 1).drop_columns(["count_all"]).slice(0, 1).to_pylist()
+        if twice:
+            raise InvalidRequest(f"rows of {origin} have the same primary key {twice[0]}", hint=_OTHER_KEY)
+
+
+_OTHER_KEY = "Name another --primary-key, or leave it out: one is proposed"
 
 
 class _Begun(NamedTuple):
@@ -161,23 +189,9 @@ def _write(cluster: Cluster, table: Table, rows: pa.Table, consistency: str | No
         return gate.write(made, target, consistency, batch)
 
 
-def _opened(origin: str, version: int | None) -> DeltaTable:
-    try:
-        return DeltaTable(origin, version=version)
-    except (OSError, DeltaError) as error:
-        which = "" if version is None else f" at version {version}, from which it was begun,"
-        raise InvalidRequest(f"the Delta table {origin}{which} cannot be read: {words_of(error)}") from error
-
-
-def _files_of(source: DeltaTable) -> list[tuple[str, Iterator[pa.Table]]]:
+def _files_of(source: DeltaTable, origin: str) -> list[tuple[str, Iterator[pa.Table]]]:
     """Each data file of a version by its name, with its rows in parts."""
-    try:
-        data = source.to_pyarrow_dataset()
-    except (OSError, DeltaError, pa.ArrowException) as error:
-        raise InvalidRequest(
-            f"the Delta table has what cannot be read without Spark: {words_of(error)}",
-            hint="Create the table, and write to it: pipeline.write(spark.read.format('delta')…, batch=…)",
-        ) from error
+    data = rows_of_delta(source, origin)
 
     def rows(fragment: pads.Fragment) -> Iterator[pa.Table]:
         alone = pads.FileSystemDataset([fragment], data.schema, data.format, data.filesystem)

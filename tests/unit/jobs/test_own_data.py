@@ -416,11 +416,14 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
     assert found["origin"].to_pylist() == ["EWR", "JFK", "LGA"] * 100
 
 
-def test_rows_with_one_key_are_no_table_that_can_be_adopted(line: CommandLine, tmp_path: Path) -> None:
+def test_rows_with_one_key_are_no_table_that_can_be_adopted(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_deltalake(tmp_path / "one", pa.table({"id": [1, 2, 2], "note": ["a", "b", "c"]}))
     failed = line.text("table", "adopt", tmp_path / "one", "air.one", "--primary-key", "id")
     assert failed.code == 2
     assert "have the same primary key {'id': 2}" in failed.err
+    monkeypatch.setattr(adopting, "ROWS_OF_PART", 1)  # nor where the first rows do not tell it
     for _ in range(2):
         write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "note": ["a", "b"]}), mode="append")
     failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
@@ -429,7 +432,10 @@ def test_rows_with_one_key_are_no_table_that_can_be_adopted(line: CommandLine, t
     assert line.text("table", "adopt", tmp_path / "nothing", "air.three").code == 2
 
 
-def test_a_table_that_was_dropped_is_adopted_anew(line: CommandLine, small: SmallCluster, tmp_path: Path) -> None:
+def test_a_table_that_was_dropped_is_adopted_anew(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopting, "ROWS_OF_PART", 1)
     for _ in range(2):
         write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "n": [1, 2], "note": ["a", "b"]}), mode="append")
     failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
@@ -449,14 +455,14 @@ def test_of_two_that_adopt_at_once_both_bring_the_version_that_was_pinned(
 ) -> None:
     write_deltalake(tmp_path / "origin", rows(0, 50))
     write_deltalake(tmp_path / "origin", rows(50, 80), mode="append")
-    proposed, opened = adopting.propose, adopting._opened
+    proposed, opened = adopting.propose, adopting.open_delta
 
     def meanwhile(*args: Any) -> Any:
         """The other one has begun before somebody appended, and is through before this one commits."""
         monkeypatch.setattr(adopting, "propose", proposed)
-        monkeypatch.setattr(adopting, "_opened", lambda origin, version: opened(origin, version or 0))
+        monkeypatch.setattr(adopting, "open_delta", lambda origin, version=0: opened(origin, version))
         first = adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
-        monkeypatch.setattr(adopting, "_opened", opened)
+        monkeypatch.setattr(adopting, "open_delta", opened)
         assert (first.version, first.rows) == (0, 50)
         return proposed(*args)
 
@@ -607,3 +613,89 @@ def test_a_cluster_shows_which_one_it_is(small: SmallCluster) -> None:
     assert re.fullmatch(rf"<cluster \w+ at epoch {small.cluster.metadata.epoch}, root \S+>", shown), shown
     small.cluster.close()
     assert repr(small.cluster).endswith(", closed>")
+
+
+def test_what_directories_say_of_rows_is_a_column_of_them(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    for day, city, ids in (("2026-01-01", "Rome", [1, 2]), ("2026-01-02", "a%2Fb", [3]), ("2026-01-01", NOTHING, [4])):
+        place = tmp_path / f"sales/day={day}/city={city}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": ids}), place / "part-0.parquet")
+    made = line.json("table", "create", "air.sales", "--like", tmp_path / "sales", "--column", "day date").json
+    assert made["details"]["primary_key"] == "id"
+    done = line.json("load", "air.sales", tmp_path / "sales", "--batch", "all").json
+    assert (done["rows"], done["filled"]) == (4, [])
+    wanted = [(1, "2026-01-01", "Rome"), (2, "2026-01-01", "Rome"), (3, "2026-01-02", "a/b"), (4, "2026-01-01", None)]
+    assert found_in(small, "air.sales") == wanted
+    small.cluster.delete("air.sales", [{"id": 1}])
+    small.cluster.load("air.sales", tmp_path / "sales/day=2026-01-01/city=Rome/part-0.parquet")
+    assert found_in(small, "air.sales") == wanted, "of directories above the file as well, where the table has them"
+    epochlake.create_table(small.cluster, "air.less", [("id", "bigint", False), ("day", "string", True)], ["id"])
+    with pytest.raises(InvalidRequest, match="city"):
+        small.cluster.load("air.less", tmp_path / "sales")
+    assert small.cluster.count("air.less") == 0
+
+
+NOTHING = "__HIVE_DEFAULT_PARTITION__"
+
+
+def found_in(small: SmallCluster, table: str) -> list[tuple[int, str, str | None]]:
+    rows = small.cluster.scan(table).read_all().sort_by("id").to_pylist()
+    return [(row["id"], str(row["day"]), row["city"]) for row in rows]
+
+
+def test_files_of_a_table_that_has_a_log_of_them_are_not_loaded_one_by_one(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    """Those that were replaced lie there until somebody vacuums."""
+    for first in (0, 100):
+        write_deltalake(tmp_path / "table", rows(first, first + 5), mode="overwrite")
+    [inside, *_] = (tmp_path / "table").glob("*.parquet")
+    for named in (tmp_path / "table", tmp_path / "table/*.parquet", inside, tmp_path):
+        told = line.text("load", TABLE, named)
+        assert told.code == 2
+        assert "is a Delta table: its log says which of its files count" in " ".join(told.err.split())
+    (tmp_path / "table").rename(tmp_path / "moved")
+    for what in ("_delta_log", "_spark_metadata", ".hoodie"):
+        (tmp_path / "moved/_delta_log").rename(tmp_path / "moved/aside")
+        (tmp_path / "moved" / what).mkdir(exist_ok=True)
+        with pytest.raises(InvalidRequest, match="says which of its files count"):
+            small.cluster.load(TABLE, tmp_path / "moved")
+        (tmp_path / "moved" / what).rmdir()
+        (tmp_path / "moved/aside").rename(tmp_path / "moved/_delta_log")
+    assert ids_in(small) == []
+
+
+def test_a_delta_table_with_features_that_would_be_read_as_nulls_is_refused(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    for name, feature in (("mapped", "delta.columnMapping.mode"), ("deleting", "delta.enableDeletionVectors")):
+        value = "name" if name == "mapped" else "true"
+        write_deltalake(tmp_path / name, pa.table({"id": [1, 2], "n": [1, 2]}), configuration={feature: value})
+        for words in (
+            ["table", "adopt", tmp_path / name, f"air.{name}", "--primary-key", "id"],
+            ["table", "create", f"air.{name}", "--like", tmp_path / name],
+        ):
+            told = line.text(*words)
+            assert told.code == 2
+            assert "without Spark" in " ".join(told.err.split())
+            assert "spark.read.format('delta')" in " ".join(told.err.split())
+    assert [table.full_name for table in small.cluster.catch_up().schema.tables.values()] == [TABLE]
+
+
+def test_an_adoption_that_cannot_be_has_created_nothing(line: CommandLine, small: SmallCluster, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2, 2], "n": [1, None, 3], "f": [1.5, 2.5, 3.5]}))
+    for key, level, said in (
+        ("n", "ALL", "n of"),
+        ("id", "ALL", "have the same primary key {'id': 2}"),
+        ("no", "ALL", "columns that do not exist"),
+        ("f", "MOST", "unknown consistency level"),
+    ):
+        told = line.text("table", "adopt", tmp_path / "origin", "air.x", "--primary-key", key, "--consistency", level)
+        assert told.code == 2
+        assert said in " ".join(told.err.split())
+    assert [table.full_name for table in small.cluster.catch_up().schema.tables.values()] == [TABLE]
+    (tmp_path / "origin" / next((tmp_path / "origin").glob("*.parquet")).name).unlink()
+    told = line.text("table", "adopt", tmp_path / "origin", "air.x", "--primary-key", "id")
+    assert "\x1b" not in told.err, "no colours of another library"
