@@ -48,6 +48,7 @@ class Gate:
         self.writing = Writing(self.planning, self.clock, self.pipeline_id, name)
         self._tables: set[str] = set()
         self._reads = 0
+        self._newest = 0
         self._read: dict[Table, dict[ExpectedFile, None]] = {}
         self._presence: Presence | None = None
         self._ended = False
@@ -116,6 +117,21 @@ class Gate:
         self._touch(table)
         return self.writing.write(rows, table, level, batch, deleted=deleted, changes=changes)
 
+    def newest_of(self, table: Table, consistency: str | None = None) -> int:
+        """A time at or after that of every write to a table which was acknowledged before, in microseconds since 1970.
+
+        It is told by what the replicas have, and by no clock of this machine: writers whose clock was ahead have later
+        times. Compactions count, as they forget deletes, which no file tells of then. 0 for a table that was never
+        written to. Raises ConsistencyNotReached, StorageUnavailable.
+        """
+        level = self.planning.level(consistency)
+        opened, _ = self.planning.open_for_read(table, level)
+        self.clock.see(opened.values())
+        merges = self.cluster.ledger.merges(table.table_id).values()
+        newest = max([0, *(one.newest_written_at for one in opened.values()), *(merge.at for merge in merges)])
+        self._newest = max(self._newest, newest)
+        return newest
+
     def plan_read(
         self,
         table: Table,
@@ -154,7 +170,7 @@ class Gate:
                 raise refused from None
             self.clock.see(opened.values())
             if as_of is not None:
-                require_past(as_of, self.clock.seen)
+                require_past(as_of, max(self.clock.seen, self._newest))
             turn = zlib.crc32(f"{self.name} {self._reads}".encode())
             self._reads += 1
             try:
