@@ -14,12 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question, round_damage
 from epochlake.jobs.gate.arrow_rows import rows_to_change
+from epochlake.jobs.gate.batches import Live
+from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of, moment_of, words_of_moment
+from epochlake.jobs.gate.routing import named
+from epochlake.jobs.gate.writing import is_acknowledged
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.replicas.scanning import Asked, scan
 from epochlake.jobs.replicas.superseding import bare, comparable
+from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.metadata.model import Table
+from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
@@ -120,6 +126,8 @@ def rollback(
                     f"table {table} is append-only: its rows cannot be deleted, so it is not rolled back"
                 )
             last = _end(gate, target, first, until, consistency)
+            if not dry_run:
+                _acknowledge(cluster, gate, target, first, consistency)
             return target, last, list(_differences(gate, target, first, last, consistency))
 
         target, last, found = gate.planning.as_it_is(table, differing)
@@ -170,6 +178,33 @@ def _end(gate: Gate, table: Table, first: int, until: datetime | str | None, con
             f"{words_of_moment(last)} is before {words_of_moment(first)}", hint="Give the earlier time first"
         )
     return last
+
+
+def _acknowledge(cluster: Cluster, gate: Gate, table: Table, first: int, consistency: str | None) -> None:
+    """See to it that what was written after `first` is on enough replicas, whichever reads show it.
+
+    Rows that are as they should be are not written again. Where that is so by a write which has failed, an earlier try
+    of a rollback perhaps, the next read may not meet it. Raises ConsistencyNotReached.
+    """
+    level = gate.planning.level(consistency)
+    if _are_acknowledged(cluster, gate, table, level, first):
+        return
+    repair(cluster, table.full_name)
+    gate.planning.catch_up(0)
+    if not _are_acknowledged(cluster, gate, table, level, first):
+        metadata = gate.planning.metadata
+        ranges = named(metadata, table, range(len(metadata.placements(table.table_id).lows)))
+        silent = {metadata.describe(volume): why for volume, why in gate.planning.open_for_write(table)[1].items()}
+        raise ConsistencyNotReached(f"what a write to {table.full_name} that failed", level, gate.epoch, ranges, silent)
+
+
+def _are_acknowledged(cluster: Cluster, gate: Gate, table: Table, level: ConsistencyLevel, first: int) -> bool:
+    opened, _ = gate.planning.open_for_write(table)
+    every = {file.file_id: file for snapshot in opened.values() for file in snapshot.all_files.values()}
+    live = Live(opened, cluster.ledger.lineage(table.table_id, every.values()))
+    return is_acknowledged(
+        gate.planning, table, level, [file for file in every.values() if file.max_written_at > first], live
+    )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of, moment_of
@@ -438,3 +439,20 @@ def test_a_rollback_that_failed_says_with_which_end_it_is_the_same(
     done = rollback(table.cluster, TABLE, moment_of(first), until=until)
     assert (done.until, done.deleted) == (until, 1)
     assert at(table, now()) == {**dict.fromkeys(range(6), "old"), 8: "between"}
+
+
+def test_a_rollback_that_failed_on_most_replicas_counts_as_none_for_the_next_one(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    change(table, {1: "new", 2: None, 7: "came"})
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_phase, "commit_files", reaching(table.volumes("A")))
+        with pytest.raises(ConsistencyNotReached):
+            rollback(table.cluster, TABLE, moment_of(first))
+    with table.without("C"):
+        rollback(table.cluster, TABLE, moment_of(first))
+    for lost in "ABC":
+        with table.without(lost):
+            assert at_last(table) == dict.fromkeys(range(6), "old"), lost
