@@ -49,6 +49,7 @@ class Gate:
         self._tables: set[str] = set()
         self._reads = 0
         self._newest = 0
+        self._reads_from: int | None = None
         self._read: dict[Table, dict[ExpectedFile, None]] = {}
         self._presence: Presence | None = None
         self._ended = False
@@ -141,14 +142,14 @@ class Gate:
     ) -> ReadPlan:
         """What a read reads, and where: files that stay for the run, whose ends were looked at just now. All rows, or
         those with tokens in some intervals, which do not meet. `as_of`: the rows as they were then, in microseconds
-        since 1970; their files stay as long as the table keeps its history.
+        since 1970.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, Rejected for a table that was dropped, HistoryNotKept, InvalidRequest for a time to come.
         """
         self.require_open()
         level = self.planning.level(consistency)
-        self._touch(table)
+        self._touch(table, as_of)
         return self.planned_read(table, level, within, as_of)
 
     def planned_read(
@@ -203,16 +204,19 @@ class Gate:
                 }
                 raise ReadDisturbed(table.full_name, named) from error
 
-    def _touch(self, table: Table) -> None:
-        """Show in the lease that this run uses a table."""
+    def _touch(self, table: Table, as_of: int | None = None) -> None:
+        """Show in the lease that this run uses a table, and as of when."""
         self.planning.require(table)
-        if table.full_name not in self._tables:
+        earlier = as_of is not None and (self._reads_from is None or as_of // 1000 < self._reads_from)
+        if table.full_name not in self._tables or earlier:
             self._tables.add(table.full_name)
+            if as_of is not None and earlier:
+                self._reads_from = as_of // 1000
             self._announce()
 
     def _announce(self) -> None:
         if self._presence is not None:
-            self._presence.update(self.epoch, tuple(sorted(self._tables)))
+            self._presence.update(self.epoch, tuple(sorted(self._tables)), self._reads_from)
 
 
 def require_name(batch: str | None) -> None:

@@ -16,6 +16,7 @@ from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of, moment_of
@@ -23,6 +24,7 @@ from epochlake.jobs.gate.past_reading import MergeTree
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.ledger import Merge, Replaced
 from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.upkeep import compaction, vacuum
 from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
@@ -456,3 +458,27 @@ def test_a_rollback_that_failed_on_most_replicas_counts_as_none_for_the_next_one
     for lost in "ABC":
         with table.without(lost):
             assert at_last(table) == dict.fromkeys(range(6), "old"), lost
+
+
+def test_vacuum_leaves_alone_what_a_running_read_of_the_past_needs(
+    table: SmallCluster, leases: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vacuum, "CLOCK_MARGIN_MS", 0)
+    known = changed_thrice(table)
+    compact_here(table)
+    now()
+    with Gate(table.cluster, "history") as gate:
+        plan = gate.plan_read(table.table, None, None, min(known))
+        assert gate._presence is not None
+        lease = gate._presence._lease
+        assert lease.needs_from <= min(known) // 1000 < lease.started_at
+        leases.append(lease)
+        vacuum_all(table)
+        of = question(table.table)
+        rows = [row for batch in scan(plan, of.asked) for row in batch.to_pylist()]
+        assert {row["id"]: row["note"] for row in rows} == known[min(known)]
+    leases.clear()
+    now()
+    vacuum_all(table)
+    with pytest.raises(HistoryNotKept):
+        at(table, min(known))
