@@ -21,16 +21,16 @@ MUTATIONS = (
         "a tablet goes on without a barrier",
         "003: a step is followed when no quorum of before is free of a fence",
         TABLETS,
-        "                    if not self._acknowledged(metadata, transition):\n                        return None\n",
-        "                    self._acknowledged(metadata, transition)\n",
+        "                return [one for one in prepared if self._acknowledged(metadata, one)]\n",
+        "                return [one for one in prepared if self._acknowledged(metadata, one) or True]\n",
         ROWS,
     ),
     Mutation(
         "writes follow reads to the new replicas without a barrier",
         "003: a barrier is between any two stages that are not safe together",
         TABLETS,
-        "                    | Stage.WRITE_BOTH_READ_NEW\n",
-        "",
+        "Stage.WRITE_BOTH_READ_OLD | Stage.WRITE_BOTH_READ_NEW | Stage.USE_NEW\n",
+        "Stage.WRITE_BOTH_READ_OLD | Stage.USE_NEW\n",
         ROWS,
     ),
     Mutation(
@@ -150,7 +150,9 @@ MUTATIONS = (
         "a drop that was planned below the fence is refused",
         "jobs/replicas/commits.py",
         "        if snapshot.fence > epoch:\n            return FencedOff(snapshot.fence)\n"
+        "        gone = merged(ranges)\n"
         "        removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]\n",
+        "        gone = merged(ranges)\n"
         "        removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]\n",
         ROWS,
     ),
@@ -166,8 +168,8 @@ MUTATIONS = (
         "a tablet stays on the replica that it has left",
         "the replica that a tablet has left drops it: space comes back",
         TABLETS,
-        "                    clean_up_leaving(self._cluster.storage, metadata, transition)\n",
-        "                    pass\n",
+        "                clean_up_leaving(cluster.storage, metadata, group)\n",
+        "                pass\n",
         ROWS,
     ),
     Mutation(
