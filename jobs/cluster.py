@@ -276,7 +276,7 @@ class Cluster(Store):
         more, a lease keeps its files where they are.
 
         `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
-        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+        (docs/history.md). Files that only the past needs stay until the end as well.
 
         Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected,
         HistoryNotKept for a time of which not all is kept. Reading

@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "a read as of a time forgets what a merged file was made of before",
         PAST,
-        "            self._made_at[origin] = max([merge.at, *below])\n",
-        "            self._made_at[origin] = merge.at\n",
+        "                self._made_at[waiting.pop()] = max([merge.at, *(self._made_at[one] for one in below)])\n",
+        "                self._made_at[waiting.pop()] = merge.at\n",
         PAST_TESTS,
     ),
     Mutant(
