@@ -282,25 +282,50 @@ class ChangeIndex:
         files = [file for file in files if file.rows]
         if not files:
             return None
+        tail = self._known_tail()
         for _ in attempts():
-            tail = self.tail()
             new = self._without_entry(files, tail)
             if not new:
                 return None
             begun = self.begun()
             if in_time and begun is not None and min(file.min_written_at for file in new) <= begun.newest:
                 raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
+            self._require_there(new)
             newest = max([tail.newest, *(file.max_written_at for file in new)])
             now, totals = time.time_ns() // 1000, self._totals_with(new, tail.position)
             said = [Said(write_id, epoch, level, by, now, newest, file, totals) for file in new]
-            position = tail.position + 1
-            uris = [self.data_uri(file) for file in new]
-            if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", [added(one) for one in said], uris):
+            position, actions = tail.position + 1, [added(one) for one in said]
+            if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions):
+                self._remember(Tail(position, newest, self._identity(position)), actions)
                 delta_checkpoints.checkpoint_if_due(
                     self._storage, lambda: DeltaTable(places.delta_uri(self.uri)), self.uri, position, CHECKPOINT_EVERY
                 )
                 return position, len(new)
+            tail = self.tail()
         raise self._contended()
+
+    def _known_tail(self) -> Tail:
+        """The end as this process has read it last, while that is there. Who appends after it finds out what is newer:
+        then the commit is refused.
+        """
+        known = self._tail
+        is_there = known is not None and self._identity(known.position) == known.identity
+        return known if known is not None and is_there else self.tail()
+
+    def _remember(self, tail: Tail, actions: Sequence[Action]) -> None:
+        """What this process has appended."""
+        with self._lock:
+            self._entries[tail.position] = entry_of(tail.position, actions, self.uri)
+            if self._tail is None or self._tail.position < tail.position:
+                self._tail = tail
+
+    def _require_there(self, files: Sequence[DataFile]) -> None:
+        """That the index has its copies of some files. Raises MissingFile."""
+        lacking = self.lacking(files)
+        if lacking:
+            raise failures.MissingFile(
+                f"the index of changes at {self.uri} has no copy of file {lacking[0].file_id}", hint="Try again"
+            )
 
     def without_entry(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Those of some files that are in no entry."""

@@ -69,16 +69,17 @@ class Intents:
 
         Raises StorageUnavailable when a file is nowhere whole.
         """
-        lacking = {file.file_id for file in self._index.lacking([staged.file for staged in intent.files])}
-        files = [staged for staged in intent.files if staged.file.rows and staged.file.file_id in lacking]
+        files = [staged for staged in intent.files if staged.file.rows]
+        lacking = {file.file_id for file in self._index.lacking([staged.file for staged in files])}
+        there = [staged.file for staged in files if staged.file.file_id not in lacking]
 
         def keep(staged: StagedFile | None) -> None:
             if staged is None:
-                return self._put(intent)
+                return self._put(intent, there)
             self._keep(metadata, table, staged)
             self._storage.sync_always([self._index.data_uri(staged.file)], [self._index.data_directory])
 
-        ThreadWorkers(THREADS).run(keep, [None, *files])
+        ThreadWorkers(THREADS).run(keep, [None, *(staged for staged in files if staged.file.file_id in lacking)])
 
     def end(self, intent: Intent) -> None:
         """Say that its writer goes on no more, so that others need not wait to find out."""
@@ -116,12 +117,16 @@ class Intents:
                 found.append(_decoded(data, entry.name))
         return sorted(found, key=lambda intent: (intent.at, intent.intent_id))
 
-    def _put(self, intent: Intent) -> None:
-        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together."""
+    def _put(self, intent: Intent, there: Sequence[DataFile]) -> None:
+        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together.
+
+        With them what is `there` of its files, which others may be storing just now under the same names.
+        """
         uri = self._uri(intent)
         self._index.make_directory(OPEN)
         self._storage.write_bytes(uri, stamped(intent))
-        self._storage.sync_always([uri], [self._directory])
+        copies = [self._index.data_uri(file) for file in there]
+        self._storage.sync_always([uri, *copies], [self._directory, *([self._index.data_directory] if copies else [])])
 
     def _keep(self, metadata: ClusterMetadata, table: Table, staged: StagedFile) -> None:
         """Store a copy of a staged file in the index, from a replica that has it whole."""

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.batches import Located
@@ -53,7 +54,8 @@ class Killed(BaseException):
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [])
+    for asks in (change_settling, unused_files):
+        monkeypatch.setattr(asks, "live_leases", lambda cluster: [])
 
 
 @pytest.fixture
@@ -473,3 +475,70 @@ def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(k
         kept.cluster.write(FLIGHTS, rows({1: "a"}))
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert shown(kept) == {}
+
+
+def swept(small: SmallCluster) -> int:
+    """How many files at the root vacuum has deleted, to which all of them are old."""
+    old = time.time() - 7200
+    for path in Path(small.cluster.root.uri).rglob("*"):
+        os.utime(path, (old, old))
+    return administration.sweep(small.cluster, older_than_seconds=60).root_files
+
+
+def test_vacuum_takes_the_copies_of_a_write_that_never_came_to_land_and_nothing_else(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    killed_before_it_is_in_the_index(kept, {2: "b"})
+    needed = data_files(kept)
+    with Gate(kept.cluster, "fails") as gate:
+        staged = staged_by(gate, kept, {3: "never"})
+    assert len(data_files(kept)) == len(needed) + len(staged) == 3
+    assert administration.sweep(kept.cluster, older_than_seconds=0).root_files == 0, "it may be about to land"
+    assert swept(kept) == 1
+    assert data_files(kept) == needed
+    assert settle(kept.cluster, stream_of(kept)) == (1, 0, 0)
+    assert told(kept) == [("upsert", 1, "a"), ("upsert", 2, "b")]
+
+
+def test_a_write_that_was_paused_beyond_vacuum_before_it_could_land_makes_its_copies_again(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "paused") as gate:
+        staged = staged_by(gate, kept, {1: "a"})
+        assert swept(kept) == 1
+        gate.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+    assert told(kept) == [("upsert", 1, "a")]
+
+
+def test_vacuum_takes_streams_that_have_ended_and_all_of_tables_that_are_forgotten(
+    kept: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    kept.cluster.merge(FLIGHTS, rows({2: "b"})).when_not_matched_insert_all().execute()
+    ended = Path(index_of(kept).uri)
+    drop_changes(kept.cluster, FLIGHTS)
+    keep_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({3: "c"}))
+    assert ended.exists()
+    assert swept(kept) > 0
+    assert not ended.exists()
+    assert told(kept) == [("upsert", 3, "c")]
+    root = Path(kept.cluster.root.uri)
+    administration.drop_table(kept.cluster, FLIGHTS, keep_seconds=3600)
+    swept(kept)
+    administration.restore_table(kept.cluster, FLIGHTS)
+    assert told(kept) == [("upsert", 3, "c")]
+    administration.drop_table(kept.cluster, FLIGHTS)
+    administration.sweep(kept.cluster, older_than_seconds=0)
+    assert [list((root / name).iterdir()) for name in ("changes", "merges")] == [[], []]
+
+
+def test_vacuum_leaves_what_a_merge_needs_that_counts_and_has_not_landed(cluster: SmallCluster, tmp_path: Path) -> None:
+    cluster.cluster.write(FLIGHTS, rows({1: "a"}))
+    with patch.object(Writing, "land", side_effect=Killed), pytest.raises(Killed):
+        cluster.cluster.merge(FLIGHTS, rows({1: "merged"})).when_matched_update_all().execute()
+    old = time.time() - 7200
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (old, old))
+    files = len(replica_files(cluster))
+    administration.sweep(cluster.cluster, older_than_seconds=60)
+    assert len(replica_files(cluster)) < files, "what it has staged is taken"
+    cluster.cluster.merge(FLIGHTS, rows({2: "next"})).when_not_matched_insert_all().execute()
+    assert shown(cluster) == {1: "merged", 2: "next"}
