@@ -32,6 +32,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
 
     `tasks`: how many share the ranges, by slices of the token space. `shared_file_bytes`: neighbouring ranges share a
     file of up to so many bytes in memory; 0: none do.
+    `kept_at`: a directory at the root that gets a copy of each file as well; empty: none does.
     """
 
     table: Table
@@ -42,3 +43,4 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     storage: Storage
     tasks: int = 1
     shared_file_bytes: int = 0
+    kept_at: str = ""
