@@ -54,6 +54,7 @@ from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
     # Without ZooKeeper nobody can be asked who lives: here nobody does but who says so.
     monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [])
 
@@ -158,10 +159,11 @@ def test_a_writer_is_never_told_of_success_before_its_change_is_kept(kept: Small
     assert told(kept) == [("upsert", 1, "a")]
 
 
-def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster) -> None:
+@pytest.mark.parametrize("batch", [None, "named"])
+def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster, batch: str | None) -> None:
     away = StorageUnavailable("the root is full")
-    with patch.object(Intents, "put", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
-        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with patch.object(Intents, "announce", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert shown(kept) == {}
     assert told(kept) == []
 
