@@ -292,7 +292,8 @@ class ChangeIndex:
                 raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
             self._require_there(new)
             newest = max([tail.newest, *(file.max_written_at for file in new)])
-            now, totals = time.time_ns() // 1000, self._totals_with(new, tail.position)
+            now, before = time.time_ns() // 1000, self._totals_at(tail.position)
+            totals = None if before is None else before.with_write(new)
             said = [Said(write_id, epoch, level, by, now, newest, file, totals) for file in new]
             position, actions = tail.position + 1, [added(one) for one in said]
             if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions):
@@ -367,16 +368,19 @@ class ChangeIndex:
         """When the commit at a position was put, by the clock of the root; microseconds since 1970, 0: not known."""
         return 1000 * (self._storage.modified_ms(delta_commits.commit_uri(self.uri, position)) or 0)
 
-    def kept(self, oldest: int, tail: int) -> Totals:
-        """How many rows and bytes the entries after the position `oldest` have, up to a tail."""
-        last, first = self._last_entry(tail, oldest), next(self.entries(oldest, tail), None)
-        if last is None or first is None:
-            return Totals(0, 0)
-        if last.totals is None or first.totals is None:
-            kept = list(self.entries(oldest, tail))
-            return Totals(sum(entry.rows for entry in kept), sum(entry.size for entry in kept))
-        before = Totals(first.totals.rows - first.rows, first.totals.bytes - first.size)
-        return Totals(last.totals.rows - before.rows, last.totals.bytes - before.bytes)
+    def between(self, after: int, up_to: int) -> Totals:
+        """What the entries after a position have, up to another one, which is no later than the tail."""
+        last, before = self._totals_at(up_to), self._totals_at(after)
+        if last is not None and before is not None:
+            return last.since(before)
+        found = Totals()
+        for entry in self.entries(after, up_to):
+            found = found.with_write(entry.files)
+        return found
+
+    def _totals_at(self, position: int) -> Totals | None:
+        entry = self._last_entry(position)
+        return Totals() if entry is None else entry.totals
 
     def _contended(self) -> StorageUnavailable:
         return StorageUnavailable(
@@ -411,20 +415,14 @@ class ChangeIndex:
         except ValueError as error:
             raise LogUnreadable(f"{uri} is no number", hint="Restore the file") from error
 
-    def _last_entry(self, position: int, after: int = 0) -> ChangeEntry | None:
-        """The last entry up to a position, of those after another one."""
-        while position > after:
+    def _last_entry(self, position: int) -> ChangeEntry | None:
+        """The last entry up to a position."""
+        while position > 0:
             entry = self.entry(position)
             if entry is not None:
                 return entry
             position -= 1
         return None
-
-    def _totals_with(self, files: Sequence[DataFile], last: int) -> Totals | None:
-        """The totals up to an entry of these files after the position `last`; None where those before are not known."""
-        before = self._last_entry(last)
-        so_far = Totals(0, 0) if before is None else before.totals
-        return None if so_far is None else so_far.with_files(files)
 
     def _newest_at(self, position: int) -> int:
         """The newest time of writing up to a position."""
