@@ -11,7 +11,7 @@ one that has had it: the metadata is looked at before each round of the landing,
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -142,8 +142,9 @@ class Recording:
         in_background(take_away)
 
 
-in_background = threads.begin
-"""Runs what nobody waits for."""
+def in_background(task: Callable[[], None]) -> None:
+    """Run what nobody waits for; it must not raise."""
+    threads.begin(task)
 
 
 def forget_ahead(storage: Storage, put: PutIntent) -> None:
