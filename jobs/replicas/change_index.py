@@ -126,6 +126,9 @@ class ChangeIndex:
         self._tail: Tail | None = None
         self._begun: Begun | None = None
         self._made: set[str] = set()
+        # Up to where it is known which entries are older than some before them, and these, each with where that begins.
+        self._looked_at = 0
+        self._reach_back: list[tuple[int, int]] = []
         self._entries: OrderedDict[int, ChangeEntry | None] = OrderedDict()
 
     def create(self, table: Table) -> None:
@@ -182,6 +185,8 @@ class ChangeIndex:
                 self._tail = self._begun = known = None
                 self._entries.clear()
                 self._made.clear()
+                self._reach_back.clear()
+                self._looked_at = 0
         if known is None:
             last = delta_commits.newest_version(self._storage, self.uri) if self._is_there() else -1
             if last < 0:
@@ -262,6 +267,25 @@ class ChangeIndex:
         """The last position before an entry up to which every write is older than `written_at`."""
         last = entry.position - 1
         return self.before(written_at, Tail(last, self._newest_at(last)))
+
+    def compared_from(self, after: int, up_to: int) -> int:
+        """After which position entries have to be kept, at most `after`, so that each of those after it, up to another
+        position, can be compared with what came before it. Each entry is looked at once by a process.
+        """
+        with self._lock:
+            looked_at = max(self._looked_at, self.floor())
+        found = []
+        for entry in self.entries(looked_at, up_to):
+            begin = self.before_entry(entry, entry.oldest)
+            if begin < entry.position - 1:
+                found.append((entry.position, begin))
+        with self._lock:
+            if self._looked_at <= looked_at:
+                self._looked_at = max(up_to, looked_at)
+                self._reach_back += found
+            reach_back = [(position, begin) for position, begin in self._reach_back if position > after]
+        needed = min((begin for _, begin in reach_back), default=after)
+        return after if needed >= after else self.compared_from(needed, up_to)
 
     def append(
         self,

@@ -9,7 +9,7 @@ from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.change_intents import Intents
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.store import Store
-from epochlake.jobs.upkeep.change_retention import is_gone, what_is_over
+from epochlake.jobs.upkeep.change_retention import Over, is_gone, what_is_over
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.errors import EpochlakeError
@@ -36,7 +36,7 @@ class StreamStatus(Shown, msgspec.Struct, frozen=True):
     are kept, `newest` is the last one; `writes` of `rows` and `bytes` are kept. `open`: writes that may still land.
 
     `kept_for`: what holds back the oldest write that is kept: the retention, a reader, a write that may still land, or
-    later changes that are compared with it; empty where none is kept. `oldest_at`: when that one was acknowledged,
+    a coordinator that has not come yet; empty where none is kept. `oldest_at`: when that one was acknowledged,
     seconds since 1970, null without one. `obstacle`: why the root could not be asked; the rest is as empty then.
     """
 
@@ -100,9 +100,14 @@ def _status(cluster: Store, name: str, stream: ChangeStream) -> StreamStatus:
         limit_seconds=stream.limit_seconds,
         since_epoch=stream.since,
         readers=tuple(readers),
-        kept_for="" if first is None else what_is_over(cluster, stream).kept_for,
+        kept_for="" if first is None else _kept_for(what_is_over(cluster, stream)),
         oldest_at=None if first is None else first.at / 1_000_000,
     )
+
+
+def _kept_for(over: Over) -> str:
+    """What the oldest write is kept for."""
+    return "a coordinator, which drops it" if over.entries else over.kept_for
 
 
 def _reader(index: ChangeIndex, reader: Reader, oldest: int, newest: int, now: float) -> ReaderStatus:

@@ -567,3 +567,38 @@ def test_vacuum_leaves_what_a_merge_needs_that_counts_and_has_not_landed(cluster
     assert len(replica_files(cluster)) < files, "what it has staged is taken"
     cluster.cluster.merge(FLIGHTS, rows({2: "next"})).when_not_matched_insert_all().execute()
     assert shown(cluster) == {1: "merged", 2: "next"}
+
+
+def test_retention_looks_at_each_entry_once(kept: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        kept.cluster.write(FLIGHTS, rows({number: "a"}))
+    told(kept, reader="r")
+    index, looks = index_of(kept), []
+    before_entry = change_index.ChangeIndex.before_entry
+
+    def counted(self: Any, entry: Any, written_at: int) -> int:
+        looks.append(entry.position)
+        return before_entry(self, entry, written_at)
+
+    monkeypatch.setattr(change_index.ChangeIndex, "before_entry", counted)
+    for _ in range(3):
+        assert index.compared_from(3, index.tail().position) == 3
+    assert len(looks) == 6
+    kept.cluster.write(FLIGHTS, rows({9: "a"}))
+    index.compared_from(3, index.tail().position)
+    assert len(looks) == 7
+
+
+def test_what_is_compared_with_what_is_compared_is_kept_as_well(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "slow") as slow, Gate(kept.cluster, "slower") as slower:
+        oldest = staged_by(slower, kept, {1: "oldest"})
+        kept.cluster.write(FLIGHTS, rows({1: "b"}))
+        older = staged_by(slow, kept, {1: "older"})
+        kept.cluster.write(FLIGHTS, rows({1: "newest"}))
+        slower.writing.land(kept.table, oldest, ConsistencyLevel.QUORUM)
+        slow.writing.land(kept.table, older, ConsistencyLevel.QUORUM)
+    index = index_of(kept)
+    begun, tail = kept.cluster.changes_position(FLIGHTS), index.tail().position
+    positions = [entry.position for entry in index.entries(0, tail)]
+    assert index.compared_from(positions[-2], tail) == index.begun().position  # type: ignore[union-attr]
+    assert index.compared_from(tail, tail) == tail == begun
