@@ -158,22 +158,22 @@ MUTANTS = (
     Mutant(
         "streaming lands after its session was closed",
         "jobs/replicas/commits.py",
-        "        if session is not None and session not in snapshot.sessions:\n",
+        "        if closed:\n",
         "        if False:\n",
         ("tests/unit/jobs/test_replica_fences.py",),
     ),
     Mutant(
         "a replica is prepared again and again",
         "jobs/replicas/commits.py",
-        "        if mark is not None and mark.seen_in(snapshot):\n",
-        "        if False:\n",
+        "        left = [mark for mark in marks if not mark.seen_in(snapshot)]\n",
+        "        left = list(marks)\n",
         ("tests/unit/jobs/test_preparing.py",),
     ),
     Mutant(
         "what was prepared in epochs that were lost counts",
         "jobs/replicas/commits.py",
-        "    mark = None if once is None else _Applied(once, incarnation)\n",
-        "    mark = None if once is None else _Applied(once, 1)\n",
+        "    marks = {_Applied(one.name, one.incarnation): one.ranges for one in drops}\n",
+        "    marks = {_Applied(one.name, 1): one.ranges for one in drops}\n",
         ("tests/unit/jobs/test_preparing.py",),
     ),
     Mutant(
@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "a read as of a time forgets what a merged file was made of before",
         PAST,
-        "            self._made_at[origin] = max([merge.at, *below])\n",
-        "            self._made_at[origin] = merge.at\n",
+        "                self._made_at[waiting.pop()] = max([merge.at, *(self._made_at[one] for one in below)])\n",
+        "                self._made_at[waiting.pop()] = merge.at\n",
         PAST_TESTS,
     ),
     Mutant(

@@ -76,8 +76,8 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
 
     With `dry_run` they are only counted.
 
-    Nothing that a live pipeline may read is deleted, however old. Raises CoordinationUnavailable when it cannot be
-    asked which pipelines live.
+    Nothing that a live pipeline may read is deleted, however old, also where it reads as of an earlier time. Raises
+    CoordinationUnavailable when it cannot be asked which pipelines live.
     """
     if older_than_seconds < 0:
         raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds", hint="Give 0 or more")
@@ -85,7 +85,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
     leases = live_leases(cluster)
     metadata = cluster.catch_up()
-    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
+    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.needs_from for lease in leases)]))
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
         table, volume = place

@@ -22,10 +22,19 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp, `{POSITION}` bigint, `{LATE}` boolean"
 """What a change says of itself, after the columns of its table."""
+
+CHANGE_TYPE = StructType(
+    [
+        StructField(CHANGE, StringType()),
+        StructField(WRITTEN_AT, TimestampType()),
+        StructField(POSITION, LongType()),
+        StructField(LATE, BooleanType()),
+    ]
+)
 
 TASK_ROWS = 1 << 18
 """A task has the writes of about so many rows, or one write."""

@@ -158,7 +158,9 @@ class Merging:
         entry = MergeEntry(attempt, self._table.full_name, tuple(staged), planned.counts, call.source, call.name)
         counts = False
         try:
-            if not self._keep(tail + 1, attempt, staged) or not planned.still_holds():
+            if not self._keep(tail + 1, attempt, staged):
+                return None
+            if not planned.still_holds():
                 return None
             if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):
                 return None

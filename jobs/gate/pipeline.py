@@ -213,7 +213,7 @@ class Pipeline:
         and raises ReadDisturbed: the next read uses another replica.
 
         `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
-        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+        (docs/history.md). Files that only the past needs stay until the end as well.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, InvalidRequest for columns, a filter or keys that do not fit the table, Rejected for an unknown

@@ -28,6 +28,7 @@ from epochlake.jobs.replicas.outcomes import (
     AlreadyApplied,
     CommitOutcome,
     FencedOff,
+    PartlyApplied,
     SessionClosed,
     Unreachable,
 )
@@ -64,6 +65,7 @@ def commit_files(
     app_id: str,
     app_version: int,
     session: str | None = None,
+    beside: Collection[str] = (),
     ledger: Ledger | None = None,
     receipts: Collection[Receipt] = (),
     leaves_mark: bool = False,
@@ -76,11 +78,16 @@ def commit_files(
     that is gone is not removed again. What is taken out does not count as live. Where nothing is to be done, nothing is
     committed; with `leaves_mark` the mark is, so that a receipt may name it.
 
+    `beside`: other sessions whose work shares the commit. Each has to be open, and each leaves a mark of its own as
+    `(session, app_version)`. Where some of them have left theirs before and others not, nothing is committed
+    (PartlyApplied): each has to be done by itself then.
+
     Where a merged file is or comes to be live, what it replaces is neither added nor kept: a batch that is landed again
     after its files were compacted changes nothing. The `ledger` of compactions is looked into only then; Unreachable
     without one. Unreachable also when the replica lacks what it has one of the `receipts` for.
     """
-    applied = _Applied(app_id, app_version)
+    marks = tuple(_Applied(name, app_version) for name in (app_id, *beside))
+    sessions = [*([] if session is None else [session]), *beside]
 
     def again() -> CommitOutcome:
         return commit_files(
@@ -91,6 +98,7 @@ def commit_files(
             app_id=app_id,
             app_version=app_version,
             session=session,
+            beside=beside,
             ledger=ledger,
             receipts=receipts,
             leaves_mark=leaves_mark,
@@ -103,7 +111,8 @@ def commit_files(
         live = snapshot.all_files
         lineage = _lineage(ledger, snapshot, adds)
         absent = not_held(snapshot, adds, lineage, removes)
-        if applied.seen_in(snapshot):
+        seen = [mark.seen_in(snapshot) for mark in marks]
+        if all(seen):
             return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
@@ -111,18 +120,22 @@ def commit_files(
             # It was away when an incarnation began: what was planned in the one before may land here until this.
             raised = raise_fence(address, epoch)
             return raised if isinstance(raised, Unreachable) else again()
-        if session is not None and session not in snapshot.sessions:
-            return SessionClosed(session)
+        closed = [one for one in sessions if one not in snapshot.sessions]
+        if closed:
+            return SessionClosed(closed[0])
+        if any(seen):
+            return PartlyApplied(snapshot.version)
         leaving = {file.file_id for file in removes}
         staying = [file for file in live.values() if file.file_id not in leaving]
         gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}
         return FileActions(
             tuple(file for file in absent if file.file_id not in gone),
             tuple(file for file in live.values() if file.file_id in gone),
+            marks,
             leaves_mark,
         )
 
-    return _transact(address, decide, applied)
+    return _transact(address, decide)
 
 
 def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[DataFile]) -> Lineage:
@@ -176,28 +189,62 @@ def drop_ranges(
     `vacuum` deletes them later. Appends elsewhere may come in between. Safe to repeat; AlreadyApplied when there was
     nothing to drop.
 
-    With `once`, a name, that name is left in the table, also where there was nothing to drop, and whoever comes later
-    under it drops nothing (AlreadyApplied): rows may have come since which the fence does not tell from older ones.
+    With `once`, a name, as `drop_once`.
+    """
+    if once is not None:
+        return drop_once(address, [Once(once, incarnation, tuple(ranges))], epoch)
+    return _drop(address, epoch, lambda _: (ranges, ()))
+
+
+class Once(msgspec.Struct, frozen=True):
+    """Ranges (first and last token) that are dropped once under a name, whatever comes later under it.
+
     A name that was left in an `incarnation` before this one is of epochs whose loss was accepted, and does not count.
     """
+
+    name: str
+    incarnation: int
+    ranges: tuple[Interval, ...]
+
+
+def drop_once(address: ReplicaAddress, drops: Collection[Once], epoch: int) -> CommitOutcome:
+    """Take all rows in the ranges of each of `drops` out of the replica, in one commit, as `drop_ranges`.
+
+    The names are left in the table, also where there was nothing to drop, and whoever comes later under one drops
+    nothing of it (AlreadyApplied when that is so of all): rows may have come since which the fence does not tell from
+    older ones.
+    """
+    marks = {_Applied(one.name, one.incarnation): one.ranges for one in drops}
+
+    def asked(snapshot: ReplicaSnapshot) -> tuple[list[Interval], list[_Applied]]:
+        left = [mark for mark in marks if not mark.seen_in(snapshot)]
+        return [range_ for mark in left for range_ in marks[mark]], left
+
+    return _drop(address, epoch, asked)
+
+
+def _drop(
+    address: ReplicaAddress,
+    epoch: int,
+    asked: Callable[[ReplicaSnapshot], tuple[Collection[Interval], Sequence[_Applied]]],
+) -> CommitOutcome:
+    """Drop the ranges that are `asked` for of a snapshot, and leave the marks that come with them."""
     fence = raise_fence(address, epoch)
     if isinstance(fence, Unreachable):
         return fence
-    gone = merged(ranges)
-    mark = None if once is None else _Applied(once, incarnation)
 
     def decide(snapshot: ReplicaSnapshot) -> PlannedActions:
-        if mark is not None and mark.seen_in(snapshot):
+        ranges, marks = asked(snapshot)
+        if not ranges and not marks:
             return AlreadyApplied(snapshot.version)
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
+        gone = merged(ranges)
         removes = [file for file in snapshot.all_files.values() if _loses_rows(file, gone)]
         change = _replaced(snapshot, removes, [part for file in removes for part in _remaining(file, gone)])
-        if mark is not None and isinstance(change, FileActions):
-            return msgspec.structs.replace(change, leaves_mark=True)
-        return change
+        return msgspec.structs.replace(change, marks=tuple(marks), leaves_mark=bool(marks))
 
-    return _transact(address, decide, mark)
+    return _transact(address, decide)
 
 
 def pre_split(
@@ -216,7 +263,7 @@ def pre_split(
         removes = straddling(snapshot, boundaries, spared)
         return _replaced(snapshot, removes, [part for file in removes for part in _sides(file, boundaries)])
 
-    outcome = _transact(address, decide, None)
+    outcome = _transact(address, decide)
     if isinstance(outcome, FencedOff | Unreachable):
         return outcome
     try:
@@ -254,7 +301,7 @@ def relabel(address: ReplicaAddress, label_of: Callable[[DataFile], str], epoch:
         moved = [file for file in named if file.label != snapshot.all_files[file.file_id].label]
         return FileActions(tuple(moved))
 
-    return _transact(address, decide, None)
+    return _transact(address, decide)
 
 
 def _loses_rows(file: DataFile, gone: Sequence[Interval]) -> bool:
@@ -284,7 +331,7 @@ def _sides(file: DataFile, boundaries: Collection[int]) -> list[FilePart]:
     ]
 
 
-def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[FilePart]) -> PlannedActions:
+def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Sequence[FilePart]) -> FileActions:
     """The change that puts parts of files in their place. They are cut now: none is cut twice, however often it is
     decided (cutting.py).
     """
@@ -292,18 +339,6 @@ def _replaced(snapshot: ReplicaSnapshot, removes: Sequence[DataFile], parts: Seq
     pieces = {piece.file_id: piece for piece in made}
     adds = tuple(piece for piece in pieces.values() if piece.file_id not in snapshot.all_files)
     return FileActions(adds, tuple(removes))
-
-
-class FileActions(msgspec.Struct, frozen=True):
-    """What a commit adds and removes. One that `leaves_mark` is made even when that is nothing."""
-
-    adds: tuple[DataFile, ...]
-    removes: tuple[DataFile, ...] = ()
-    leaves_mark: bool = False
-
-
-PlannedActions = CommitOutcome | FileActions
-"""What to commit against a snapshot, or the answer when nothing is."""
 
 
 class _Applied(msgspec.Struct, frozen=True):
@@ -317,10 +352,24 @@ class _Applied(msgspec.Struct, frozen=True):
         return newest is not None and newest >= self.version
 
 
+class FileActions(msgspec.Struct, frozen=True):
+    """What a commit adds and removes, and the marks that it leaves. One that `leaves_mark` is made even when that is
+    all.
+    """
+
+    adds: tuple[DataFile, ...]
+    removes: tuple[DataFile, ...] = ()
+    marks: tuple[_Applied, ...] = ()
+    leaves_mark: bool = False
+
+
+PlannedActions = CommitOutcome | FileActions
+"""What to commit against a snapshot, or the answer when nothing is."""
+
 ActionPlanner = Callable[[ReplicaSnapshot], PlannedActions]
 
 
-def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | None) -> CommitOutcome:
+def _transact(address: ReplicaAddress, decide: ActionPlanner) -> CommitOutcome:
     """Open, decide, commit against that snapshot; again when somebody else was faster."""
     missing = False
     for _ in attempts():
@@ -350,7 +399,7 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | N
             continue
         try:
             version = address.storage.deadlines.within(
-                address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision, mark)
+                address.uri, f"commit to {address.uri}", partial(_commit, snapshot, decision)
             )
         except _Overtaken:
             continue
@@ -370,7 +419,7 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner, mark: _Applied | N
             if time.time() - started < LOG_RETENTION_SECONDS / 2:
                 return Acknowledged(version)
             doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
-        return _read_back(address, mark, doubt)
+        return _read_back(address, decision.marks, doubt)
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
 
 
@@ -389,19 +438,20 @@ class _Overtaken(Exception):
     """Somebody has changed the table since the snapshot in a way that the decision has to know of."""
 
 
-def _commit(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | None) -> int:
+def _commit(snapshot: ReplicaSnapshot, change: FileActions) -> int:
     """Commit against the snapshot; the version. Raises _Overtaken, and what storage raises."""
     if places.local_path(snapshot.address.uri) is None:
-        return _commit_by_delta_rs(snapshot, change, mark)
+        return _commit_by_delta_rs(snapshot, change)
     storage, uri = snapshot.address.storage, snapshot.address.uri
     version, now = snapshot.version, _now_ms()
     lines = [add_line(file, now) for file in change.adds]
     lines += [remove_line(file, now) for file in change.removes]
-    lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
+    lines += [{"txn": {"appId": mark.app_id, "version": mark.version}} for mark in change.marks]
     touched = {file.path for file in (*change.adds, *change.removes)}
+    applied = {mark.app_id for mark in change.marks}
     while not delta_commits.put_replicated_commit(storage, uri, version + 1, "WRITE", lines):
         found = delta_commits.between(storage, uri, version)
-        if found is None or any(_matters(action, touched, mark) for action in found[1]):
+        if found is None or any(_matters(action, touched, applied) for action in found[1]):
             raise _Overtaken
         version = found[0]
     version += 1
@@ -409,9 +459,9 @@ def _commit(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | Non
     return version
 
 
-def _matters(action: delta_commits.Action, touched: Collection[str], mark: _Applied | None) -> bool:
+def _matters(action: delta_commits.Action, touched: Collection[str], applied: Collection[str]) -> bool:
     """Whether a decision does not hold any more after another commit has done this: only appends of other files may
-    come in between, and none under the same mark. As Delta's own rules say it of appends.
+    come in between, and none that leaves a mark of the same name. As Delta's own rules say it of appends.
     """
     match action:
         case {"commitInfo": _}:
@@ -419,12 +469,12 @@ def _matters(action: delta_commits.Action, touched: Collection[str], mark: _Appl
         case {"add": {"path": path}}:
             return path in touched
         case {"txn": {"appId": app_id}}:
-            return mark is not None and app_id == mark.app_id
+            return app_id in applied
         case _:
             return True
 
 
-def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions, mark: _Applied | None) -> int:
+def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions) -> int:
     """On object stores, where a conditional put makes a commit, and it stays when it was answered."""
     table, now = snapshot.delta_table(), _now_ms()
     actions: list[AddAction | RemoveAction] = [to_add(file, now) for file in change.adds]
@@ -437,7 +487,7 @@ def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions, mark: _A
             partition_by=[TABLET],
             commit_properties=CommitProperties(
                 max_commit_retries=ATTEMPTS,
-                app_transactions=[Transaction(mark.app_id, mark.version)] if mark else None,
+                app_transactions=[Transaction(mark.app_id, mark.version) for mark in change.marks] or None,
             ),
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         )
@@ -447,12 +497,12 @@ def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions, mark: _A
     return table.version()
 
 
-def _read_back(address: ReplicaAddress, mark: _Applied | None, doubt: StorageUnavailable) -> CommitOutcome:
+def _read_back(address: ReplicaAddress, marks: Collection[_Applied], doubt: StorageUnavailable) -> CommitOutcome:
     """After a failure that may have come before or after the commit point: what the table itself says."""
-    if mark is not None:
+    if marks:
         try:
             snapshot = open_snapshot(address)
-            if mark.seen_in(snapshot):
+            if all(mark.seen_in(snapshot) for mark in marks):
                 return Acknowledged(snapshot.version)
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(f"{doubt}; and it cannot be told whether it has landed: {error}")

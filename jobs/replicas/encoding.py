@@ -190,7 +190,8 @@ class RangeEncoder:
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
         if ROW_DIGEST in rows.column_names:
-            self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
+            with np.errstate(over="ignore"):  # a sum that wraps around is what it is to be
+                self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
             rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
         if self._file is None:

@@ -34,11 +34,19 @@ class SessionClosed(msgspec.Struct, frozen=True):
     session: str
 
 
+class PartlyApplied(msgspec.Struct, frozen=True):
+    """Of the sessions that share the commit some have left their marks before, and others not: nothing was committed
+    now, and each has to be done by itself.
+    """
+
+    version: int
+
+
 class Unreachable(msgspec.Struct, frozen=True):
     """No acknowledgement: the storage failed, or it cannot be told whether the commit has landed."""
 
     reason: str
 
 
-CommitOutcome = Acknowledged | AlreadyApplied | FencedOff | SessionClosed | Unreachable
+CommitOutcome = Acknowledged | AlreadyApplied | FencedOff | SessionClosed | PartlyApplied | Unreachable
 """What `commit_files` returns."""

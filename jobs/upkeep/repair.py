@@ -49,7 +49,14 @@ from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.opening import address_of, open_all
-from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
+from epochlake.jobs.replicas.outcomes import (
+    Acknowledged,
+    AlreadyApplied,
+    FencedOff,
+    PartlyApplied,
+    SessionClosed,
+    Unreachable,
+)
 from epochlake.jobs.replicas.receipts import went_back
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.streaming import COPYING_PARTITIONS, Copier
@@ -405,7 +412,7 @@ class _Run:
                 case FencedOff(fence=fence):
                     reason = f"the replica is fenced at epoch {fence}: the cluster keeps moving, repair again"
                     return msgspec.structs.replace(done, obstacle=reason), fence
-                case SessionClosed() | Unreachable():
+                case SessionClosed() | PartlyApplied() | Unreachable():
                     reason = outcome.reason if isinstance(outcome, Unreachable) else str(outcome)
                     return msgspec.structs.replace(done, obstacle=reason), 0
             if copied.failed:

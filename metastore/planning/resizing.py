@@ -18,7 +18,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
 from epochlake.metastore.planning.balancing import Loads
-from epochlake.metastore.planning.streams import Room, busy
+from epochlake.metastore.planning.streams import Room, StreamLimits, busy
 from epochlake.placement.tablets.resizing import (
     Colocation,
     Goal,
@@ -30,6 +30,9 @@ from epochlake.placement.tablets.resizing import (
 )
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 from epochlake.placement.tablets.transitions import Kind
+
+_PASSED_OVER = 256
+"""After so many pairs in a row that no volume has room for, the others are not looked at: there are thousands."""
 
 
 class ResizePlanned(msgspec.Struct, frozen=True):
@@ -99,7 +102,7 @@ def _mean(total: int, replicas: int) -> float:
 
 
 def colocating_transitions(
-    metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: int
+    metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: StreamLimits
 ) -> tuple[list[NewTransition], list[str]]:
     """Moves that may begin now to bring siblings together before a merge, and why others may not.
 
@@ -123,17 +126,18 @@ def colocating_transitions(
             clear.add(replicas)
     if stuck:
         return [], stuck
-    room = Room(streams, busy(metadata).total)
-    free = {volume for volume in metadata.directory.volumes if room.has(volume)}
+    room = Room(streams, busy(metadata, streams).total)
     begun: list[NewTransition] = []
+    passed_over = 0
     for pair in pairs:
-        if not free:
-            break
         move = _moves(metadata, tablet_map, pair)[0]
-        if room.has(move.source, move.target):
+        size = loads.sizes.get((table_id, move.tablet, move.source), 0)
+        if room.has(move.source, move.target, size=size):
             begun.append(_transition(metadata, table_id, move))
-            room.take(move.source, move.target)
-            free = {volume for volume in free if room.has(volume)}
+            room.take(move.source, move.target, size=size)
+            passed_over = 0
+        elif (passed_over := passed_over + 1) == _PASSED_OVER:
+            break
     return begun, []
 
 

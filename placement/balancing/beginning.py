@@ -37,7 +37,7 @@ def begun_first(load: ClusterLoad, plan: Plan, policy: BalancingPolicy) -> Ints:
         of_part = here[plan.replica] >= 0
         datacenter = load.node_datacenter[load.volume_node[plan.source]]
         for name in np.unique(datacenter[of_part]):
-            one = _Datacenter(part, here, plan, load.replica_tablet[plan.replica], policy, name)
+            one = _Datacenter(part, here, plan, load, policy, name)
             moves = np.flatnonzero(of_part & (datacenter == name))
             wave = moves[plan.wave[moves] == 1]
             if one.is_worse_after(wave):
@@ -50,16 +50,14 @@ def begun_first(load: ClusterLoad, plan: Plan, policy: BalancingPolicy) -> Ints:
 
 
 class _Datacenter:
-    """One datacenter of a part: `here` says which of its replicas each one of the whole cluster is; `tablet` (M,) of
-    which tablet each move of the plan is.
-    """
+    """One datacenter of a part: `here` says which of its replicas each one of the `whole` cluster is."""
 
     def __init__(
-        self, load: ClusterLoad, here: Ints, plan: Plan, tablet: Ints, policy: BalancingPolicy, name: object
+        self, load: ClusterLoad, here: Ints, plan: Plan, whole: ClusterLoad, policy: BalancingPolicy, name: object
     ) -> None:
         self._load = load
         self._here = here
-        self._tablet = tablet
+        self._whole = whole
         self._plan = plan
         self._policy = policy
         self._state: State = cut(load, name)
@@ -88,9 +86,8 @@ class _Datacenter:
         return found
 
     def _have_room(self, moves: Ints) -> bool:
-        load, plan = self._load, self._plan
-        ends = plan.source[moves], plan.target[moves]
-        waves = schedule(*ends, self._tablet[moves], self._policy.streams_per_volume, load.busy_out, load.busy_in)
+        plan = self._plan
+        waves = schedule(self._whole, plan.replica[moves], plan.target[moves], self._policy)
         return bool((waves == 1).all())
 
     def _after(self, moves: Ints) -> Score:

@@ -330,9 +330,7 @@ def _assemble(load: ClusterLoad, decision: _Target, policy: BalancingPolicy) -> 
     mixed = (moved.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     moved = moved[np.lexsort((mixed, ~drains))]
     source = load.replica_volume[moved].astype(np.int64)
-    wave = schedule(
-        source, final[moved], load.replica_tablet[moved], policy.streams_per_volume, load.busy_out, load.busy_in
-    )
+    wave = schedule(load, moved, final[moved], policy)
     order = np.argsort(wave, kind="stable")
     moved, source, wave = moved[order], source[order], wave[order]
     stay_replica, stay_node, stay_why = decision.stays

@@ -159,8 +159,9 @@ def _busy(catalog: Catalog, volume_ids: np.ndarray) -> dict[str, Ints]:
     if catalog.in_flight is None:
         return {}
     busy = {}
+    ways = catalog.in_flight.group_by(["leaving", "pending"]).aggregate([])
     for name, column in (("busy_out", "leaving"), ("busy_in", "pending")):
-        volumes = catalog.in_flight[column].drop_null().to_numpy()
+        volumes = ways[column].drop_null().to_numpy()
         busy[name] = np.bincount(_rows_of(volume_ids, volumes, "volume"), minlength=len(volume_ids))
     return busy
 

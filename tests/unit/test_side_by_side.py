@@ -54,12 +54,12 @@ def test_who_is_interrupted_ends_all_runs(tmp_path: Path, told: signal.Signals) 
         cwd=Path(side_by_side.__file__).parent.parent,
         stderr=subprocess.DEVNULL,
     )
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 240  # a machine that does much else starts programs of the lowest priority late
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < ends
         time.sleep(0.02)
     running.send_signal(told)
-    assert running.wait(60) == 130
+    assert running.wait(240) == 130
     for file in files:
         with pytest.raises(ProcessLookupError):
             os.kill(int(file.read_text()), 0)

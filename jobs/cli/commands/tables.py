@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from epochlake.jobs.cli.progress import files_bar
 from epochlake.jobs.cli.text.rows import adopted, exported, rolled_back, rows_table
 from epochlake.jobs.cli.text.schema import dropped_list, table_list, table_shown
 from epochlake.jobs.exchange.export_formats import ExportFormat, ending
-from epochlake.jobs.gate.moments import words_of_moment
+from epochlake.jobs.gate.moments import micros_of, words_of_moment
 from epochlake.jobs.views.schema import dropped_rows, shown_table, table_rows
 from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest
@@ -151,11 +151,12 @@ def export(
     consistency: Level = None,
 ) -> None:
     """Write all rows of a table, as of now, to a file or a Delta table: whole or not at all. Starts no Spark."""
-    from epochlake.jobs.exchange.exporting import Exported
+    from epochlake.jobs.exchange.exporting import Exported, require_no_place_of
     from epochlake.jobs.exchange.exporting import export as export_rows
 
     session = of(context)
     chosen = format_ or ending(destination)
+    require_no_place_of(session.cluster, destination)
     with interrupted_says(f"nothing was written to {destination}"):
         epoch = session.cluster.catch_up().epoch
         rows = session.cluster.scan(table, consistency=consistency)
@@ -367,12 +368,18 @@ def rollback(
 ) -> None:
     """Write the rows of a table as they were at an earlier time, and delete those that came since."""
     from epochlake.jobs.administration.past_rows import rollback as roll_back
+    from epochlake.jobs.administration.past_rows import time_of_newest
 
     session = of(context)
-    upper = until or words_of_moment(time.time_ns() // 1000)
+    # Known before it begins: who breaks it off has to say the same again.
+    upper = until or _later_of(to, time_of_newest(session.cluster, table, consistency=consistency))
     with interrupted_says(f"run it again with --until {upper}: nothing lands twice"):
         done = roll_back(session.cluster, table, to, until=upper, consistency=consistency, dry_run=dry_run)
     session.show(done, rolled_back)
+
+
+def _later_of(to: str, newest: datetime) -> str:
+    return words_of_moment(max(micros_of(to), micros_of(newest)))
 
 
 def _pairs(texts: list[str] | None, option: str, form: str) -> dict[str, str]:

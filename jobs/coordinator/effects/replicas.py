@@ -7,14 +7,23 @@ Each can be done again, and each is refused where it comes too late: by the fenc
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from epochlake.jobs.coordinator.errors import SideEffectFailed
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.commits import Once, commit_files, drop_once, drop_ranges
 from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
-from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed, Unreachable
+from epochlake.jobs.replicas.outcomes import (
+    Acknowledged,
+    AlreadyApplied,
+    CommitOutcome,
+    FencedOff,
+    PartlyApplied,
+    SessionClosed,
+    Unreachable,
+)
 from epochlake.jobs.replicas.receipts import Receipt, Receipts
 from epochlake.jobs.replicas.replica import (
     ReplicaAddress,
@@ -83,16 +92,30 @@ def drop(
     table_id: TableId,
     volume: VolumeId,
     ranges: Collection[Interval],
-    *,
-    once: str | None = None,
-    since: int = 0,
 ) -> None:
-    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`.
+    """Take the tokens of `ranges` out of a replica, under a fence at the epoch of `metadata`."""
+    place = replica_address(storage, metadata, table_id, volume)
+    _require_dropped(metadata, volume, drop_ranges(place, ranges, metadata.fence))
 
-    With `once`, a name, only once for what began under that name at epoch `since`.
-    """
-    place, incarnation = replica_address(storage, metadata, table_id, volume), metadata.incarnation_since(since)
-    outcome = drop_ranges(place, ranges, metadata.fence, once=once, incarnation=incarnation)
+
+class Begun(NamedTuple):
+    """What began under a `name` at epoch `since`, and brings the tokens of `ranges`."""
+
+    name: str
+    since: int
+    ranges: Collection[Interval]
+
+
+def drop_before(
+    storage: Storage, metadata: ClusterMetadata, table_id: TableId, volume: VolumeId, begun: Sequence[Begun]
+) -> None:
+    """Take the tokens of what has begun out of a replica, as `drop`, in one commit; of each only once."""
+    place = replica_address(storage, metadata, table_id, volume)
+    drops = [Once(one.name, metadata.incarnation_since(one.since), tuple(one.ranges)) for one in begun]
+    _require_dropped(metadata, volume, drop_once(place, drops, metadata.fence))
+
+
+def _require_dropped(metadata: ClusterMetadata, volume: VolumeId, outcome: CommitOutcome) -> None:
     match outcome:
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"{metadata.describe(volume)} is fenced at {fence}: a newer coordinator is at work")
@@ -101,15 +124,17 @@ def drop(
 
 
 def copies_for(
-    ledger: Ledger, sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, low: int, high: int
+    ledger: Ledger, sources: Sequence[ReplicaSnapshot], target: ReplicaSnapshot, *ranges: Interval
 ) -> list[PartCopy]:
     """What has to be streamed, without what merged files have replaced (`plan_streaming`). Raises SideEffectFailed."""
-    files = [file for snapshot in (*sources, target) for file in snapshot.within(low, high)]
+    files = {
+        file.file_id: file for snapshot in (*sources, target) for range_ in ranges for file in snapshot.within(*range_)
+    }
     try:
-        lineage = ledger.lineage(target.address.table_id, files)
+        lineage = ledger.lineage(target.address.table_id, files.values())
     except StorageUnavailable as error:
         raise SideEffectFailed.of(error) from error
-    return plan_streaming(sources, target, low, high, lineage)
+    return [copy for range_ in ranges for copy in plan_streaming(sources, target, *range_, lineage)]
 
 
 def commit_streamed(
@@ -119,15 +144,16 @@ def commit_streamed(
     table_id: TableId,
     volume: VolumeId,
     files: Sequence[DataFile],
-    session: str,
+    sessions: Sequence[str],
     version: int,
     receipts: Receipts | None = None,
 ) -> bool:
-    """Make streamed files part of the pending replica, under the session of the streaming.
+    """Make streamed files part of the pending replica, under the session of the streaming, or several that are open.
 
     `version` tells the commits of a session apart: it must grow from one to the next. False when another commit of the
     session has taken this one's place, and not all of the files are there.
     """
+    session, *beside = sessions
     outcome = commit_files(
         replica_address(storage, metadata, table_id, volume),
         files,
@@ -135,6 +161,7 @@ def commit_streamed(
         app_id=session,
         app_version=version,
         session=session,
+        beside=beside,
         ledger=ledger,
         leaves_mark=receipts is not None,
     )
@@ -146,8 +173,10 @@ def commit_streamed(
             if not absent:
                 leave_receipt(receipts, table_id, Receipt(volume, version, session))
             return not absent
-        case SessionClosed():
-            raise SideEffectFailed(f"session {session} is closed: a newer coordinator has moved on")
+        case SessionClosed(session=closed):
+            raise SideEffectFailed(f"session {closed} is closed: a newer coordinator has moved on")
+        case PartlyApplied():
+            raise SideEffectFailed("some of what was streamed together has landed by itself")
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"the pending replica is fenced at {fence}: a newer coordinator is at work")
         case Unreachable(reason=reason):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from epochlake.jobs.coordinator.effects.replicas import (
+    Begun,
     commit_streamed,
     copies_for,
-    drop,
+    drop_before,
     leave_receipt,
     make_replica,
     open_replica,
@@ -73,7 +74,7 @@ def prepare(
         # Once: a coordinator that was paused just before would drop what START's writers have brought since.
         name = f"prepare-{operation.operation_id}"
         ranges = [(gain.low, gain.high) for gain in gains if not gain.stays]
-        drop(storage, metadata, table_id, volume, ranges, once=name, since=since)
+        drop_before(storage, metadata, table_id, volume, [Begun(name, since, ranges)])
 
     since = metadata.rings.running[operation.operation_id].started_epoch
     gains = change_of(metadata, operation).gains_of().items()
@@ -148,7 +149,7 @@ def stream_group(
     sources = Sources(storage, metadata, table_id, metadata.fence_at(running.epoch), receipts)
     copies: list[PartCopy] = []
     for gain in gains:
-        copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, gain.low, gain.high)
+        copies += copies_for(ledger, sources_of(metadata, operation, gain, sources), target, (gain.low, gain.high))
     group = _first_of(copies, most_bytes)
     if not group:
         landed_version = target.applied(running.session)
@@ -158,7 +159,7 @@ def stream_group(
     copied = copier.copy(group)
     # A snapshot's version grows with every commit, so it tells the groups of a session apart.
     landed = commit_streamed(
-        storage, ledger, metadata, table_id, volume, copied.arrived, running.session, target.version, receipts
+        storage, ledger, metadata, table_id, volume, copied.arrived, [running.session], target.version, receipts
     )
     if copied.failed:
         first = next(iter(copied.failed.values()))

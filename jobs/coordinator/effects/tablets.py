@@ -7,11 +7,14 @@ anywhere. Whatever cannot be done is raised as `SideEffectFailed`, with what sta
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from epochlake.jobs.coordinator.effects.replicas import (
+    Begun,
     commit_streamed,
     copies_for,
     drop,
+    drop_before,
     make_replica,
     open_replica,
     replica_address,
@@ -22,6 +25,7 @@ from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import is_gone, sessions_by_replica
 from epochlake.jobs.replicas.copying import link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.receipts import Receipts
@@ -40,43 +44,49 @@ FIRST_STAGES = frozenset({Stage.ALLOW_WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET,
 
 
 def prepare_pending(
-    storage: Storage, metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None = None
+    storage: Storage, metadata: ClusterMetadata, transitions: Sequence[Transition], receipts: Receipts | None = None
 ) -> None:
-    """Make the pending replica ready for writes: its table is there, and nothing of the tablet is left in it.
+    """Make one pending replica ready for writes of tablets: its table is there, and nothing of them is left in it.
 
     What an earlier transition left behind is dropped under the new fence, so that no late write of it can come after.
     That happens once for each transition: a coordinator that was paused just before would take rows away which have
     been acknowledged since (tests/support/stage_model.py).
     """
-    if not _should_exist(metadata, transition.table_id, transition.pending):
-        make_replica(storage, metadata, transition.table_id, transition.pending, metadata.fence, receipts)
-    since = transition.started_epoch
-    name = f"prepare-{transition.table_id}-{transition.tablet}-{since}"
-    drop(
-        storage,
-        metadata,
-        transition.table_id,
-        transition.pending,
-        [tokens_of(metadata, transition)],
-        once=name,
-        since=since,
-    )
+    table_id, pending = transitions[0].table_id, transitions[0].pending
+    if not _should_exist(metadata, table_id, pending):
+        make_replica(storage, metadata, table_id, pending, metadata.fence, receipts)
+    begun = [
+        Begun(f"prepare-{table_id}-{one.tablet}-{one.started_epoch}", one.started_epoch, [tokens_of(metadata, one)])
+        for one in transitions
+    ]
+    drop_before(storage, metadata, table_id, pending, begun)
+
+
+def way(metadata: ClusterMetadata, transition: Transition) -> tuple[object, ...]:
+    """From whom to whom a tablet is streamed; what goes the same way can go together."""
+    sources = transition.replicas if _is_rebuilt(metadata, transition) else (transition.leaving,)
+    return (transition.table_id, transition.pending, transition.kind, transition.epoch, *sources)
 
 
 def stream(
     storage: Storage,
     metadata: ClusterMetadata,
-    transition: Transition,
+    transitions: Sequence[Transition],
     copier: Copier,
     ledger: Ledger,
     receipts: Receipts | None = None,
 ) -> int:
-    """Bring the tablet's files to the pending replica, under the session of the stage; the bytes that were copied."""
-    assert transition.session is not None
+    """Bring the files of tablets that go the same way to their pending replica, in one commit; the bytes copied.
+
+    The commit is under the session of each of them: where one is not open any more, nothing lands. Where the tablets
+    are neighbours, what they share in a file comes in one piece.
+    """
+    transition = transitions[0]
+    sessions = [one.session for one in transitions if one.session is not None]
+    assert len(sessions) == len(transitions)
     target = open_replica(storage, metadata, transition.table_id, transition.pending)
-    copies = copies_for(
-        ledger, _sources(storage, metadata, transition, receipts), target, *tokens_of(metadata, transition)
-    )
+    ranges = merged(tokens_of(metadata, one) for one in transitions)
+    copies = copies_for(ledger, _sources(storage, metadata, transition, receipts), target, *ranges)
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = Copier(how=link_data_file)
     copied = copier.copy(copies)
@@ -86,14 +96,15 @@ def stream(
         raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
     # A later try of the session brings what has come to the sources since.
     place = (transition.table_id, transition.pending)
-    commit_streamed(storage, ledger, metadata, *place, copied.arrived, transition.session, metadata.epoch, receipts)
+    commit_streamed(storage, ledger, metadata, *place, copied.arrived, sessions, metadata.epoch, receipts)
     return sum(file.size for file in copied.arrived)
 
 
-def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
-    """Drop the tablet from the replica that it has left. A node that is gone for good has nothing to clean."""
-    if transition.leaving is not None:
-        _drop_unless_gone(storage, metadata, transition, transition.leaving)
+def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
+    """Drop tablets from the replica that they have left. A node that is gone for good has nothing to clean."""
+    leaving = transitions[0].leaving
+    if leaving is not None:
+        _drop_unless_gone(storage, metadata, transitions, leaving)
 
 
 def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
@@ -105,7 +116,7 @@ def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Tra
     fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_replica(metadata).get(place, frozenset()))
     if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
         raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
-    _drop_unless_gone(storage, metadata, transition, transition.pending)
+    _drop_unless_gone(storage, metadata, [transition], transition.pending)
 
 
 def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
@@ -123,9 +134,14 @@ def _sources(
     """
     sources = Sources(storage, metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
     leaving = transition.leaving
-    if transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving):
+    if leaving is None or _is_rebuilt(metadata, transition):
         return sources.quorum(transition.replicas, transition.pending)
     return [sources.of(leaving)]
+
+
+def _is_rebuilt(metadata: ClusterMetadata, transition: Transition) -> bool:
+    leaving = transition.leaving
+    return transition.kind is Kind.REBUILD or leaving is None or is_gone(metadata, leaving)
 
 
 def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId) -> bool:
@@ -139,15 +155,13 @@ def _should_exist(metadata: ClusterMetadata, table_id: TableId, volume: VolumeId
     )
 
 
-def _drop_unless_gone(storage: Storage, metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
+def _drop_unless_gone(
+    storage: Storage, metadata: ClusterMetadata, transitions: Sequence[Transition], volume: VolumeId
+) -> None:
     try:
-        _drop(storage, metadata, transition, volume)
+        drop(storage, metadata, transitions[0].table_id, volume, [tokens_of(metadata, one) for one in transitions])
     except SideEffectFailed:
         node = metadata.directory.node_of_volume[volume]
         if not is_gone(metadata, volume):
             raise
         logger.info("node %s is %s: nothing to clean up on it", node.name, node.state)
-
-
-def _drop(storage: Storage, metadata: ClusterMetadata, transition: Transition, volume: VolumeId) -> None:
-    drop(storage, metadata, transition.table_id, volume, [tokens_of(metadata, transition)])

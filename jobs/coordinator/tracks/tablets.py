@@ -19,6 +19,7 @@ from epochlake.jobs.coordinator.effects.tablets import (
     clean_up_target,
     prepare_pending,
     stream,
+    way,
 )
 from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Patience, barrier_of, is_gone
@@ -39,7 +40,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.planning.balancing import next_transitions
-from epochlake.metastore.planning.streams import BEFORE_STREAMED
+from epochlake.metastore.planning.streams import BEFORE_STREAMED, StreamLimits
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
@@ -88,8 +89,10 @@ class TabletTrack:
             return False
         self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
         self._fences.raise_for(metadata, map(barrier_of, transitions))
-        found = ThreadWorkers(STREAMS).run(lambda t: self._next_stage(metadata, t), transitions)
-        changes = [change for change in found if change is not None]
+        found = ThreadWorkers(STREAMS).run(
+            lambda group: self._next_stages(metadata, group), _groups(metadata, transitions)
+        )
+        changes = [change for group in found for change in group]
         self._patience.tell(self._cluster.commit)
         if changes:
             self._cluster.commit(advance_unless_moved(metadata, changes))
@@ -116,51 +119,64 @@ class TabletTrack:
             by_place[(transition.table_id, transition.pending)].append(transition)
 
         def attempt(group: list[Transition]) -> None:
-            for transition in group:
-                try:
-                    prepare_pending(self._cluster.storage, metadata, transition, self._cluster.receipts)
-                    self._failures.pop(transition.key, None)
-                except SideEffectFailed as failure:
+            try:
+                prepare_pending(self._cluster.storage, metadata, group, self._cluster.receipts)
+            except SideEffectFailed as failure:
+                for transition in group:
                     self._fail(metadata, transition, failure)
+            else:
+                for transition in group:
+                    self._failures.pop(transition.key, None)
 
         ThreadWorkers(STREAMS).run(attempt, by_place.values())
 
-    def _next_stage(self, metadata: ClusterMetadata, transition: Transition) -> StageChange | None:
-        """Do what the stage asks for; the stage that may follow, or None when it has to wait."""
-        stage = transition.stage
+    def _next_stages(self, metadata: ClusterMetadata, group: Sequence[Transition]) -> list[StageChange]:
+        """Do what the stage of a group asks for; the stages that may follow. What has to wait is not among them.
+
+        What cannot be done of several together is done of each by itself, so that none waits for another.
+        """
+        stage = group[0].stage
         if FORWARD[stage] is None:
-            return None
-        if stage in BACKWARD and self._should_go_back(metadata, transition):
-            return self._way_back(metadata, transition)
+            return []
+        back = [one for one in group if stage in BACKWARD and self._should_go_back(metadata, one)]
+        on = [one for one in group if one not in back]
         try:
-            match stage:
-                case Stage.ALLOW_WRITE_BOTH_READ_OLD if self._failures[transition.key]:
-                    return None
-                case (
-                    Stage.ALLOW_WRITE_BOTH_READ_OLD
-                    | Stage.WRITE_BOTH_READ_OLD
-                    | Stage.WRITE_BOTH_READ_NEW
-                    | Stage.USE_NEW
-                ):
-                    if not self._acknowledged(metadata, transition):
-                        return None
-                case Stage.STREAMING:
-                    cluster = self._cluster
-                    streamed = stream(
-                        self._cluster.storage, metadata, transition, self._copier, cluster.ledger, cluster.receipts
-                    )
-                    self._tally.bytes_streamed += streamed
-                case Stage.CLEANUP:
-                    clean_up_leaving(self._cluster.storage, metadata, transition)
-                case Stage.CLEANUP_TARGET:
-                    clean_up_target(self._cluster.storage, metadata, transition)
+            ready = self._do(metadata, stage, on) if on else []
         except SideEffectFailed as failure:
-            self._fail(metadata, transition, failure)
-            return None
-        self._failures.pop(transition.key, None)
-        if stage is Stage.WRITE_BOTH_READ_OLD and transition.error is not None:
-            return self._change(transition, BACKWARD[stage])
-        return self._change(transition, FORWARD[stage])
+            if len(on) > 1:
+                logger.info("%d tablets in %s, each by itself now: %s", len(on), stage, failure)
+                return [change for one in group for change in self._next_stages(metadata, [one])]
+            self._fail(metadata, on[0], failure)
+            ready = []
+        for one in ready:
+            self._failures.pop(one.key, None)
+        changes = [self._way_back(metadata, one) for one in back]
+        for one in ready:
+            turned = stage is Stage.WRITE_BOTH_READ_OLD and one.error is not None
+            changes.append(self._change(one, BACKWARD[stage] if turned else FORWARD[stage]))
+        return changes
+
+    def _do(self, metadata: ClusterMetadata, stage: Stage, group: Sequence[Transition]) -> Sequence[Transition]:
+        """Do what a stage asks for; those for which it is done. Raises SideEffectFailed."""
+        cluster = self._cluster
+        match stage:
+            case (
+                Stage.ALLOW_WRITE_BOTH_READ_OLD | Stage.WRITE_BOTH_READ_OLD | Stage.WRITE_BOTH_READ_NEW | Stage.USE_NEW
+            ):
+                prepared = [
+                    one for one in group if not (stage is Stage.ALLOW_WRITE_BOTH_READ_OLD and self._failures[one.key])
+                ]
+                return [one for one in prepared if self._acknowledged(metadata, one)]
+            case Stage.STREAMING:
+                self._tally.bytes_streamed += stream(
+                    cluster.storage, metadata, group, self._copier, cluster.ledger, cluster.receipts
+                )
+            case Stage.CLEANUP:
+                clean_up_leaving(cluster.storage, metadata, group)
+            case Stage.CLEANUP_TARGET:
+                for one in group:
+                    clean_up_target(cluster.storage, metadata, one)
+        return group
 
     def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
         """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
@@ -214,7 +230,7 @@ class TabletTrack:
         asked = any(metadata.open_requests())
         measured = self._meter.loads(metadata, object() if asked else metadata.epoch)
         loads = msgspec.structs.replace(measured, avoided=frozenset(avoided), held=self.held())
-        new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
+        new, stuck = next_transitions(metadata, loads, StreamLimits.of(self._settings))
         self.blocked += stuck
         if not new:
             if asked:
@@ -257,6 +273,21 @@ class TabletTrack:
     def _name(self, metadata: ClusterMetadata, transition: Transition) -> str:
         table = metadata.schema.tables[transition.table_id].full_name
         return f"tablet {transition.tablet} of {table} to {metadata.describe(transition.pending)}"
+
+
+def _groups(metadata: ClusterMetadata, transitions: Sequence[Transition]) -> list[list[Transition]]:
+    """Transitions whose next step is done together: what streams the same way, what leaves the same replica."""
+    groups: dict[tuple[object, ...], list[Transition]] = defaultdict(list)
+    for one in transitions:
+        match one.stage:
+            case Stage.STREAMING:
+                key: tuple[object, ...] = way(metadata, one)
+            case Stage.CLEANUP:
+                key = (one.table_id, one.leaving)
+            case _:
+                key = one.key
+        groups[(one.stage, *key)].append(one)
+    return list(groups.values())
 
 
 def advance_unless_moved(planned_on: ClusterMetadata, changes: Sequence[StageChange]) -> Planner:

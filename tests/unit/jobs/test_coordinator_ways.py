@@ -7,18 +7,21 @@ removed; before that, a coordinator waits or goes back, and never decides by its
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.fencing import barrier_of
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.coordinator.tracks.tablets import advance_unless_moved
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy
+from epochlake.jobs.replicas.fences import close_sessions
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copied, Copier
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
@@ -444,6 +447,87 @@ def test_a_coordinator_that_was_paused_does_not_advance_the_transition_of_its_su
         cluster.cluster.commit(advance_unless_moved(planned, [change]))
     cluster.settle()
     assert_at_rest(cluster, [])
+
+
+EIGHT = dict.fromkeys(range(8), "ABC")
+
+
+def test_small_tablets_of_one_way_are_prepared_streamed_and_cleaned_up_together(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, EIGHT, configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline(), tablet=tablet, ids=(tablet,)) for tablet in EIGHT]
+    start_all(cluster, "A", "X")
+    pipeline, commits = cluster.pipeline(), Counter[str]()
+    while cluster.transition() is not None:
+        stage = cluster.stage()
+        before = open_snapshot(cluster.address("A")).version, version_of(cluster, "X")
+        cluster.round()
+        assert {cluster.stage(tablet) for tablet in EIGHT} == {cluster.stage()}
+        after = open_snapshot(cluster.address("A")).version, version_of(cluster, "X")
+        commits[f"{stage}"] += after[0] - before[0] + after[1] - before[1]
+        if cluster.stage() is S.WRITE_BOTH_READ_NEW:
+            assert cluster.rows_on("X") == list(EIGHT)
+    # A fence is a commit as well; eight tablets would make eight of each.
+    assert max(commits.values()) <= 4, commits
+    assert cluster.read_rows(pipeline) == list(EIGHT)
+    assert (cluster.rows_on("A"), cluster.rows_on("X")) == ([], list(EIGHT))
+    cluster.settle()
+    all_at_rest(cluster, acknowledged)
+
+
+def test_of_tablets_that_share_a_commit_those_go_on_whose_sessions_are_open(tmp_path: Path) -> None:
+    cluster = placed(tmp_path, FOUR, EIGHT, configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline(), tablet=tablet, ids=(tablet,)) for tablet in EIGHT]
+    start_all(cluster, "A", "X")
+    cluster.until(S.STREAMING)
+    transitions = list(cluster.metadata.tablets.transitions.values())
+    cluster.coordinator.tablets._fences.raise_for(cluster.metadata, map(barrier_of, transitions))
+    closed = cluster.transition(5)
+    assert closed is not None
+    assert closed.session is not None
+    close_sessions(cluster.address("X"), cluster.metadata.fence, [closed.session])
+    found = cluster.coordinator.tablets._next_stages(cluster.metadata, transitions)
+    assert sorted(change.tablet for change in found) == [0, 1, 2, 3, 4, 6, 7]
+    assert "closed" in cluster.coordinator.tablets.errors[closed.key]
+    assert cluster.rows_on("X") == [0, 1, 2, 3, 4, 6, 7]
+    cluster.settle()
+    all_at_rest(cluster, acknowledged)
+
+
+def test_a_coordinator_that_died_behind_the_commit_is_followed_by_one_that_streams_each_by_itself(
+    tmp_path: Path,
+) -> None:
+    cluster = placed(tmp_path, FOUR, EIGHT, configuration=QUICK)
+    acknowledged = [cluster.write(cluster.pipeline(), tablet=tablet, ids=(tablet,)) for tablet in EIGHT]
+    start_all(cluster, "A", "X")
+    cluster.until(S.STREAMING)
+    transitions = list(cluster.metadata.tablets.transitions.values())
+    dying = Coordinator(cluster.cluster)
+    dying.tablets._fences.raise_for(cluster.metadata, map(barrier_of, transitions))
+    assert len(dying.tablets._next_stages(cluster.metadata, transitions[:3])) == 3
+    # What was to follow was never committed.
+    cluster.settle()
+    assert cluster.rows_on("X") == list(EIGHT)
+    all_at_rest(cluster, acknowledged)
+
+
+def all_at_rest(cluster: SmallCluster, acknowledged: Sequence[str]) -> None:
+    """As `assert_at_rest`, with a file of each tablet."""
+    for tablet, file in enumerate(acknowledged):
+        assert_at_rest(cluster, [file], tablet)
+
+
+def start_all(cluster: SmallCluster, leaving: str, pending: str) -> None:
+    """All tablets begin to move in one epoch."""
+    table, ends = cluster.table.table_id, (cluster.volume(leaving), cluster.volume(pending))
+    count = cluster.metadata.tablets.maps[table].count
+    new = tuple(NewTransition(table, tablet, Kind.MIGRATION, *ends, "test") for tablet in range(count))
+    cluster.cluster.commit(StartTransitions(new))
+
+
+def version_of(cluster: SmallCluster, node: str) -> int:
+    """The version of a node's replica table; 0 where it has none."""
+    address = cluster.address(node)
+    return open_snapshot(address).version if Path(address.uri).exists() else 0
 
 
 def test_two_coordinators_at_once_are_harmless(tmp_path: Path) -> None:

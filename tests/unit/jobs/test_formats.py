@@ -348,9 +348,9 @@ def test_the_mark_of_a_replica_that_was_prepared_once(monkeypatch: pytest.Monkey
     marks: list[str] = []
     monkeypatch.setattr(side_effects, "_should_exist", lambda *_: True)
     monkeypatch.setattr(side_effects, "tokens_of", lambda *_: (0, 1))
-    monkeypatch.setattr(side_effects, "drop", lambda *_, once, since: marks.append(once))
+    monkeypatch.setattr(side_effects, "drop_before", lambda *given: marks.extend(one.name for one in given[-1]))
     transition = Transition("t-1", 5, Kind.MIGRATION, Stage.STREAMING, (1, 2), (2, 3), 1, 3, started_epoch=17)
-    side_effects.prepare_pending(STORAGE, ClusterMetadata.empty(), transition)
+    side_effects.prepare_pending(STORAGE, ClusterMetadata.empty(), [transition])
     assert marks == names()["marks of prepared replicas"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs.replicas import commits
-from epochlake.jobs.replicas.commits import commit_files, drop_ranges
+from epochlake.jobs.replicas.commits import Once, commit_files, drop_once, drop_ranges
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -68,6 +68,21 @@ def test_what_was_prepared_before_epochs_were_lost_and_still_goes_on_is_not_prep
     for incarnation in (1, 2):
         later = drop_ranges(address, RANGE, Fence(9, 3), once=f"prepare {incarnation}", incarnation=1)
         assert isinstance(later, AlreadyApplied)
+
+
+def test_tablets_are_prepared_together_and_each_only_once(address: ReplicaAddress) -> None:
+    first, second, third = (Once(f"prepare {label}", 1, (tokens_of_label(label),)) for label in ("4-0", "4-1", "4-2"))
+    assert isinstance(drop_once(address, [second], 7), Acknowledged)
+    old = {label: store(address, label) for label in ("4-0", "4-1", "4-2", "4-3")}
+    commit_files(address, list(old.values()), epoch=7, app_id="load", app_version=1)
+    before = open_snapshot(address).version
+    assert isinstance(drop_once(address, [first, second, third], 7), Acknowledged)
+    found = open_snapshot(address)
+    assert (found.version, {*found.all_files}) == (before + 1, {old["4-1"].file_id, old["4-3"].file_id})
+    written = store(address, "4-0", at=200)
+    commit_files(address, [written], epoch=8, app_id="load", app_version=2)
+    assert isinstance(drop_once(address, [third, first], 8), AlreadyApplied)
+    assert written.file_id in open_snapshot(address).all_files
 
 
 @pytest.mark.parametrize(("epoch", "since"), [(3, 1), (10, 1), (11, 2), (30, 2)])

@@ -13,7 +13,7 @@ from epochlake.jobs.replicas.copying import copy_data_file, file_copy, link_data
 from epochlake.jobs.replicas.damage import ExpectedFile, check_bytes
 from epochlake.jobs.replicas.fences import close_sessions, mark_filled, open_session, raise_fence
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, SessionClosed
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff, PartlyApplied, SessionClosed
 from epochlake.jobs.replicas.receipts import Receipt, Receipts, went_back
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
 from epochlake.jobs.replicas.states import KeptStates
@@ -102,6 +102,36 @@ class ReplicaContract:
         late = commit_files(one, [store(one, LABEL)], epoch=4, app_id="s", app_version=2, session="s")
         assert late == SessionClosed("s")
         assert rows_of(one) == [1, 2, 3]
+
+    def test_sessions_share_a_commit_while_all_of_them_are_open(self, one: ReplicaAddress) -> None:
+        for session in ("s", "t"):
+            open_session(one, 3, session)
+        before, files = open_snapshot(one).version, [store(one, LABEL, ids=[number]) for number in range(4)]
+
+        def together(version: int, *sessions: str, epoch: int = 3, file: int) -> object:
+            return commit_files(
+                one,
+                [files[file]],
+                epoch=epoch,
+                app_id=sessions[0],
+                app_version=version,
+                session=sessions[0],
+                beside=sessions[1:],
+                leaves_mark=True,
+            )
+
+        assert isinstance(together(1, "s", "t", file=0), Acknowledged)
+        there = open_snapshot(one)
+        assert (there.version, there.applied("s"), there.applied("t")) == (before + 1, 1, 1)
+        assert isinstance(together(1, "t", "s", file=0), AlreadyApplied)
+        assert isinstance(together(2, "t", file=1), Acknowledged)
+        for sessions in (("s", "t"), ("t", "s")):
+            assert together(2, *sessions, file=2) == PartlyApplied(before + 2)
+        assert open_snapshot(one).applied("s") == 1
+        close_sessions(one, 4, ["t"])
+        assert together(3, "s", "t", epoch=4, file=2) == SessionClosed("t")
+        assert isinstance(together(3, "s", epoch=4, file=3), Acknowledged)
+        assert rows_of(one) == [0, 1, 3]
 
     def test_what_a_rebuild_has_made_is_read_when_it_is_filled(self, one: ReplicaAddress) -> None:
         made = msgspec.structs.replace(one, table_id="t-2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -44,12 +44,15 @@ def small_cluster(chance: random.Random) -> ClusterLoad:
     return cluster(racks, sizes, [tuple(map(chance.choice, of_rack)) for _ in sizes])
 
 
-def moves_until_the_end(load: ClusterLoad, streams: int, begin: Begin, ends: Callable[[int], int]) -> int:
+def moves_until_the_end(
+    load: ClusterLoad, streams: int, begin: Begin, ends: Callable[[int], int], shared: int = 0
+) -> int:
     """How many tablets begin to move until none does. Raises Endless.
 
-    `ends`: how many of those that are under way end before the next plan, oldest first.
+    `ends`: how many of those that are under way end before the next plan, oldest first. `shared`: the bytes of a stream
+    that several tablets share.
     """
-    policy = BalancingPolicy(streams_per_volume=streams)
+    policy = BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=shared)
     placed = load.replica_volume.copy()
     under_way: list[tuple[int, int, int]] = []
     begun = 0
@@ -57,7 +60,7 @@ def moves_until_the_end(load: ClusterLoad, streams: int, begin: Begin, ends: Cal
         moving = [replica for replica, _, _ in under_way]
         hold = np.full(len(load.tablet_table), Hold.FREE, np.int8)
         hold[load.replica_tablet[moving]] = Hold.IN_TRANSITION
-        busy_out, busy_in = (Counter(move[end] for move in under_way) for end in (1, 2))
+        busy_out, busy_in = (Counter(move[end] for move in streams_of(under_way, shared)) for end in (1, 2))
         volumes = range(len(load.volume_node))
         seen = msgspec.structs.replace(
             load,
@@ -74,7 +77,7 @@ def moves_until_the_end(load: ClusterLoad, streams: int, begin: Begin, ends: Cal
             move = int(plan.replica[row]), int(plan.source[row]), int(plan.target[row])
             under_way.append(move)
             placed[move[0]] = move[2]
-        for volume, count in Counter(end for move in under_way for end in move[1:]).items():
+        for volume, count in Counter(end for move in streams_of(under_way, shared) for end in move[1:]).items():
             assert count <= streams, f"{count} streams at volume {volume}"
         begun += len(first)
         if not under_way:
@@ -83,13 +86,19 @@ def moves_until_the_end(load: ClusterLoad, streams: int, begin: Begin, ends: Cal
     raise Endless
 
 
+def streams_of(under_way: list[tuple[int, int, int]], shared: int) -> Collection[tuple[int, int, int]]:
+    """The moves that are under way; where streams are shared one for each way."""
+    return {move[1:]: move for move in under_way}.values() if shared else under_way
+
+
+@pytest.mark.parametrize("shared", [0, 12_000])
 @pytest.mark.parametrize("streams", [1, 2, 4])
-def test_small_clusters_come_to_rest_whatever_ends_first(streams: int, seed: int) -> None:
+def test_small_clusters_come_to_rest_whatever_ends_first(streams: int, shared: int, seed: int) -> None:
     for number in range(some(100, 10)):
         chance = random.Random(f"{seed} {number}")
         load = small_cluster(chance)
         try:
-            moves_until_the_end(load, streams, begun_first, lambda count: chance.randint(0, count))  # noqa: B023
+            moves_until_the_end(load, streams, begun_first, lambda count: chance.randint(0, count), shared)  # noqa: B023
         except Endless:
             pytest.fail(f"cluster {number} goes to and fro: {load}")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
+
+import msgspec
 import numpy as np
 import pytest
 from epochlake.placement.balancing.model import BalancingPolicy, Role
@@ -133,12 +137,45 @@ def test_no_wave_has_more_streams_at_a_volume_than_allowed_nor_two_moves_of_a_ta
     rng = np.random.default_rng(seed)
     for _ in range(CLUSTERS // 2):
         load = random_cluster(rng, "doubled")
-        plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams))
+        plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=0))
         for ends, limit in ((np.concatenate([plan.source, plan.target]), streams),):
             _, busy = np.unique(np.stack([np.tile(plan.wave, 2), ends]), axis=1, return_counts=True)
             assert busy.max(initial=0) <= limit
         _, moves = np.unique(np.stack([plan.wave, load.replica_tablet[plan.replica]]), axis=1, return_counts=True)
         assert moves.max(initial=0) <= 1
+
+
+@sliced(at_least=2)
+@pytest.mark.parametrize("streams", [1, 2, 5])
+def test_small_tablets_that_go_the_same_way_share_a_stream_and_large_ones_do_not(streams: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shared = 0
+    for _ in range(CLUSTERS // 2):
+        load = random_cluster(rng, "doubled")
+        policy = BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=int(3 * load.replica_size.mean()))
+        by_themselves = msgspec.structs.replace(policy, shared_stream_bytes=0)
+        plan, alone = (plan_moves(load, one) for one in (policy, by_themselves))
+        assert {*zip(plan.replica.tolist(), plan.target.tolist(), strict=True)} == {
+            *zip(alone.replica.tolist(), alone.target.tolist(), strict=True)
+        }
+        assert plan.wave.max(initial=0) <= alone.wave.max(initial=0)
+        _, moves = np.unique(np.stack([plan.wave, load.replica_tablet[plan.replica]]), axis=1, return_counts=True)
+        assert moves.max(initial=0) <= 1
+        # What goes one way in one wave has to fit into so many streams, whichever tablet shares with which.
+        ways: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+        for move in range(len(plan)):
+            way = (int(plan.wave[move]), int(plan.source[move]), int(plan.target[move]))
+            ways[way].append(float(load.replica_size[plan.replica[move]]))
+        busy: Counter[tuple[int, int]] = Counter()
+        for (wave, source, target), sizes in ways.items():
+            large = sum(size > policy.shared_stream_bytes for size in sizes)
+            small = [size for size in sizes if size <= policy.shared_stream_bytes]
+            least = large + math.ceil(sum(small) / policy.shared_stream_bytes) if small else large
+            busy[(wave, source)] += least
+            busy[(wave, target)] += least
+            shared += len(sizes) > least
+        assert max(busy.values(), default=0) <= streams
+    assert shared
 
 
 def test_the_same_load_gives_the_same_plan(seed: int) -> None:
