@@ -97,13 +97,6 @@ MUTANTS = (
         CHECKS,
     ),
     Mutant(
-        "a merge is judged by the checks that it knew when it began",
-        "jobs/gate/writing.py",
-        "        self._planning.catch_up(0)\n        return self._stage(",
-        "        return self._stage(",
-        CHECKS,
-    ),
-    Mutant(
         "validating reads a quorum",
         "jobs/administration/checks.py",
         "        plan = gate.plan_read(table, ConsistencyLevel.ALL)\n",

@@ -156,8 +156,6 @@ class Writing:
         self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
     ) -> list[StagedFile]:
         """The first phase alone, of a batch of changes, at a time later than all that `opened` have: for `land`."""
-        # Nobody refuses a merge that counts. So its rows are judged by the checks that there are just before it does.
-        self._planning.catch_up(0)
         return self._stage(rows, table, level, opened, deleted=False)
 
     def land(

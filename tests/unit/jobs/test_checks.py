@@ -13,6 +13,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.merge_journal import MergeJournal
 from epochlake.jobs.gate.merging import Merging
 from epochlake.jobs.gate.writing import Writing
 from epochlake.metastore.errors import Rejected
@@ -144,14 +145,16 @@ def test_rows_from_before_a_check_are_neither_looked_at_nor_lost_and_validating_
     assert administration.validate_checks(cluster, TABLE).epoch is None
 
 
-def test_validating_finds_a_row_that_is_on_one_replica_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = min(volume.volume_id for node in cluster.metadata.directory.members() for volume in node.volumes)
-    with monkeypatch.context() as patch:
-        patch.setattr(commit_phase, "commit_files", reaching({first}))
-        with pytest.raises(ConsistencyNotReached):
-            cluster.write(TABLE, [BAD])
+def test_validating_finds_rows_that_are_on_one_replica_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    volumes = [volume.volume_id for node in cluster.metadata.directory.members() for volume in node.volumes]
+    for volume in volumes:
+        with monkeypatch.context() as patch:
+            patch.setattr(commit_phase, "commit_files", reaching({volume}))
+            with pytest.raises(ConsistencyNotReached):
+                cluster.write(TABLE, [{**BAD, "id": volume}])
     administration.alter_table(cluster, TABLE, add_checks=PAID)
-    assert not administration.validate_checks(cluster, TABLE).holds
+    [found] = administration.validate_checks(cluster, TABLE).checks
+    assert found.violated == len(volumes) == 3
 
 
 def in_between(monkeypatch: pytest.MonkeyPatch, of: type, name: str, change: Callable[[], object]) -> None:
@@ -208,19 +211,24 @@ def test_a_batch_that_has_landed_before_a_check_is_told_to_have(cluster: Cluster
     assert cluster.write(TABLE, [BAD], batch="b").already
 
 
-@pytest.mark.parametrize("moment", ["_keep", "_land_staged"])
+@pytest.mark.parametrize(
+    ("of", "moment"),
+    [(Merging, "_keep"), (MergeJournal, "put"), (Merging, "_land_staged")],
+    ids=["kept", "put", "landed"],
+)
 def test_a_merge_that_was_planned_before_a_check_is_planned_again_or_was_there_before_it(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, moment: str
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, of: type, moment: str
 ) -> None:
-    in_between(monkeypatch, Merging, moment, lambda: add_check_elsewhere(cluster))
-    if moment == "_keep":
+    in_between(monkeypatch, of, moment, lambda: add_check_elsewhere(cluster))
+    counted = moment == "_land_staged"
+    if not counted:
         with pytest.raises(EpochlakeError):
             merge(cluster)
         assert rows(cluster) == {}
     else:
         merge(cluster)
-        assert rows(cluster) == {9: -1}  # it had counted before
-    assert administration.validate_checks(cluster, TABLE).holds == (moment == "_keep")
+        assert rows(cluster) == {9: -1}
+    assert administration.validate_checks(cluster, TABLE).holds == (not counted)
 
 
 def test_a_rollback_does_not_bring_back_what_makes_a_check_false(cluster: Cluster) -> None:
