@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
-    from epochlake.jobs.datasource.source import register
+    from epochlake.jobs.datasource.registering import register
     from epochlake.jobs.gate.errors import (
         ConsistencyNotReached,
         HistoryNotKept,
@@ -165,7 +165,7 @@ _HOMES = {
     "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
-    "register": "jobs.datasource.source",
+    "register": "jobs.datasource.registering",
     "remove_node": "jobs.administration",
     "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",

@@ -20,7 +20,7 @@ from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.staged_checks import Known, StagedChecks, known_checks
 from epochlake.jobs.replicas.change_index import TooEarly
-from epochlake.jobs.replicas.change_intents import Intent
+from epochlake.jobs.replicas.change_intents import PutIntent
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
@@ -168,15 +168,16 @@ class Writing:
         already: bool = False,
         opened: Mapping[VolumeId, ReplicaSnapshot] | None = None,
         write_id: str | None = None,
-        intent: Intent | None = None,
+        put: PutIntent | None = None,
         deletes: bool = False,
         known: Known | None = None,
     ) -> Written:
         """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached, Rejected.
 
-        `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `intent`: of an earlier try that
-        is finished here. `deletes`: the files have nothing but keys to delete. `known`: checks of the table that their
-        rows are known to satisfy, of others they are judged anew; None: they count already, whatever they are.
+        `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `put`: the intent of an earlier
+        try that is finished here. `deletes`: the files have nothing but keys to delete. `known`: checks of the
+        table that their rows are known to satisfy, of others they are judged anew; None: they count already, whatever
+        they are.
         """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
@@ -185,7 +186,7 @@ class Writing:
         )
         if located is not None:
             batch = msgspec.structs.replace(batch, pieces=located.pieces, lineage=located.lineage)
-        recording = Recording(cluster, table, staged, level, self._name, self._app_id, write_id, intent, already)
+        recording = Recording(cluster, table, staged, level, self._name, self._app_id, write_id, put, already)
         phase = CommitPhase(
             cluster.storage,
             batch,
@@ -309,6 +310,7 @@ class Writing:
         settings = self._cluster.configuration.pipeline
         now = planning.metadata.schema.tables.get(table.table_id, table)
         self._judged = known_checks(now)
+        kept_at = self._kept_at(table)
         plan = StagingPlan(
             table=table,
             routing=refined(planning.routing(table), within),
@@ -318,5 +320,20 @@ class Writing:
             storage=self._cluster.storage,
             shared_file_bytes=settings.shared_file_bytes,
             checks=row_checks(now),
+            kept_at=kept_at,
         )
         return plan.written_at, rows.stage(plan, digested=digested)
+
+    def _kept_at(self, table: Table) -> str:
+        """Where the files of a write have to be kept for readers of its table's changes; empty: nowhere.
+
+        They get a later time than all rows from before the stream.
+        """
+        stream = self._planning.metadata.change_streams.get(table.table_id)
+        if stream is None:
+            return ""
+        index = self._cluster.change_indexes.of(stream)
+        begun = index.begun()
+        if begun is not None:
+            self._clock.see_time(begun.newest)
+        return index.data_directory

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 
 import msgspec
@@ -78,7 +79,7 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
 
     Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
     """
-    replicas = Replicas(plan.storage)
+    replicas = Replicas(plan.storage, plan.kept_at)
     routing, batches = shared(plan, batches)
     plan = msgspec.structs.replace(plan, routing=routing)
     stored: list[StoreOutcome] = []
@@ -181,7 +182,8 @@ class RangeEncoder:
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
         if ROW_DIGEST in rows.column_names:
-            self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
+            with np.errstate(over="ignore"):  # a sum that wraps around is what it is to be
+                self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
             rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
         _refuse_violations(rows, self._plan)
@@ -241,11 +243,15 @@ class OpenFile:
 class Replicas:
     """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
 
-    What is stored is synced in the background; `sync` waits for all of it.
+    What is stored is synced in the background; `sync` waits for all of it. Each file is stored in the directory
+    `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it makes it.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, kept_at: str = "") -> None:
         self._storage = storage
+        self._kept_at = kept_at
+        self._copying = bool(kept_at)
+        self._copies: list[tuple[str, Future[None]]] = []
         self._checked: dict[str, str] = {}
         self._directories: dict[VolumeId, set[str]] = defaultdict(set)
         self._syncs: list[tuple[VolumeId, Future[None]]] = []
@@ -255,12 +261,15 @@ class Replicas:
         self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
+        copied = self._pool.submit(self._store_copy, file_id, data) if self._copying else None
         reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
                 uri = places.join(replica.uri, path_of(label, file_id))
                 self._syncs.append((replica.volume_id, self._pool.submit(self._storage.sync_data, [uri])))
+        if copied is not None and (copy := copied.result()):
+            self._copies.append((copy, self._pool.submit(self._storage.sync_always, [copy])))
         return failed
 
     def sync(self) -> dict[VolumeId, str]:
@@ -270,16 +279,40 @@ class Replicas:
             (volume, self._pool.submit(self._storage.sync_data, (), sorted(directories)))
             for volume, directories in self._directories.items()
         ]
+        copies = [synced for _, synced in self._copies]
+        if copies:
+            copies.append(self._pool.submit(self._storage.sync_always, (), [self._kept_at]))
         for volume, synced in (*self._syncs, *names):
             try:
                 synced.result()
             except StorageUnavailable as error:
                 failed.setdefault(volume, str(error))
-        self._syncs = []
+        for synced in copies:
+            try:
+                synced.result()
+            except StorageUnavailable:
+                for copy, _ in self._copies:
+                    self._forget_copy(copy)
+        self._syncs, self._copies = [], []
         return failed
 
     def close(self) -> None:
         self._pool.shutdown()
+
+    def _store_copy(self, file_id: str, data: pa.Buffer) -> str:
+        """Store a copy; where, or nothing where that has failed: then none is tried again by this task."""
+        copy = places.join(self._kept_at, f"{file_id}.parquet")
+        try:
+            self._storage.write_bytes(copy, data)
+        except StorageUnavailable:
+            self._forget_copy(copy)
+            return ""
+        return copy
+
+    def _forget_copy(self, copy: str) -> None:
+        self._copying = False
+        with suppress(StorageUnavailable):  # a torn one has other bytes than it should have, which is looked at
+            self._storage.delete_file(copy)
 
     def _store_on(self, replica: ReplicaAddress, label: str, file_id: str, data: pa.Buffer) -> str:
         uri = replica.uri

@@ -33,6 +33,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
 
     `tasks`: how many share the ranges, by slices of the token space. `shared_file_bytes`: neighbouring ranges share a
     file of up to so many bytes in memory; 0: none do. `checks`: what rows are judged by, None for nothing.
+    `kept_at`: a directory at the root that gets a copy of each file as well; empty: none does.
     """
 
     table: Table
@@ -44,3 +45,4 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     tasks: int = 1
     shared_file_bytes: int = 0
     checks: RowChecks | None = None
+    kept_at: str = ""

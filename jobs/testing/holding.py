@@ -9,22 +9,17 @@ asked but who is read.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.testing.replica_files import ReplicaFiles, Row, Unreadable, decoded, read
 from epochlake.jobs.testing.rows import TABLE, token_of
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements
-
-_LOG = "_delta_log"
 
 
 class Acknowledged(NamedTuple):
@@ -35,25 +30,20 @@ class Acknowledged(NamedTuple):
     level: str
 
 
-class _Row(NamedTuple):
-    key: int
-    written_at: int
-    deleted: bool
-    note: str | None
-
-
-class Unreadable(Exception):
-    """A replica whose rows cannot be told: nobody who reads is told of them either."""
-
-
 class Holdings:
     """What the replicas of a world's table hold. `harmed`: places whose storage is destroyed in this history: what they
     lack is known to be lost, and a cluster does without them. `forgets`: deletes are forgotten while it lasts; what was
-    deleted may leave no trace then.
+    deleted may leave no trace then. `loses_power`: what a replica has dropped may be there again.
     """
 
     def __init__(
-        self, world: World, harmed: Collection[str], *, append_only: bool = False, forgets: bool = False
+        self,
+        world: World,
+        harmed: Collection[str],
+        *,
+        append_only: bool = False,
+        forgets: bool = False,
+        loses_power: bool = False,
     ) -> None:
         self.missing: list[str] = []
         """What was found missing, each row once."""
@@ -61,22 +51,25 @@ class Holdings:
         self._harmed = harmed
         self._append_only = append_only
         self._forgets = forgets
+        self._loses_power = loses_power
         self._metadata: ClusterMetadata | None = None
         self._acknowledged: dict[Acknowledged, None] = {}
         self._deleted: set[int] = set()
-        self._files: dict[bytes, tuple[_Row, ...]] = {}
+        self._files: dict[bytes, tuple[Row, ...]] = {}
         self._times: dict[tuple[int, str | None], int] = {}
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, ReplicaFiles] = {}
 
     def deleting(self, keys: Iterable[int]) -> None:
         """From now on these keys may have been deleted."""
         if self._forgets:
             self._deleted.update(keys)
 
-    def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
-        """These have just been acknowledged."""
+    def acknowledge(self, rows: Iterable[Acknowledged], judged: ClusterMetadata | None = None) -> None:
+        """These have just been acknowledged. `judged`: the metadata by which that was said, if it is known."""
         found = dict.fromkeys(rows)
         self._acknowledged |= found
+        if judged is not None:
+            self._judge(judged, found)
         if self._metadata is not None:
             self._look(self._metadata, found)
 
@@ -85,6 +78,10 @@ class Holdings:
         before, self._metadata = self._metadata, metadata
         if before is None or _who_is_read(before) != _who_is_read(metadata):
             self._look(metadata, list(self._acknowledged))
+        if before is not None and before.tablets is not metadata.tablets and not self._loses_power:
+            for text in self._given_up(metadata):
+                if text not in self.missing:
+                    self.missing.append(text)
 
     def everywhere(self, rows: Iterable[Acknowledged], epoch: int) -> None:
         """A repair says that it is complete, planned at this epoch: what was acknowledged before it, at any level, is
@@ -128,6 +125,51 @@ class Holdings:
                     found.append(f"{node.name} still has rows of the keys {strange}, which it does not own any more")
         return found
 
+    def _given_up(self, metadata: ClusterMetadata) -> list[str]:
+        """Rows of tablets that a replica has which is none of theirs now: it was fenced before it gave them up, and
+        gave them up before it was none.
+        """
+        table, found = metadata.table(TABLE), []
+        tablet_map = metadata.tablets.maps.get(table.table_id)
+        if tablet_map is None:
+            return []
+        placements = metadata.placements(table.table_id)
+        lows: list[int] = placements.lows.tolist()
+        named = [{*tablet_map.replicas(placements.unit(index))} for index in range(len(lows))]
+        for (table_id, tablet), moving in metadata.tablets.transitions.items():
+            for index, volumes in enumerate(named):
+                if table_id == table.table_id and placements.unit(index) == tablet:
+                    volumes |= {*moving.replicas, *moving.new_replicas}
+        for node in metadata.directory.members():
+            for volume in node.volumes:
+                rows = self._held(volume.uri, table) or {}
+                strange = [
+                    key for key in sorted(rows) if volume.volume_id not in named[bisect_right(lows, token_of(key)) - 1]
+                ]
+                if strange:
+                    found.append(f"{node.name} has rows of the keys {strange}, which it had given up before")
+        return found
+
+    def _judge(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
+        """What was acknowledged counts at its level without storage that whoever says so knows to be lost."""
+        placements, lows, rows_of = self._lookup(metadata)
+        is_now = self._metadata is not None and self._metadata.epoch == metadata.epoch
+        for row in rows:
+            if row.key in self._deleted:
+                continue
+            placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
+            for volume in placement.writes:
+                rows_of(volume)  # whoever has the row says when it was written
+            for replicas in placement.write_sets:
+                enough = {"ALL": len(replicas), "ONE": 1}.get(row.level, len(replicas) // 2 + 1)
+                usable = [volume for volume in replicas if volume not in metadata.directory.lost]
+                having = [volume for volume in usable if not is_now or self._is_held(row, rows_of(volume))]
+                if len(having) < enough:
+                    self.missing.append(
+                        f"the row {row.key, row.note[:20]} was acknowledged at {row.level} at epoch {metadata.epoch}, "
+                        f"and of {list(replicas)} only {having} have it that are not lost"
+                    )
+
     def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
         """How many live files with rows each replica has that can be read, by the place of its volume."""
         table, found = metadata.table(TABLE), {}
@@ -141,9 +183,9 @@ class Holdings:
                         )
         return found
 
-    def _replica(self, volume: str, table: Table) -> _Replica:
+    def _replica(self, volume: str, table: Table) -> ReplicaFiles:
         path = f"{volume}/{table.keyspace}/{table.table_id}"
-        return self._replicas.setdefault(path, _Replica(self._world, path))
+        return self._replicas.setdefault(path, ReplicaFiles(self._world, path))
 
     def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
         placements, lows, rows_of = self._lookup(metadata)
@@ -165,20 +207,20 @@ class Holdings:
 
     def _lookup(
         self, metadata: ClusterMetadata
-    ) -> tuple[TablePlacements, list[int], Callable[[VolumeId], dict[int, list[_Row]] | None]]:
+    ) -> tuple[TablePlacements, list[int], Callable[[VolumeId], dict[int, list[Row]] | None]]:
         """Where rows are to be, and what is there."""
         table = metadata.table(TABLE)
         placements = metadata.placements(table.table_id)
-        held: dict[VolumeId, dict[int, list[_Row]] | None] = {}
+        held: dict[VolumeId, dict[int, list[Row]] | None] = {}
 
-        def rows_of(volume: VolumeId) -> dict[int, list[_Row]] | None:
+        def rows_of(volume: VolumeId) -> dict[int, list[Row]] | None:
             if volume not in held:
                 held[volume] = self._held(metadata.directory.volumes[volume].uri, table)
             return held[volume]
 
         return placements, placements.lows.tolist(), rows_of
 
-    def _is_held(self, row: Acknowledged, rows: dict[int, list[_Row]] | None) -> bool:
+    def _is_held(self, row: Acknowledged, rows: dict[int, list[Row]] | None) -> bool:
         """Whether who reads that replica is shown the row, or a later one of its key, or nothing of the replica."""
         if rows is None:
             return True
@@ -188,13 +230,13 @@ class Holdings:
         since = self._times.get((row.key, row.note), 0)
         return any(one.written_at >= since for one in there)
 
-    def _held(self, volume: str, table: Table) -> dict[int, list[_Row]] | None:
+    def _held(self, volume: str, table: Table) -> dict[int, list[Row]] | None:
         """The rows of a replica's live files, by key; None when nobody can read it."""
         if volume in self._harmed:
             return None
         replica = self._replica(volume, table)
         try:
-            found: dict[int, list[_Row]] = {}
+            found: dict[int, list[Row]] = {}
             for file in replica.live_files():
                 for row in self._rows(f"{replica.path}/{file}"):
                     found.setdefault(row.key, []).append(row)
@@ -202,64 +244,16 @@ class Holdings:
             return None
         return found
 
-    def _rows(self, path: str) -> tuple[_Row, ...]:
-        data = _read(self._world, path)
+    def _rows(self, path: str) -> tuple[Row, ...]:
+        data = read(self._world, path)
         found = self._files.get(data)
         if found is None:
-            found = self._files[data] = tuple(_decoded(data))
+            found = self._files[data] = tuple(decoded(data))
             for row in found:
                 if not row.deleted:
                     known = self._times.get((row.key, row.note), row.written_at)
                     self._times[row.key, row.note] = min(known, row.written_at)
         return found
-
-
-class _Replica:
-    """A replica table: its live files, by the commits that lie there."""
-
-    def __init__(self, world: World, path: str) -> None:
-        self._world = world
-        self.path = path
-        self._commits: dict[str, list[dict[str, dict[str, str]]]] = {}
-
-    def live_files(self) -> set[str]:
-        """Raises Unreadable."""
-        try:
-            names = sorted(
-                name
-                for name in self._world.disk.names(f"{self.path}/{_LOG}")
-                if name[:-5].isdigit() and name[-5:] == ".json"
-            )
-        except OSError as error:
-            raise Unreadable from error
-        if not names or int(names[0][:-5]) != 0:
-            return self._by_delta_rs()
-        live: set[str] = set()
-        for name in names:
-            for action in self._commit(name):
-                if "add" in action:
-                    live.add(action["add"]["path"])
-                elif "remove" in action:
-                    live.discard(action["remove"]["path"])
-        return live
-
-    def _commit(self, name: str) -> list[dict[str, dict[str, str]]]:
-        if name not in self._commits:
-            data = _read(self._world, f"{self.path}/{_LOG}/{name}")
-            try:
-                self._commits[name] = [json.loads(line) for line in data.splitlines() if line]
-            except ValueError as error:
-                raise Unreadable from error
-        return self._commits[name]
-
-    def _by_delta_rs(self) -> set[str]:
-        """Where old commits were cleaned up."""
-        if self._world.folder is None:
-            raise Unreadable
-        try:
-            return self._world.folder.live_files(self.path)
-        except Exception as error:
-            raise Unreadable from error
 
 
 def _who_is_read(metadata: ClusterMetadata) -> object:
@@ -269,19 +263,3 @@ def _who_is_read(metadata: ClusterMetadata) -> object:
         return None
     placements = metadata.placements(found.table_id)
     return [(int(low), tuple(placements.placement(i).reads)) for i, low in enumerate(placements.lows)]
-
-
-def _read(world: World, path: str) -> bytes:
-    try:
-        return world.disk.read(path)
-    except OSError as error:
-        raise Unreadable from error
-
-
-def _decoded(data: bytes) -> Iterator[_Row]:
-    try:
-        rows = pq.ParquetFile(pa.BufferReader(data)).read(["id", "note", WRITTEN_AT, DELETED]).to_pylist()
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise Unreadable from error
-    for row in rows:
-        yield _Row(row["id"], row[WRITTEN_AT], row[DELETED], row["note"])

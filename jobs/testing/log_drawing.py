@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -29,8 +30,7 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     """Processes that commit; on a real Delta table also others that compact and check it. `theme`: not a drawn one."""
     drawing = Drawing("log", seed, weights)
     chance = drawing.chance
-    drawn = chance.choice(LOG_THEMES)
-    theme = theme or drawn
+    theme = theme or chance.choice(LOG_THEMES)
     delta = chance.random() < theme.tables
     parts = _committers(drawing, theme)
     crowded = delta and chance.random() < theme.crowded
@@ -58,7 +58,7 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
             place=chance.choice([ROOT, f"{ROOT}/log"]),
             seconds=round(chance.uniform(0.1, seconds / 2), 3),
         )
-        faults.append(back)
+        faults += _dying_with_it(chance, back) if theme.unannounced else [back]
     snapshots = chance.choice(theme.snapshots) if delta else 0
     if snapshots and chance.random() < theme.flipped:
         faults += _harms(drawing, SNAPSHOT_FAULTS, SNAPSHOTS, chance.randint(*theme.harms), (0.0, seconds))
@@ -79,6 +79,13 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
         deadline=chance.choice(theme.deadlines),
     )
     return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _dying_with_it(chance: random.Random, back: Fault) -> list[Fault]:
+    """The log goes back to right before an append, soon, and whoever has appended is dead by then."""
+    nth = chance.choice([1, 2, 3])
+    at = msgspec.structs.replace(back, when="log link", nth=nth, seconds=round(chance.uniform(0.02, 1.0), 3))
+    return [at, Fault("kill", back.at, when="log link, done", nth=nth)]
 
 
 def _anything(drawing: Drawing, seconds: float, victims: Sequence[str], *, delta: bool, crowded: bool) -> list[Fault]:

@@ -37,7 +37,8 @@ class LogTheme(NamedTuple):
     `upkeep_paces`: their longest waits, `chores`: how much, `crowded`: how likely a crowd compacts it. `restored`: how
     likely it goes back, `accepting`: how many accept what is lost then, before all is over. `compacting`: after how
     many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs there is one.
-    `latencies`: how slow disks are, `deadlines`: of storage, in seconds.
+    `latencies`: how slow disks are, `deadlines`: of storage, in seconds. `unannounced`: whether the log goes back to
+    right before an append whose process dies with it.
     """
 
     tables: float = 0.3
@@ -73,6 +74,7 @@ class LogTheme(NamedTuple):
     damaged: tuple[int, int] = (1, 3)
     damaged_from: float = 1.0
     deadlines: tuple[float, ...] = (30.0,)
+    unannounced: bool = False
 
 
 ANYTHING = LogTheme()
@@ -250,6 +252,22 @@ GONE_BACK = LogTheme(
 )
 """A log that goes back, and an operator who soon lets the cluster go on there, while others know what is lost."""
 
+UNANNOUNCED = GONE_BACK._replace(
+    seconds=(6.0, 12.0),
+    processes=(3, 4),
+    threads=(1, 1, 3),
+    commits=(6, 10),
+    shared=("nobody", "again"),
+    waits=(5.0, 20.0),
+    paces=(0.0, 0.2, 0.5),
+    numbers=(0, 1, 0, 1, 2, 6, 7),
+    sorts=((),),
+    counts=(0,),
+    accepting=(0, 0),
+    unannounced=True,
+)
+"""Who appends for others dies before it has announced that, and the log goes back to before it when they have heard."""
+
 AGEING = LogTheme(
     tables=1.0,
     seconds=(60.0, 120.0),
@@ -362,6 +380,7 @@ LOG_THEMES = (
         AGAIN_IN_LINE,
         KILLED_IN_LINE,
         FAILING_APPENDS,
+        UNANNOUNCED,
     ),
 )
 

@@ -139,7 +139,8 @@ class Nemesis:
     def _meet(self, process: Process, moment: str) -> None:
         """A process has come to a moment that faults may wait for."""
         for waiting in list(self._waiting.get(moment, ())):
-            if waiting.fault.victim and self._victim(waiting.fault.victim) is not process:
+            who = waiting.fault.by or waiting.fault.victim
+            if who and self._victim(who) is not process:
                 continue
             if waiting.fault.during and waiting.fault.during not in self._stages():
                 continue

@@ -7,18 +7,22 @@ from collections.abc import Callable
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
+from epochlake.jobs.replicas.scanning import scan
+from epochlake.jobs.testing.rows import ALL_OF_IT, COLUMNS, KEYSPACE, TABLE, WorldRows, scanned
 from epochlake.jobs.testing.scenario import Operation
-from epochlake.jobs.testing.themes import OPERATIONS, RACKS, UPKEEP
+from epochlake.jobs.testing.themes import KEYS, OPERATIONS, RACKS, UPKEEP
 from epochlake.jobs.upkeep.change_streams import keep_up
 from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import RepairReport, repair
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import PlacementKind, VolumeId
+from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import Kind
 
 KINDS = (*OPERATIONS, *UPKEEP)
@@ -26,6 +30,9 @@ KINDS = (*OPERATIONS, *UPKEEP)
 
 SHUTTLES = 8
 """So often a replica goes to and fro in one operation, at most."""
+
+KEPT_SECONDS = 1e6
+"""For so long a dropped table can be restored: for longer than clocks go wrong."""
 
 PATIENCE = 40
 """So many news are waited for until a tablet is at rest."""
@@ -72,6 +79,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             _shuttle(cluster, operation.number)
         case "come and go":
             _come_and_go(cluster, operation.number)
+        case "drop and restore":
+            _drop_and_restore(cluster, operation.number)
         case "cancel" | "pause request" as kind:
             for request in list(cluster.catch_up().open_requests())[:1]:
                 act = administration.cancel_request if kind == "cancel" else administration.pause_request
@@ -118,6 +127,35 @@ def _come_and_go(cluster: Cluster, number: int) -> None:
     administration.drop_table(cluster, name)
 
 
+def _drop_and_restore(cluster: Cluster, number: int) -> None:
+    """Write to another table, drop it, and bring it back some time later: what was acknowledged is shown, and for as
+    long as it is kept nobody is told that it cannot be restored because its files are gone.
+    """
+    name = f"{KEYSPACE}.shelved{number}"
+    metadata = cluster.catch_up()
+    if name not in {table.full_name for table in metadata.schema.tables.values()}:
+        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
+        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
+    notes = {key: f"kept {key}" for key in range(KEYS)}
+    with Gate(cluster, name) as gate:
+        gate.write(WorldRows(notes), gate.planning.table(name), "QUORUM", None)
+    administration.drop_table(cluster, name, keep_seconds=KEPT_SECONDS)
+    for _ in range(number % 5):
+        cluster.wait_for_news(cluster.catch_up().epoch, 1.0)
+    try:
+        administration.restore_table(cluster, name)
+    except Rejected as rejected:
+        if rejected.code == Code.UNKNOWN_TABLE:
+            raise NotAsPromised(f"{name} is kept, and cannot be restored: {rejected}") from rejected
+        raise
+    with Gate(cluster, name) as gate:
+        plan = gate.plan_read(gate.planning.table(name), "QUORUM")
+        found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
+    if found != {key: [note] for key, note in notes.items()}:
+        raise NotAsPromised(f"{name} was restored, and shows {found}")
+    administration.drop_table(cluster, name)
+
+
 def _shift(cluster: Cluster, number: int) -> None:
     """Let a replica of a tablet go to another node, whatever balancing thinks of it, in a rack that has none of it."""
     moves = _moves(cluster, number)
@@ -126,7 +164,9 @@ def _shift(cluster: Cluster, number: int) -> None:
 
 
 def _shuttle(cluster: Cluster, number: int) -> None:
-    """Let a replica go to another node and back again, a few times: each begins as soon as the one before has ended."""
+    """Let a replica go to another node and back again, a few times: each begins as soon as the one before has ended.
+    One that was taken back begins again.
+    """
     moves = _moves(cluster, number)
     if not moves:
         return
@@ -137,7 +177,10 @@ def _shuttle(cluster: Cluster, number: int) -> None:
             if not metadata.tablets.transitions:
                 break
             cluster.wait_for_news(metadata.epoch, 1.0)
-        if (leaving, pending) not in _moves(cluster, number):
+        moves = _moves(cluster, number)
+        if (leaving, pending) not in moves:
+            leaving, pending = pending, leaving
+        if (leaving, pending) not in moves:
             return
         _start(cluster, number, leaving, pending)
         leaving, pending = pending, leaving

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
@@ -26,13 +27,14 @@ from epochlake.jobs.testing.themes import (
 )
 from epochlake.jobs.testing.world import ROOT
 
+_T = TypeVar("_T")
+
 
 def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None) -> Scenario:  # noqa: B006
     """Pipelines, coordinators, operators and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("rows", seed, weights)
     chance = drawing.chance
-    drawn = chance.choice(THEMES)
-    theme = theme or drawn
+    theme = theme or chance.choice(THEMES)
     delta = chance.random() < theme.tables
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
@@ -47,8 +49,9 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         kinds = ["read"] if number and chance.random() < 0.3 else about
         accesses = _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
         parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
+    hidden = _unseen(chance, places, _one_of(chance, theme.coordinators_see))
     parts += [
-        Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0))
+        Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0), blind=_one_of(chance, hidden))
         for number in range(chance.choice(theme.coordinators))
     ]
     parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
@@ -73,7 +76,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     )
     faults.sort(key=lambda fault: fault.at)
     destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
-    parts = [_harming_one_place(part, destroyed) for part in parts]
+    parts = parts if theme.anywhere else [_harming_one_place(part, destroyed) for part in parts]
     settings = Settings(
         delta=delta,
         tablets=chance.choice(theme.tablets),
@@ -85,10 +88,17 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         racks=chance.choice([RACKS, ALL_APART]),
         clock_margin=chance.choice(theme.clock_margins) if delta else 300.0,
         session=theme.session,
+        barrier=_one_of(chance, theme.barriers),
+        attempts=_one_of(chance, theme.attempts),
     )
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
     # Drawn by themselves, so that what is drawn besides stays what it was.
     return with_changes(scenario) if random.Random(f"changes {seed}").random() < FOLLOWED else scenario
+
+
+def _one_of(chance: random.Random, among: Sequence[_T]) -> _T:
+    """One of them; where there is a single one nothing is drawn, so what comes after it stays what it was."""
+    return among[0] if len(among) == 1 else chance.choice(among)
 
 
 FOLLOWED = 0.25
@@ -150,6 +160,7 @@ def _lying(
 ) -> list[Fault]:
     """Faults of a theme that lie in wait."""
     victims = [part.name for part in parts if part.role in lying.roles]
+    comers = [part.name for part in parts if part.role in lying.by]
     place = chance.choice(places) if {*lying.kinds} & {*PLACES, *DATA, *MOUNTS} else ""
     few = [(chance.choice(lying.moments), chance.choice(lying.during)) for _ in range(chance.randint(1, 3))]
     return [
@@ -162,6 +173,7 @@ def _lying(
             when=when,
             nth=chance.choice([1, 1, 1, 2, 2, 3] if during else [1, 1, 2, 3, 5, 8]),
             during=during,
+            by=chance.choice(comers) if comers else "",
         )
         for when, during in chance.choices(few, k=chance.choice(lying.counts))
     ]

@@ -55,6 +55,7 @@ from epochlake.jobs.testing.rows import (
     token_of,
 )
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
+from epochlake.jobs.testing.stepping import Steps
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
@@ -109,7 +110,7 @@ class _Accesses:
         table = gate.planning.table(TABLE)
         try:
             rows = WorldRows(notes, shares=shares_files(operation.name), times=self._times[number])
-            gate.write(rows, table, operation.level, batch, deleted=deleted)
+            written = gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
             raise
@@ -117,7 +118,11 @@ class _Accesses:
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
         if not deleted:
-            self._holdings.acknowledge(Acknowledged(key, note, operation.level) for key in notes)
+            told = gate.planning.metadata
+            self._holdings.acknowledge(
+                (Acknowledged(key, note, operation.level) for key in notes),
+                told if told.epoch == written.epoch else None,
+            )
 
     def change_otherwise(self, gate: Gate, operation: Operation) -> None:
         """Bring other rows under the name of a batch that was acknowledged: that has to be rejected."""
@@ -178,7 +183,14 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
         forgets = forgets_deletes(scenario)
-        holdings = Holdings(world, harmed(scenario), append_only=settings.append_only, forgets=forgets)
+        holdings = Holdings(
+            world,
+            harmed(scenario),
+            append_only=settings.append_only,
+            forgets=forgets,
+            loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
+        )
+        steps = Steps(world, harmed(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
@@ -209,7 +221,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                             holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
-        playing.learned.append(holdings.learn)
+        playing.learned += [steps.learn, holdings.learn]
         playing.run()
         stream = _come_to_rest(world, accesses, playing, holdings, followers)
         return RowHistory(
@@ -219,7 +231,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *holdings.missing, *accesses.wrong],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=not forgets or all_are_announced(scenario),

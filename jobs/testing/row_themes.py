@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.jobs.testing import rule_themes
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.themes import (
     KEYS,
@@ -510,13 +511,16 @@ CLOCKS = Theme(
 """Clocks that are apart, and replicas of which one does not answer when it is asked for the newest time."""
 
 THEMES: tuple[Theme, ...] = (
-    *(ANYTHING,) * 4,
+    *(ANYTHING,) * 8,
     *(MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
     *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
     *(SLOW_HANDS, REBUILDING, NARROWING, STRADDLING_AT_ONE, WAY_BACK, CLOCKS),
+    *rule_themes.RULES,
 )
 """What histories of rows are about: each of them about one of these, with the same chance."""
 
 
-BY_NAME: dict[str, Theme] = {name.lower(): theme for name, theme in globals().items() if isinstance(theme, Theme)}
+BY_NAME: dict[str, Theme] = {
+    name.lower(): theme for name, theme in {**vars(rule_themes), **globals()}.items() if isinstance(theme, Theme)
+}
 """All of them, by their names in small letters."""

@@ -52,7 +52,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     `seconds` is how long it lasts, `number` how much it is. With `when` it waits from then on for the `nth` time that
     somebody comes to that moment ("zookeeper delete", "log append, done"), and strikes right there: the victim, or who
     has come to it if there is none. With `during` only moments count while something is known to be so far ("tablet
-    cleanup", "leave before mid").
+    cleanup", "leave before mid"). With `by` it waits for that one to come there, whoever the victim is.
     """
 
     kind: str
@@ -64,6 +64,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     when: str = ""
     nth: int = 1
     during: str = ""
+    by: str = ""
 
     def __str__(self) -> str:
         words = (self.kind, self.victim, self.place, self.when and f"at {self.when}", self.during)
@@ -77,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     `latency`: how slow disks are, beside the network. `racks`: one for each node. `clock_margin`: by how much vacuum
     takes clocks to be apart, in seconds. `session`: how long a session of ZooKeeper outlives its process, in seconds.
     `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
+    `barrier`: after how many seconds barriers relax; `attempts`: how often a pipeline tries what fails.
     `changes`: "" where the table's changes are not kept, "kept", or "short" where they are dropped soon.
     """
 
@@ -93,6 +95,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     log_checkpoints: int = 50
     deadline: float = 30.0
     changes: str = ""
+    barrier: float = 3600.0
+    attempts: int = 3
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "shuttle"),
+    *("come and go", "drop and restore", "shuttle"),
     *DESTRUCTIVE,
 )
 """What operators do."""
@@ -42,6 +42,7 @@ class Lying(NamedTuple):
 
     `counts`: how many there are; `seconds`: how long they last, from and to; `during`: while what is so far, "" for
     any time; `early`: in which share of the history they begin to lie there. Those of a place all strike the same one.
+    `by`: the roles of whom they wait for, where those are others than they strike.
     """
 
     kinds: tuple[str, ...]
@@ -51,6 +52,7 @@ class Lying(NamedTuple):
     seconds: tuple[float, float] = (0.5, 3.0)
     during: tuple[str, ...] = ("",)
     early: float = 1.0
+    by: tuple[str, ...] = ()
 
 
 class Theme(NamedTuple):
@@ -63,7 +65,9 @@ class Theme(NamedTuple):
     `levels`: those of writes, and `read_levels` of reads. `coordinators`: how many there may be. `lying`: faults that
     lie in wait besides. `session`: as in the settings, of which `clock_margins` are as well. `holds`: how late plans of
     reads are executed, at most. `keepers_see_all`: whether upkeep reaches all places. `append_only`: so likely rows are
-    never replaced. `hasty`: so likely a compaction forgets deletes at once.
+    never replaced. `hasty`: so likely a compaction forgets deletes at once. `coordinators_see`: what machines of
+    coordinators see of places, as `sights` says of pipelines. `barriers` and `attempts`: as in the settings.
+    `anywhere`: whether operators give up what any node has; else those of a history give up one node alone.
     """
 
     seconds: tuple[float, float]
@@ -92,3 +96,7 @@ class Theme(NamedTuple):
     append_only: float = 0.2
     hasty: float = 0.3
     read_levels: tuple[str, ...] = ("QUORUM", "QUORUM", "QUORUM", "ONE")
+    coordinators_see: tuple[str, ...] = ("all",)
+    barriers: tuple[float, ...] = (3600.0,)
+    attempts: tuple[int, ...] = (3,)
+    anywhere: bool = False

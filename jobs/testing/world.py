@@ -67,7 +67,11 @@ def configured(settings: Settings) -> Configuration:
     )
     zookeeper = msgspec.structs.replace(CONFIGURATION.zookeeper, session_timeout_seconds=settings.session)
     storage = msgspec.structs.replace(CONFIGURATION.storage, deadline_seconds=settings.deadline)
-    return msgspec.structs.replace(CONFIGURATION, log=log, zookeeper=zookeeper, storage=storage)
+    coordinator = msgspec.structs.replace(CONFIGURATION.coordinator, barrier_timeout_seconds=settings.barrier)
+    pipeline = msgspec.structs.replace(CONFIGURATION.pipeline, attempts=settings.attempts)
+    return msgspec.structs.replace(
+        CONFIGURATION, log=log, zookeeper=zookeeper, storage=storage, coordinator=coordinator, pipeline=pipeline
+    )
 
 
 def world_of(scenario: Scenario) -> World:

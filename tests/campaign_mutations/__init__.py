@@ -19,6 +19,7 @@ from tests.campaign_mutations import (
     moves,
     past,
     placing,
+    shelves,
     together,
     upkeep,
 )
@@ -36,6 +37,7 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
     "change streams": changes.MUTATIONS,
     "rows as they were": past.MUTATIONS,
+    "tables that were dropped": shelves.MUTATIONS,
     "placement and membership": placing.MUTATIONS,
     "storage layer": disks.MUTATIONS,
     "rules that stand behind each other": together.MUTATIONS,

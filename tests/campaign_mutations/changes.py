@@ -8,7 +8,8 @@ RECORDING = "jobs/gate/change_recording.py"
 INDEX = "jobs/replicas/change_index.py"
 READING = "jobs/replicas/change_reading.py"
 STREAMING = "jobs/gate/change_streaming.py"
-UPKEEP = "jobs/upkeep/change_streams.py"
+SETTLING = "jobs/upkeep/change_settling.py"
+RETENTION = "jobs/upkeep/change_retention.py"
 WRITING = "jobs/gate/writing.py"
 
 MUTATIONS = (
@@ -32,23 +33,22 @@ MUTATIONS = (
         "a file that is in the index is appended again",
         "070: the index has each staged file once, looked for after the last position with an older newest time",
         INDEX,
-        "            new = [file for file in files if file.file_id not in there]\n",
-        "            new = [file for file in files if file.file_id not in there or True]\n",
+        "        return [file for file in files if file.file_id not in there]\n",
+        "        return [file for file in files if file.file_id not in there or True]\n",
         ROWS,
     ),
     Mutation(
         "what may land is not put at the root before it lands",
         "070: whatever lands is known before, so what lost its writer is found",
         RECORDING,
-        "            Intents(self._cluster.storage, index).put(metadata, self._table, intent)\n",
-        "            intents = Intents(self._cluster.storage, index)\n"
-        "            intents.put(metadata, self._table, intent)\n            intents.take_away(intent)\n",
+        "            intents.put(metadata, self._table, intent)\n        except",
+        "            intents.put(metadata, self._table, intent)\n            intents.take_away(intent)\n        except",
         ROWS,
     ),
     Mutation(
         "a write that some replica has is forgotten",
         "070: what a read may show comes into the stream",
-        UPKEEP,
+        SETTLING,
         "    live = _live(cluster, table, files, opened)\n",
         "    live = False\n",
         ROWS,
@@ -56,9 +56,8 @@ MUTATIONS = (
     Mutation(
         "a write is settled as it lies, without reaching a level",
         "070: what too few replicas have is brought to its level before it is in the stream",
-        UPKEEP,
-        "    writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, "
-        "intent=intent)\n",
+        SETTLING,
+        "    writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, put=put)\n",
         "    _append(index, intents, intent)\n",
         ROWS,
     ),
@@ -82,17 +81,17 @@ MUTATIONS = (
     Mutation(
         "what a late change is compared with goes before it",
         "071: entries stay that a kept one has to be compared with",
-        UPKEEP,
-        "    over = _needed_by_none(index, over, tail.position)\n",
-        "",
+        RETENTION,
+        "    needed = _needed_by_none(index, over, tail.position)\n",
+        "    needed = over\n",
         ROWS,
     ),
     Mutation(
         "retention does not ask for readers",
         "070: a named reader holds back what it has not read, up to the limit",
-        UPKEEP,
-        "        if entry.at >= (limit if unread else least):\n",
-        "        if entry.at >= least:\n",
+        RETENTION,
+        "        elif unread and slowest is not None and _committed_at(index, entry) >= limit:\n",
+        "        elif unread and slowest is not None and not limit:\n",
         ROWS,
     ),
     Mutation(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.campaign_mutations import commits, gate, moves
 from tests.campaign_mutations.mutation import Mutation
 
-_KNOWN = {one.name: one for one in (*commits.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS)}
+_ALL = (*commits.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS, moves.STREAMING_LANDS_LATE)
+_KNOWN = {one.name: one for one in _ALL}
 
 
 def _together(name: str, *others: str) -> Mutation:

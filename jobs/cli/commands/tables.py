@@ -151,11 +151,12 @@ def export(
     consistency: Level = None,
 ) -> None:
     """Write all rows of a table, as of now, to a file or a Delta table: whole or not at all. Starts no Spark."""
-    from epochlake.jobs.exchange.exporting import Exported
+    from epochlake.jobs.exchange.exporting import Exported, require_no_place_of
     from epochlake.jobs.exchange.exporting import export as export_rows
 
     session = of(context)
     chosen = format_ or ending(destination)
+    require_no_place_of(session.cluster, destination)
     with interrupted_says(f"nothing was written to {destination}"):
         epoch = session.cluster.catch_up().epoch
         rows = session.cluster.scan(table, consistency=consistency)

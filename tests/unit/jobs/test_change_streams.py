@@ -20,16 +20,13 @@ from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.change_recording import ChangeNotKept
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.change_intents import Intents
 from epochlake.jobs.replicas.change_readers import Readers
-from epochlake.jobs.replicas.staging import StagedFile
-from epochlake.jobs.upkeep import change_streams
+from epochlake.jobs.upkeep import change_settling
 from epochlake.jobs.upkeep.change_streams import drop_old, settle
 from epochlake.jobs.upkeep.compaction import compact
-from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected, StorageUnavailable
-from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 from pyspark.errors import PySparkRuntimeError
@@ -38,12 +35,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-
-ONE_TRY = Configuration(
-    pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
+from tests.support.changes import (
+    FLIGHTS,
+    ONE_TRY,
+    aged,
+    applied,
+    index_of,
+    rows,
+    shown,
+    staged_by,
+    stream_of,
+    told,
 )
-FLIGHTS = "air.flights"
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +55,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     # Without ZooKeeper nobody can be asked who lives: here nobody does but who says so.
-    monkeypatch.setattr(change_streams, "live_leases", lambda cluster: [])
+    monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [])
 
 
 @pytest.fixture
@@ -65,49 +69,6 @@ def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
 def kept(cluster: SmallCluster) -> SmallCluster:
     keep_changes(cluster.cluster, FLIGHTS)
     return cluster
-
-
-def rows(notes: dict[int, str]) -> pa.Table:
-    return pa.table({"id": list(notes), "note": list(notes.values())}, pa.schema([("id", "int64"), ("note", "string")]))
-
-
-def stream_of(small: SmallCluster) -> ChangeStream:
-    return small.cluster.catch_up().change_streams.by_table[small.table.table_id]
-
-
-def index_of(small: SmallCluster) -> ChangeIndex:
-    return small.cluster.change_indexes.of(stream_of(small))
-
-
-def staged_by(gate: Gate, small: SmallCluster, notes: dict[int, str]) -> list[StagedFile]:
-    """Rows that a write has staged, and not landed yet."""
-    opened, _ = gate.planning.open_for_write(small.table)
-    given = rows_to_write(rows(notes), small.table)
-    return gate.writing._stage(given, small.table, ConsistencyLevel.QUORUM, opened, False)
-
-
-def told(small: SmallCluster, **asked: object) -> list[tuple[str, int, str | None]]:
-    """The changes as (kind, key, note), `late` behind a kind that is."""
-    found = []
-    for batch in small.cluster.changes(FLIGHTS, **asked):  # type: ignore[arg-type]
-        for row in batch.to_pylist():
-            found.append((row["_change"] + " late" * row["_late"], row["id"], row["note"]))
-    return found
-
-
-def applied(changes: list[tuple[str, int, str | None]]) -> dict[int, str | None]:
-    """What somebody has who applies the changes that are not late."""
-    state: dict[int, str | None] = {}
-    for kind, key, note in changes:
-        if kind == "delete":
-            state.pop(key, None)
-        elif kind == "upsert":
-            state[key] = note
-    return state
-
-
-def shown(small: SmallCluster) -> dict[int, str | None]:
-    return {row["id"]: row["note"] for row in small.cluster.scan(FLIGHTS).read_all().to_pylist()}
 
 
 def test_every_change_comes_once_in_order_with_its_kind_row_and_time(kept: SmallCluster) -> None:
@@ -239,7 +200,7 @@ def test_writes_of_processes_that_live_are_left_alone(kept: SmallCluster, monkey
         ):
             gate.write(rows_to_write(rows({1: "a"}), kept.table), kept.table, None, None)
         lease = type("L", (), {"pipeline_id": gate.pipeline_id})
-        monkeypatch.setattr(change_streams, "live_leases", lambda cluster: [lease])
+        monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [lease])
         assert settle(kept.cluster, stream_of(kept)) == (0, 0, 1)
 
 
@@ -251,11 +212,6 @@ def test_a_named_reader_goes_on_from_what_it_has_told_of(kept: SmallCluster) -> 
     changes.commit()
     kept.cluster.write(FLIGHTS, rows({2: "b"}))
     assert told(kept, reader="search") == [("upsert", 2, "b")]
-
-
-def aged(small: SmallCluster, retention: float, limit: float) -> ChangeStream:
-    keep_changes(small.cluster, FLIGHTS, retention_seconds=retention, limit_seconds=limit)
-    return stream_of(small)
 
 
 def test_changes_are_kept_for_the_slowest_reader_up_to_the_limit_and_then_one_error_says_how_to_begin_again(

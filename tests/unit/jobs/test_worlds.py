@@ -410,6 +410,18 @@ def test_a_fault_waits_for_its_victim_to_come_as_often_as_it_says() -> None:
     assert log_checkers.violations(history) == []
 
 
+def test_a_fault_may_wait_for_somebody_else_than_its_victim() -> None:
+    of_another = Fault("kill", 0.0, "p1", when="log append, done", by="p0")
+    of_nobody = Fault("kill", 0.0, "p1", when="log append, done", by="somebody else")
+    scenario = commits_of_one("a", of_another, of_nobody)
+    asked = tuple(Operation("commit", wait, name, number=7, seconds=60.0) for name, wait in (("b", 4.0), ("c", 0.0)))
+    waits = Part("p1", "commits", (asked,))
+    history = log_history(msgspec.structs.replace(scenario, parts=(*scenario.parts, waits)))
+    assert history.harm == Counter(kill=1)
+    assert {call.process for call in history.calls if call.request_id in ("a", "c")} == {"p0", "p1'1"}
+    assert log_checkers.violations(history) == []
+
+
 def test_of_an_access_that_fails_the_effect_may_be_there() -> None:
     told = []
     for seed in range(12):

@@ -1,0 +1,426 @@
+"""Themes of histories of rows that are made from rules: who has to stand still, or to be out of reach, between which
+two steps, and what others do meanwhile.
+"""
+
+from __future__ import annotations
+
+from epochlake.jobs.testing.nemesis import MOUNTS
+from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, Lying, Theme
+
+BLIND_COORDINATORS = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.0,
+    keys=(2,),
+    paces=(0.5,),
+    operations=("shift", "shift", "shuttle", "leave", "add", "move", "replication", "cancel"),
+    operator_paces=(0.3, 1.0),
+    upkeep=("snapshot",),
+    sorts=((), ("kill",), ("pause", "access fails")),
+    tablets=(1, 1, 2, 0, 0),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=("write", "read"),
+    pipelines=(1, 2),
+    coordinators_see=("sides", "few"),
+    barriers=(3600.0, 0.5),
+)
+"""Coordinators that do not reach two of four places each: too few replicas can be fenced, and steps have to wait."""
+
+_GOES_DARK = Lying(
+    ("unreachable",),
+    ("coordinator",),
+    ("log append", "log append, done", "log append, done", "zookeeper setdata"),
+    (4, 8),
+    (1.0, 3.0),
+    ("tablet write_both_read_old", "tablet streaming", "tablet streaming", "tablet write_both_read_new"),
+)
+
+OUT_OF_REACH = BLIND_COORDINATORS._replace(
+    seconds=(5.0, 9.0),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    sorts=((),),
+    tablets=(1,),
+    coordinators=(1,),
+    coordinators_see=("all",),
+    lying=(_GOES_DARK, _GOES_DARK, _GOES_DARK),
+)
+"""The same, where places go out of reach in the midst of a change, and come back."""
+
+LOST_FENCES = BLIND_COORDINATORS._replace(
+    operations=("remove", "replace", "shift", "shuttle"),
+    sorts=((),),
+    tablets=(1, 2, 0),
+    replication=(3,),
+    coordinators_see=("most",),
+)
+"""The same, where one node is declared lost, and one of the others is out of reach."""
+
+SLOW_EYES = Theme(
+    seconds=(4.0, 7.0),
+    tables=0.0,
+    keys=(2, 4),
+    paces=(0.1,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "read", "read", "read"),
+    pipelines=(3, 4),
+    levels=("ALL", "QUORUM"),
+    read_levels=("ONE", "QUORUM"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("log read, done", "zookeeper getdata, done", "volume read", "volume list", "volume look at"),
+            (8, 16, 24),
+            (0.8, 3.0),
+            ("", "tablet allow_write_both_read_old", "tablet streaming", "tablet write_both_read_new"),
+        ),
+    ),
+    append_only=0.3,
+)
+"""Tablets that go to and fro while those who read stand still between what they have planned and what they open."""
+
+BACK_AND_AGAIN = Theme(
+    seconds=(9.0, 13.0),
+    tables=0.0,
+    keys=(4, KEYS),
+    paces=(0.3,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("most",),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "batch", "batch again", "batch again"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("unreachable",),
+            ("coordinator",),
+            ("zookeeper setdata", "zookeeper create"),
+            (8, 16),
+            (3.0, 4.5),
+            ("tablet write_both_read_old", "tablet streaming"),
+        ),
+    ),
+    append_only=0.5,
+    attempts=(12,),
+)
+"""Changes that are taken back, and begin again at once, while writes to all replicas wait for one that their machine
+does not see: what the pending replica has acknowledged it may have dropped, and get again without.
+"""
+
+HALF_BATCHES = Theme(
+    seconds=(3.0, 6.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.3,),
+    operations=("balance",),
+    operator_paces=(5.0,),
+    upkeep=("snapshot",),
+    sorts=((), ("kill",)),
+    tablets=(1, 2, 0),
+    sights=("few", "few", "most"),
+    replication=(3,),
+    accesses=(*["batch"] * 4, *["batch again"] * 6, "read", OTHER_ROWS),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    append_only=0.8,
+)
+"""Batches that are tried again by those who see other replicas than whoever tried before."""
+
+COMPACTED_BATCHES = Theme(
+    seconds=(20.0, 30.0),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(1.5,),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    upkeep=("compact", "compact", "vacuum", "vacuum"),
+    sorts=(),
+    tablets=(1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("batch", "batch", *["batch again"] * 3, *["new pipeline"] * 2),
+    pipelines=(2, 3),
+    keepers=(2,),
+    upkeep_paces=(1.0, 2.0),
+    append_only=1.0,
+    clock_margins=(1.0,),
+)
+"""Batches that come again when their files have been merged, and then deleted."""
+
+HOLDING = Theme(
+    seconds=(30.0, 45.0),
+    tables=1.0,
+    keys=(1, 3),
+    paces=(2.0,),
+    operations=("balance",),
+    operator_paces=(60.0,),
+    upkeep=("compact", "compact", "vacuum", "vacuum"),
+    sorts=(),
+    tablets=(1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "write", "read late", "read late", "new pipeline"),
+    pipelines=(2, 3),
+    keepers=(2,),
+    upkeep_paces=(1.0, 2.0),
+    holds=(20.0,),
+    clock_margins=(1.0,),
+)
+"""Reads that take their time, of what others merge and clean up."""
+
+HOLDING_CUT_OFF = HOLDING._replace(
+    seconds=(40.0, 60.0),
+    lying=(
+        Lying(("cut",), ("pipeline",), ("zookeeper getdata", "volume read", "volume write"), (1, 2, 3), (15.0, 40.0)),
+    ),
+    session=1.5,
+)
+"""The same, by those who are cut off from ZooKeeper meanwhile."""
+
+LATE_COMMITS = Theme(
+    seconds=(20.0, 30.0),
+    tables=1.0,
+    keys=(3, KEYS),
+    paces=(0.5, 1.5),
+    operations=("balance",),
+    operator_paces=(60.0,),
+    upkeep=("vacuum",),
+    sorts=(),
+    tablets=(1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "write", "write", "batch", "delete", "read"),
+    pipelines=(2, 3),
+    keepers=(1, 2),
+    upkeep_paces=(0.5, 1.0),
+    levels=("ALL", "QUORUM"),
+    lying=(
+        Lying(("pause",), ("pipeline",), ("volume link",), (4, 8), (5.0, 10.0)),
+        Lying(("kill",), ("upkeep",), ("volume rename to, done", "volume rename to, done", "volume link"), (0, 2, 4)),
+    ),
+    session=1.5,
+    clock_margins=(1.0,),
+)
+"""Pipelines that stand still when they have looked for what they commit, while others clean up; some of whom die."""
+
+HALF_REBUILT = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("rebuild", "rebuild", "cancel", "cancel"),
+    operator_paces=(0.5,),
+    upkeep=("snapshot",),
+    sorts=(("lost storage",),),
+    tablets=(0,),
+    sights=("most",),
+    replication=(3,),
+    accesses=(*["write"] * 3, *["read"] * 3),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    append_only=0.5,
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("zookeeper create", "volume rename to"),
+            (2, 4),
+            (1.0, 3.0),
+            ("rebuild before MID",),
+        ),
+    ),
+)
+"""A node that has lost what it held, and whose rebuild is cancelled before it has brought all of it."""
+
+LOST_AND_READ = Theme(
+    seconds=(5.0, 9.0),
+    tables=0.0,
+    keys=(2, KEYS),
+    paces=(0.2,),
+    operations=("replace", "remove"),
+    operator_paces=(1.5,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1, 1, 0),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "read"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    read_levels=("ONE",),
+    append_only=0.3,
+)
+"""Nodes that are declared lost and answer all the same, while others have read of them long before."""
+
+LOST_MEANWHILE = Theme(
+    seconds=(4.0, 7.0),
+    tables=0.0,
+    keys=(2, KEYS),
+    paces=(0.1,),
+    operations=("replace", "remove", "replace"),
+    operator_paces=(1.5, 3.0),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1, 1, 0),
+    sights=("all", "most"),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 5, "read"),
+    pipelines=(3, 4),
+    levels=("ALL", "ALL", "QUORUM", "ONE"),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link", "volume link, done", "log read", "zookeeper getdata", "root link"),
+            (8, 16, 24),
+            (0.8, 2.5),
+        ),
+    ),
+)
+"""Nodes that are declared lost between the acknowledgement of a write and its last look."""
+
+LATE_REPAIRS = Theme(
+    seconds=(5.0, 9.0),
+    tables=0.0,
+    keys=(2, 4),
+    paces=(0.1,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("repair",),
+    sorts=(),
+    tablets=(1,),
+    sights=("most",),
+    replication=(3,),
+    accesses=("write", "write", "write", "delete", "read"),
+    pipelines=(2, 3),
+    keepers=(1, 2),
+    upkeep_paces=(0.2,),
+    levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("upkeep",),
+            ("volume link", "volume link", "volume rename to, done", "volume read"),
+            (6, 12),
+            (0.6, 2.5),
+        ),
+    ),
+)
+"""Repairs that stand still between what they have planned and what they commit, while tablets go to and fro."""
+
+PREPARED_TWICE = Theme(
+    seconds=(7.0, 12.0),
+    tables=0.0,
+    keys=(2, 4),
+    paces=(0.05,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=(*["write"] * 5, "read"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(3,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("volume read", "volume link", "volume look at"),
+            (6, 12),
+            (1.6, 2.6),
+            ("tablet allow_write_both_read_old",),
+        ),
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("log append, done",),
+            (6, 12),
+            (0.6, 1.4),
+            ("tablet allow_write_both_read_old",),
+        ),
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link, done",),
+            (8, 16),
+            (1.0, 2.5),
+            ("tablet allow_write_both_read_old", "tablet write_both_read_old"),
+        ),
+    ),
+    session=1.5,
+)
+"""Coordinators that stand still before they prepare a replica, and others as soon as it may be written to."""
+
+GIVEN_UP = Theme(
+    seconds=(3.0, 6.0),
+    tables=0.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("remove", "replace"),
+    operator_paces=(0.5, 1.0),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1, 2, 0),
+    sights=("most", "few"),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "read"),
+    pipelines=(3, 4),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    append_only=0.5,
+    anywhere=True,
+)
+"""Operators who declare more than one node lost, where that may be all that has a row."""
+
+SHELVING = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.6,
+    keys=(2,),
+    paces=(1.0,),
+    operations=(*["drop and restore"] * 4, "move", "leave", "add", "shift"),
+    operator_paces=(0.1, 0.5),
+    upkeep=("vacuum", "vacuum", "snapshot"),
+    sorts=((), (), ("kill",), ("pause", "access fails"), ("clock jumps",), MOUNTS),
+    tablets=(0, 0, 1, 2),
+    sights=("all",),
+    replication=(3, 2),
+    accesses=("write", "read"),
+    pipelines=(1, 1),
+    keepers=(1, 2),
+    upkeep_paces=(0.2, 0.5),
+)
+"""Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
+
+RULES = (
+    *(
+        BLIND_COORDINATORS,
+        OUT_OF_REACH,
+        LOST_FENCES,
+        SLOW_EYES,
+        BACK_AND_AGAIN,
+        HALF_BATCHES,
+        COMPACTED_BATCHES,
+        HOLDING,
+    ),
+    *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
+    *(PREPARED_TWICE, GIVEN_UP, SHELVING),
+)
+"""All of them."""
