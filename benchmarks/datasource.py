@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 from epochlake.jobs.administration.schema import create_table
-from epochlake.jobs.datasource.source import register
+from epochlake.jobs.datasource.registering import register
 from epochlake.jobs.spark_session import session
 from pyspark.sql import DataFrame
 

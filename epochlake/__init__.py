@@ -41,12 +41,13 @@ if TYPE_CHECKING:
         replace_node,
         restore_table,
         resume_balancing,
+        validate_checks,
     )
     from epochlake.jobs.administration.past_rows import rollback
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
     from epochlake.jobs.coordinator.coordinator import Coordinator
     from epochlake.jobs.datasource.attaching import attach
-    from epochlake.jobs.datasource.source import register
+    from epochlake.jobs.datasource.registering import register
     from epochlake.jobs.gate.errors import (
         ConsistencyNotReached,
         HistoryNotKept,
@@ -122,6 +123,7 @@ __all__ = [
     "resume_balancing",
     "rollback",
     "session",
+    "validate_checks",
 ]
 
 _HOMES = {
@@ -163,7 +165,7 @@ _HOMES = {
     "keep_history": "jobs.administration",
     "open_cluster": "jobs.cluster",
     "pause_balancing": "jobs.administration",
-    "register": "jobs.datasource.source",
+    "register": "jobs.datasource.registering",
     "remove_node": "jobs.administration",
     "repair": "jobs.upkeep.repair",
     "replace_node": "jobs.administration",
@@ -171,6 +173,7 @@ _HOMES = {
     "resume_balancing": "jobs.administration",
     "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
+    "validate_checks": "jobs.administration",
 }
 
 _DEPRECATED: dict[str, tuple[str, str]] = {}

@@ -19,6 +19,7 @@ from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.showing import Listing, html_of
 
@@ -275,7 +276,7 @@ class Cluster(Store):
         more, a lease keeps its files where they are.
 
         `as_of`: the rows as the writes up to this time have left them, a `datetime` with a zone or ISO 8601 with one
-        (docs/history.md). Files that only the past needs stay as long as the table keeps its history, lease or not.
+        (docs/history.md). Files that only the past needs stay until the end as well.
 
         Raises InvalidRequest for what does not fit the table, ConsistencyNotReached, RowsUnreadable, Rejected,
         HistoryNotKept for a time of which not all is kept. Reading
@@ -458,7 +459,7 @@ class Cluster(Store):
         """What balancing would do now, with its reasons: what `epochlake plan balance` shows. Nothing is changed."""
         from epochlake.jobs.views.balancing import plan_balance
 
-        return plan_balance(self.storage, self.catch_up(), self.configuration.coordinator.streams_per_volume)
+        return plan_balance(self.storage, self.catch_up(), StreamLimits.of(self.configuration.coordinator))
 
     def gate(self, datacenter: str | None = None) -> AbstractContextManager[Gate]:
         """A run at the gate for a block, for engines that bring rows of their own kind (`jobs/gate/rows.py`)."""

@@ -77,15 +77,17 @@ class Presence:
             self._begin_at_the_root(error)
         threading.Thread(target=self._keep, name="epochlake-lease", daemon=True).start()
 
-    def update(self, epoch: int, tables: tuple[str, ...]) -> None:
-        """Say at which epoch it is now and which tables it uses. Never raises: the lease itself holds as it is."""
-        self._lease = msgspec.structs.replace(self._lease, epoch=epoch, tables=tables)
+    def update(self, epoch: int, tables: tuple[str, ...], reads_from: int | None = None) -> None:
+        """Say at which epoch it is now, which tables it uses, and as of which time it reads rows (milliseconds since
+        1970; None: only of now). Never raises: the lease itself holds as it is.
+        """
+        self._lease = msgspec.structs.replace(self._lease, epoch=epoch, tables=tables, reads_from=reads_from)
         self._renew_at = 0.0
         if self._announcement is None:
             return
         try:
             # Without a connection the next one brings the news.
-            self._announcement.update(epoch, tables, None if self._is_in_zookeeper() else 0.0)
+            self._announcement.update(epoch, tables, None if self._is_in_zookeeper() else 0.0, reads_from)
         except CoordinationUnavailable as error:
             logger.debug("the lease of %s stays as it was for now: %s", self._lease.name, error)
 

@@ -134,8 +134,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
         float, Meta(ge=0, description="Pause before a step that could not be made is tried again.")
     ] = 1.0
     streams_per_volume: Annotated[
-        int, Meta(ge=1, description="Tablets that are streamed from or to one volume at the same time.")
+        int, Meta(ge=1, description="Streams from or to one volume at the same time, each of a tablet.")
     ] = 2
+    shared_stream_bytes: Annotated[
+        int,
+        Meta(ge=0, description="Tablets of the same way share a stream of up to so many bytes. 0: each has its own."),
+    ] = 64 * 1024**2
     bytes_per_second: Annotated[
         int, Meta(ge=0, description="Bytes that one coordinator streams in a second at most; 0: no limit.")
     ] = 0

@@ -270,8 +270,11 @@ class Metastore:
 
     def at(self, epoch: int | None) -> ClusterMetadata:
         """The metadata as of `epoch`; None: the newest. Raises InvalidRequest for an epoch that is not in the log."""
+        if epoch is None:
+            return self.catch_up()
+        require_epoch_number(epoch)
         metadata = self.catch_up()
-        return metadata if epoch in (None, metadata.epoch) else metadata_at(self.log(), self.snapshots, epoch or 0)
+        return metadata if epoch == metadata.epoch else metadata_at(self.log(), self.snapshots, epoch)
 
     def log(self) -> EpochLog:
         """A handle of its own on the log, for reading history."""

@@ -8,13 +8,18 @@ not hold, 75 worth retrying.
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any, Self
 
 
 def words_of(error: BaseException) -> str:
     """What an error says, to be a part of a sentence: one line without a full stop of its own."""
-    return " ".join(str(error).split()).rstrip(" .") or type(error).__name__
+    # Some libraries colour what they say.
+    return " ".join(_COLOURS.sub("", str(error)).split()).rstrip(" .") or type(error).__name__
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def sentences(reason: str, hint: str) -> str:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from epochlake.jobs.administration.schema import TableCreation
 from epochlake.jobs.exchange.casting import fit
-from epochlake.jobs.exchange.proposing import is_delta, propose
+from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_delta
+from epochlake.jobs.exchange.proposing import propose
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts
-from epochlake.jobs.gate.arrow_rows import hashes
+from epochlake.jobs.gate.arrow_rows import ArrowRows, hashes, rows_to_write
+from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.staging import digested_columns
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table
+from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest, InvariantViolated, words_of
+from epochlake.placement.rejections import Code
 from epochlake.placement.showing import Shown
 
 if TYPE_CHECKING:
@@ -65,57 +73,125 @@ def adopt(
     here, InvariantViolated where the rows are not the same (such as rows with the same key), and as `Cluster.write`.
     """
     if not is_delta(origin):
-        raise InvalidRequest(f"there is no Delta table at {origin}", hint="Name its directory, that with _delta_log")
-    request_id = "adopt-" + hashlib.sha256(f"{origin}\n{full_name}".encode()).hexdigest()[:32]
-    begun = cluster.follower.request_entry(request_id) if cluster.catch_up() else None
-    pinned = _ORIGIN.search(begun.reason) if begun is not None else None
-    source = _opened(origin, int(pinned["version"]) if pinned else None)
+        raise InvalidRequest(
+            f"there is no Delta table at {origin}",
+            hint="Name its directory, that with _delta_log; for other files there are `table create --like` and `load`",
+        )
+    if consistency is not None:
+        ConsistencyLevel.parse(consistency)
+    begun = _begun(cluster, origin, full_name)
     why = "as before"
-    if begun is None:
+    if begun.creation is None:
+        source = open_delta(origin)
         proposal = propose(origin, primary_key)
+        _require_key(source, origin, proposal.primary_key)
         why = proposal.why
         reason = f"adopted from {origin}, version {source.version()}, table {source.metadata().id}"
         change = TableCreation(full_name, proposal.columns, proposal.primary_key, tablets=tablets)
-        epoch = cluster.commit(change, request_id=request_id, reason=reason).epoch
-    else:
-        epoch = begun.epoch
-        if pinned and pinned["id"] != str(source.metadata().id):
-            raise InvalidRequest(
-                f"{full_name} was begun from another table at {origin} than is there now",
-                hint="Drop it, and begin anew",
-            )
-    table = cluster.catch_up().table(full_name)
+        cluster.commit(change, request_id=begun.request_id, reason=reason)
+        # Of two that begin at once one has created the table, and what it has pinned counts for both.
+        begun = _begun(cluster, origin, full_name)
+    if begun.creation is None:
+        raise Rejected(Code.UNKNOWN_TABLE, f"{full_name} was dropped while it was being adopted")
+    source = open_delta(origin, begun.version)
+    if begun.origin_id != str(source.metadata().id):
+        raise InvalidRequest(
+            f"{full_name} was begun from another table at {origin} than is there now",
+            hint="Drop it, and begin anew",
+        )
+    table = begun.creation.table
+    if primary_key and tuple(primary_key) != table.primary_key:
+        raise InvalidRequest(
+            f"{full_name} was begun with the primary key {', '.join(table.primary_key)}",
+            hint="Leave --primary-key out to go on with it, or drop the table, and adopt it again",
+        )
     parts = already = rows = wanted = 0
-    fragments = _files_of(source)
+    fragments = _files_of(source, origin)
     for through, (path, batches) in enumerate(fragments, start=1):
         for number, part in enumerate(batches):
             fitted, _ = fit(part, table, number * ROWS_OF_PART)
-            name = f"{request_id}/{source.version()}/{path}/{number}"
-            written = cluster.write(full_name, fitted, consistency=consistency, batch=name)
+            name = f"{begun.request_id}/{source.version()}/{path}/{number}"
+            written = _write(cluster, table, fitted, consistency, name)
             parts, already, rows = parts + 1, already + written.already, rows + written.rows
             wanted = _added(wanted, _digest(fitted, table))
         progress(through, len(fragments))
     _require_the_same(cluster, table, consistency, rows, wanted)
-    return Adopted(full_name, origin, source.version(), tuple(table.primary_key), why, rows, parts, already, epoch)
+    return Adopted(
+        full_name, origin, source.version(), tuple(table.primary_key), why, rows, parts, already, begun.epoch
+    )
 
 
-def _opened(origin: str, version: int | None) -> DeltaTable:
+def _require_key(source: DeltaTable, origin: str, primary_key: Sequence[str]) -> None:
+    """Before anything is created: what the first rows say against a key. Raises InvalidRequest."""
+    data = rows_of_delta(source, origin)
+    if not set(primary_key) <= set(data.schema.names):
+        return  # the creation says which columns there are not
     try:
-        return DeltaTable(origin, version=version)
-    except (OSError, DeltaError) as error:
-        which = "" if version is None else f" at version {version}, from which it was begun,"
-        raise InvalidRequest(f"the Delta table {origin}{which} cannot be read: {words_of(error)}") from error
+        rows = data.head(ROWS_OF_PART, columns=list(primary_key))
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidRequest(f"the Delta table {origin} cannot be read: {words_of(error)}") from error
+    empty = [name for name in primary_key if rows.column(name).null_count]
+    if empty:
+        raise InvalidRequest(f"{', '.join(empty)} of {origin} is null in some rows, and no key", hint=_OTHER_KEY)
+    with suppress(pa.ArrowException):  # types that Arrow does not group by
+        keys = rows.group_by(list(primary_key)).aggregate([([], "count_all")])
+        twice = keys.filter(pc.field("count_all") > 1).drop_columns(["count_all"]).slice(0, 1).to_pylist()
+        if twice:
+            raise InvalidRequest(f"rows of {origin} have the same primary key {twice[0]}", hint=_OTHER_KEY)
 
 
-def _files_of(source: DeltaTable) -> list[tuple[str, Iterator[pa.Table]]]:
+_OTHER_KEY = "Name another --primary-key, or leave it out: one is proposed"
+
+
+class _Begun(NamedTuple):
+    """An adoption as the log has it: its request, and the creation of its table, None where it has not begun."""
+
+    request_id: str
+    creation: CreateTable | None = None
+    epoch: int = 0
+    version: int | None = None
+    origin_id: str = ""
+
+
+def _begun(cluster: Cluster, origin: str, full_name: str) -> _Begun:
+    """What there is of this adoption. One whose table was dropped is over: what comes after it is another one, under a
+    request id of its own.
+    """
+    named = "adopt-" + hashlib.sha256(f"{origin}\n{full_name}".encode()).hexdigest()[:32]
+    metadata = cluster.catch_up()
+    for number in count(1):
+        request_id = named if number == 1 else f"{named}-{number}"
+        entry = cluster.follower.request_entry(request_id)
+        if entry is None:
+            return _Begun(request_id)
+        creation = entry.decode()
+        pinned = _ORIGIN.search(entry.reason)
+        if pinned is None or not isinstance(creation, CreateTable):
+            continue  # somebody else has used the id
+        now = metadata.schema.tables.get(creation.table.table_id)
+        if now is not None and now.full_name == full_name:
+            return _Begun(request_id, creation, entry.epoch, int(pinned["version"]), pinned["id"])
+    raise AssertionError
+
+
+def _write(cluster: Cluster, table: Table, rows: pa.Table, consistency: str | None, batch: str) -> Written:
+    """Write a part to this table, and to no other one that has got its name meanwhile."""
+
+    def fitting(now: Table) -> ArrowRows:
+        if now.table_id != table.table_id:
+            raise Rejected(
+                Code.UNKNOWN_TABLE, f"{table.full_name} was dropped and made anew while it was being adopted"
+            )
+        return rows_to_write(rows, now)
+
+    with cluster.gate() as gate:
+        made, target = gate.planning.conformed(table.full_name, fitting)
+        return gate.write(made, target, consistency, batch)
+
+
+def _files_of(source: DeltaTable, origin: str) -> list[tuple[str, Iterator[pa.Table]]]:
     """Each data file of a version by its name, with its rows in parts."""
-    try:
-        data = source.to_pyarrow_dataset()
-    except (OSError, DeltaError, pa.ArrowException) as error:
-        raise InvalidRequest(
-            f"the Delta table has what cannot be read without Spark: {words_of(error)}",
-            hint="Create the table, and write to it: pipeline.write(spark.read.format('delta')…, batch=…)",
-        ) from error
+    data = rows_of_delta(source, origin)
 
     def rows(fragment: pads.Fragment) -> Iterator[pa.Table]:
         alone = pads.FileSystemDataset([fragment], data.schema, data.format, data.filesystem)
@@ -141,8 +217,8 @@ def _require_the_same(cluster: Cluster, table: Table, consistency: str | None, r
     if (number, found) != (rows, wanted):
         raise InvariantViolated(
             f"{table.full_name} does not hold the rows of its origin ({number:,} of {rows:,} rows): somebody has "
-            "written to it meanwhile, or a file was changed",
-            hint="Drop the table, and adopt it again",
+            "written to it since it was created, or a file was changed",
+            hint="Where others were to write to it already, nothing is wrong; else drop the table, and adopt it again",
         )
 
 

@@ -38,6 +38,10 @@ _GIVEN_UP_BY = {
 """The requests after which a node has left whose storage is there, and has what nobody needs."""
 
 
+DROPPED = "dropped"
+"""Why the replicas of a table are given up that can be restored no more."""
+
+
 class GivenUp(msgspec.Struct, frozen=True):
     """A replica table that may be deleted from the time on: milliseconds since the Unix epoch."""
 
@@ -59,7 +63,7 @@ def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenU
         for node in metadata.directory.members():
             for volume in node.volumes:
                 if volume.volume_id not in metadata.directory.lost:
-                    yield GivenUp(tables[table_id], volume.volume_id, since, "dropped")
+                    yield GivenUp(tables[table_id], volume.volume_id, since, DROPPED)
     for request in metadata.requests.values():
         if (request.kind, request.state) not in _GIVEN_UP_BY:
             continue
@@ -73,7 +77,7 @@ def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenU
 def on_members(metadata: ClusterMetadata, tables: Iterable[DroppedTable]) -> list[GivenUp]:
     """Replica tables of dropped tables that are still kept, as if they were not."""
     return [
-        GivenUp(one.table, volume.volume_id, 0, "dropped")
+        GivenUp(one.table, volume.volume_id, 0, DROPPED)
         for one in tables
         for node in metadata.directory.members()
         for volume in node.volumes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,13 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question, round_damage
 from epochlake.jobs.gate.arrow_rows import rows_to_change
+from epochlake.jobs.gate.batches import Live
+from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.gate.moments import micros_of, words_of_moment
+from epochlake.jobs.gate.moments import micros_of, moment_of, words_of_moment
+from epochlake.jobs.gate.routing import named
+from epochlake.jobs.gate.writing import is_acknowledged
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.replicas.scanning import Asked, scan
 from epochlake.jobs.replicas.superseding import bare, comparable
+from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.metadata.model import Table
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
 
@@ -32,6 +38,8 @@ BEFORE = "_before"
 """Columns beside those of the table, none of which begins with `_`."""
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+
+WORTH_RETRYING = 75
 
 WINDOW_ROWS = 1 << 18
 """About so many rows are compared at once, and held in memory for that."""
@@ -74,14 +82,16 @@ def changed_rows(
     where `until` is before `since`.
     """
     first = micros_of(since)
-    last = time.time_ns() // 1000 if until is None else micros_of(until)
-    _require_order(first, last)
-    pipeline = cluster.catch_up().table(table)
-    schema = _schema(pipeline)
+    asking = Gate(cluster, "diff", datacenter)
+    target, last = asking.planning.as_it_is(
+        table, lambda found: (found, _end(asking, found, first, until, consistency))
+    )
+    schema = _schema(target)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with Gate(cluster, "diff", datacenter) as gate:
-            target = gate.planning.table(table)
+            # The columns are those that were told. Who changes them meanwhile ends the stream, by name.
+            gate.newest_of(target, consistency)
             for found in _differences(gate, target, first, last, consistency):
                 yield from _batches(found, schema)
 
@@ -108,15 +118,19 @@ def rollback(
     Raises InvalidRequest for a table that is append-only, HistoryNotKept, and as `Cluster.write`.
     """
     first = micros_of(to)
-    last = time.time_ns() // 1000 if until is None else micros_of(until)
-    _require_order(first, last)
     with Gate(cluster, "rollback", datacenter) as gate:
-        target = gate.planning.table(table)
-        if target.append_only:
-            raise InvalidRequest(f"table {table} is append-only: its rows cannot be deleted, so it is not rolled back")
-        found = list(_differences(gate, target, first, last, consistency))
-        lost = [one.before.filter(pa.array(_are(one, REMOVED, CHANGED), pa.bool_())) for one in found]
-        new = [one.after.filter(pa.array(_are(one, ADDED), pa.bool_())) for one in found]
+
+        def differing(target: Table) -> tuple[Table, int, list[_Found]]:
+            if target.append_only:
+                raise InvalidRequest(
+                    f"table {table} is append-only: its rows cannot be deleted, so it is not rolled back"
+                )
+            last = _end(gate, target, first, until, consistency)
+            if not dry_run:
+                _acknowledge(cluster, gate, target, first, consistency)
+            return target, last, list(_differences(gate, target, first, last, consistency))
+
+        target, last, found = gate.planning.as_it_is(table, differing)
         kinds = Counter(kind for one in found for kind in one.kinds)
         done = RolledBack(
             table,
@@ -129,11 +143,80 @@ def rollback(
         )
         if dry_run or not kinds:
             return done
+        lost = [one.before.filter(pa.array(_are(one, REMOVED, CHANGED), pa.bool_())) for one in found]
+        new = [one.after.filter(pa.array(_are(one, ADDED), pa.bool_())) for one in found]
         batch = f"rollback to {done.to} of what came until {done.until}"
         keys = pa.concat_tables(new).select(list(target.primary_key))
         rows = rows_to_change(pa.concat_tables(lost), keys, target)
-        written = gate.write(rows, target, consistency, batch, changes=True)
+        with _told_until(done):
+            written = gate.write(rows, target, consistency, batch, changes=True)
         return msgspec.structs.replace(done, epoch=written.epoch, already=written.already)
+
+
+def time_of_newest(
+    cluster: Cluster, table: str, *, consistency: str | None = None, datacenter: str | None = None
+) -> datetime:
+    """A time at or after that of every write to a table which was acknowledged before the call, as the writes say it.
+
+    Clocks of machines play no part in it. Raises as `Cluster.scan`.
+    """
+    gate = Gate(cluster, "diff", datacenter)
+    return moment_of(gate.planning.as_it_is(table, lambda target: gate.newest_of(target, consistency)))
+
+
+def _end(gate: Gate, table: Table, first: int, until: datetime | str | None, consistency: str | None) -> int:
+    """Until when two times are compared: as far as anything was written, where nothing is said.
+
+    Raises InvalidRequest for an end before the beginning.
+    """
+    newest = gate.newest_of(table, consistency)
+    if until is None:
+        return max(first, newest)
+    last = micros_of(until)
+    if last < first:
+        raise InvalidRequest(
+            f"{words_of_moment(last)} is before {words_of_moment(first)}", hint="Give the earlier time first"
+        )
+    return last
+
+
+def _acknowledge(cluster: Cluster, gate: Gate, table: Table, first: int, consistency: str | None) -> None:
+    """See to it that what was written after `first` is on enough replicas, whichever reads show it.
+
+    Rows that are as they should be are not written again. Where that is so by a write which has failed, an earlier try
+    of a rollback perhaps, the next read may not meet it. Raises ConsistencyNotReached.
+    """
+    level = gate.planning.level(consistency)
+    if _are_acknowledged(cluster, gate, table, level, first):
+        return
+    repair(cluster, table.full_name)
+    gate.planning.catch_up(0)
+    if not _are_acknowledged(cluster, gate, table, level, first):
+        metadata = gate.planning.metadata
+        ranges = named(metadata, table, range(len(metadata.placements(table.table_id).lows)))
+        silent = {metadata.describe(volume): why for volume, why in gate.planning.open_for_write(table)[1].items()}
+        raise ConsistencyNotReached(f"what a write to {table.full_name} that failed", level, gate.epoch, ranges, silent)
+
+
+def _are_acknowledged(cluster: Cluster, gate: Gate, table: Table, level: ConsistencyLevel, first: int) -> bool:
+    opened, _ = gate.planning.open_for_write(table)
+    every = {file.file_id: file for snapshot in opened.values() for file in snapshot.all_files.values()}
+    live = Live(opened, cluster.ledger.lineage(table.table_id, every.values()))
+    return is_acknowledged(
+        gate.planning, table, level, [file for file in every.values() if file.max_written_at > first], live
+    )
+
+
+@contextmanager
+def _told_until(done: RolledBack) -> Iterator[None]:
+    """An error of what is worth trying again says with which `until` it is the same rollback."""
+    try:
+        yield
+    except EpochlakeError as error:
+        if error.exit_code == WORTH_RETRYING:
+            error.hint = f"{error.hint}. " if error.hint else ""
+            error.hint += f"The same rollback with until {done.until} lands what is missing, and nothing twice"
+        raise
 
 
 class _Found(NamedTuple):
@@ -149,13 +232,6 @@ class _Found(NamedTuple):
 
 def _are(found: _Found, *kinds: str) -> list[bool]:
     return [kind in kinds for kind in found.kinds]
-
-
-def _require_order(first: int, last: int) -> None:
-    if last < first:
-        raise InvalidRequest(
-            f"{words_of_moment(last)} is before {words_of_moment(first)}", hint="Give the earlier time first"
-        )
 
 
 def _schema(table: Table) -> pa.Schema:

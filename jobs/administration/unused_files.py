@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.administration.dropped import forget_dropped
-from epochlake.jobs.administration.given_up import GivenUp, address_at, given_up, on_members, over_at
+from epochlake.jobs.administration.given_up import DROPPED, GivenUp, address_at, given_up, on_members, over_at
 from epochlake.jobs.gate.spilled_rows import forget_old_spills
 from epochlake.jobs.replicas.reachability import THREADS
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.volumes import require_volume
+from epochlake.jobs.upkeep.change_sweeping import sweep_root
 from epochlake.jobs.upkeep.clearing import Cleared, clear, counted
 from epochlake.jobs.upkeep.vacuum import Vacuumed, kept_origins, unused_files, vacuum
 from epochlake.jobs.workers.threads import ThreadWorkers
@@ -53,12 +54,19 @@ class SweptReplica(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """What `sweep` did. `keep_newer_than_ms`: since when files are kept, Unix epoch; `leases`: live pipelines."""
+    """What `sweep` did. `keep_newer_than_ms`: since when files are kept, Unix epoch; `leases`: live pipelines.
+
+    `root_files` of `root_size` bytes were deleted at the root: of change streams that have ended, of writes that did
+    not come to land, and of merges and streams of dropped tables. `root_obstacle` says why they could not be.
+    """
 
     dry_run: bool
     keep_newer_than_ms: int
     leases: int
     replicas: tuple[SweptReplica, ...]
+    root_files: int = 0
+    root_size: int = 0
+    root_obstacle: str | None = None
 
 
 def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, dry_run: bool = False) -> Sweep:
@@ -68,8 +76,8 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
 
     With `dry_run` they are only counted.
 
-    Nothing that a live pipeline may read is deleted, however old. Raises CoordinationUnavailable when it cannot be
-    asked which pipelines live.
+    Nothing that a live pipeline may read is deleted, however old, also where it reads as of an earlier time. Raises
+    CoordinationUnavailable when it cannot be asked which pipelines live.
     """
     if older_than_seconds < 0:
         raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds", hint="Give 0 or more")
@@ -77,7 +85,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
     leases = live_leases(cluster)
     metadata = cluster.catch_up()
-    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))
+    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.needs_from for lease in leases)]))
 
     def sweep_one(place: tuple[Table, VolumeId]) -> SweptReplica | None:
         table, volume = place
@@ -100,7 +108,12 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
     if not dry_run:
         forget_expired(cluster.storage, cluster.root.leases)
         forget_old_spills(cluster.storage, cluster.root.spills, keep)
-    return Sweep(dry_run, keep, len(leases), tuple(swept))
+    gone = {one.table.table_id for one in old if one.why == DROPPED}
+    try:
+        at_root, obstacle = sweep_root(cluster, metadata, gone, keep, dry_run=dry_run), None
+    except StorageUnavailable as error:
+        at_root, obstacle = Cleared(), str(error)
+    return Sweep(dry_run, keep, len(leases), tuple(swept), at_root.files, at_root.size, obstacle)
 
 
 def _clear(

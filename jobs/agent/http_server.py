@@ -155,13 +155,13 @@ class HttpServer:
             else:
                 raise ConnectionError("closed within a request")
         assert head is not None
-        parts = urlsplit(head.target.decode("ascii", "replace"))
-        return Request(head.method.decode(), parts.path, dict(parse_qsl(parts.query)), bytes(body), peer)
+        path, query = _parts(head)
+        return Request(head.method.decode(), path, dict(parse_qsl(query)), bytes(body), peer)
 
     def _look_at(self, head: h11.Request) -> None:
         """Refuse by the head alone what need not be read: who has no token is not listened to."""
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in head.headers}
-        path = urlsplit(head.target.decode("ascii", "replace")).path
+        path, _ = _parts(head)
         if self._token is not None and path not in self._open_to_all:
             given = headers.get("authorization", "").encode("utf-8", "replace")
             if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
@@ -184,3 +184,12 @@ class HttpServer:
         self.refused[code] += 1
         if self.refused[code] <= TOLD_ALOUD or self.refused[code] % 100 == 0:
             logger.warning("refused %s (%s): %s", peer, code, refused.refusal.reason)
+
+
+def _parts(head: h11.Request) -> tuple[str, str]:
+    """Path and query of a target. Raises Refused."""
+    try:
+        parts = urlsplit(head.target.decode("ascii", "replace"))
+    except ValueError as error:
+        raise Refused(400, "malformed", f"this is no target: {error}") from None
+    return parts.path, parts.query

@@ -18,6 +18,7 @@ from epochlake.jobs.airflow_provider.ending import AirflowSkipException
 from epochlake.jobs.airflow_provider.hook import DEFAULT_CONNECTION
 from epochlake.jobs.airflow_provider.operators import EpochlakeOperator
 from epochlake.jobs.airflow_provider.submitting import EpochlakeVerifyOperator
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -167,5 +168,5 @@ def planned(cluster: TaskCluster) -> tuple[BalancePlan, ResizePlan]:
     from epochlake.jobs.views.resizing import plan_resize
 
     metadata, settings = cluster.catch_up(), cluster.configuration
-    moving = plan_balance(cluster.storage, metadata, settings.coordinator.streams_per_volume)
+    moving = plan_balance(cluster.storage, metadata, StreamLimits.of(settings.coordinator))
     return moving, plan_resize(cluster.storage, metadata, settings.tablets)

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.datasource.source import FORMAT, register
+from epochlake.jobs.datasource.registering import register
+from epochlake.jobs.datasource.source import FORMAT
+from epochlake.jobs.datasource.table_function import register_function
 from epochlake.metastore.storage import places
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
@@ -26,7 +28,8 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
     A table is the view `` `air.flights` ``, and `flights` as well where no other keyspace has a table of that name and
     the session has no view of it. Rows may be inserted into them. A view shows what is committed when it is first
     queried: `attach` again shows what has come since, tables that were created included, and takes views of tables away
-    that were dropped. `keyspaces`: only these. Raises InvalidRequest.
+    that were dropped. The function `epochlake_read` reads this cluster's tables from then on. `keyspaces`: only these.
+    Raises InvalidRequest.
     """
     register(spark)
     schema = cluster.catch_up().schema
@@ -45,7 +48,9 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
             views[name] = full
     for view in mine - set(views):
         spark.catalog.dropTempView(view)
-    settings = _text(_settings_of(cluster))
+    settings = _settings_of(cluster)
+    register_function(spark, settings)
+    settings = _text(settings)
     for view, full in views.items():
         options = f"settings {settings}, table {_text(full)}"
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(view)} USING {FORMAT} OPTIONS ({options})")

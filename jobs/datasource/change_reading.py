@@ -13,7 +13,7 @@ import pyarrow as pa
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
-from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same
+from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same, written_at
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.change_reading import CHANGE, LATE, POSITION, Wanted, changes_of, gone
@@ -22,10 +22,19 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp, `{POSITION}` bigint, `{LATE}` boolean"
 """What a change says of itself, after the columns of its table."""
+
+CHANGE_TYPE = StructType(
+    [
+        StructField(CHANGE, StringType()),
+        StructField(WRITTEN_AT, TimestampType()),
+        StructField(POSITION, LongType()),
+        StructField(LATE, BooleanType()),
+    ]
+)
 
 TASK_ROWS = 1 << 18
 """A task has the writes of about so many rows, or one write."""
@@ -120,7 +129,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
         with as_spark_says(), self._options.open() as cluster:
             stream = open_stream(cluster, cluster.catch_up(), self._options.table)
             for offset in (start, end):
-                if offset["stream"] != _stream_id(stream):
+                if offset["stream"] != stream.stream_id:
                     raise ChangesGone(
                         f"the stream of changes of {self._options.table} that was read has ended, and another one has "
                         "begun",
@@ -141,11 +150,5 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
                 Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"])
 
 
-def _stream_id(stream: OpenStream) -> str:
-    return stream.index.uri.rpartition("/")[2]
-
-
 def _offset(stream: OpenStream, position: int) -> dict[str, Any]:
-    tail = stream.index.tail().position
-    entry = stream.index.entry(position) if 0 < position <= tail else None
-    return {"position": position, "stream": _stream_id(stream), "write": "" if entry is None else entry.write_id}
+    return {"position": position, "stream": stream.stream_id, "write": written_at(stream.index, position)}

@@ -1,11 +1,11 @@
-"""The data source itself: what Spark makes for `format("epochlake")`, and how a session comes to know of it."""
+"""The data source itself: what Spark makes for `format("epochlake")`."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 from functools import cached_property
 
-from epochlake.jobs.datasource.change_reading import CHANGE_DDL, ChangeReader, ChangeStreamReader
+from epochlake.jobs.datasource.change_reading import CHANGE_DDL, CHANGE_TYPE, ChangeReader, ChangeStreamReader
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, table_of
@@ -16,7 +16,6 @@ from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.placement.dataframes.frames import schema_of
 from epochlake.placement.errors import InvalidRequest
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -57,6 +56,16 @@ class EpochlakeDataSource(DataSource):
             declared = {column.name: column for column in table.columns}
             ddl = spark_ddl([declared[name] for name in asked])
             return f"{ddl}, {CHANGE_DDL}" if self._read.changes else ddl
+
+    def struct(self) -> StructType:
+        """The same as a type: Spark's own parser of DDL is in the JVM."""
+        with as_spark_says():
+            if self._read.metadata_table is not None:
+                return schema_of(table_of(self._read, None).schema)
+            with self._read.open() as cluster:
+                table = cluster.catch_up().table(self._read.table)
+            asked = schema_of(question(table, self._read.columns).asked.schema)
+            return StructType([*asked.fields, *CHANGE_TYPE.fields]) if self._read.changes else asked
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of rows, of changes, or of metadata."""
@@ -106,8 +115,3 @@ class EpochlakeDataSource(DataSource):
                     hint='Stream system.log, or give option("changes", True), or read the table',
                 )
             return LogStream(self._read)
-
-
-def register(spark: SparkSession) -> None:
-    """Make a session know the format `epochlake`."""
-    spark.dataSource.register(EpochlakeDataSource)

@@ -41,6 +41,7 @@ snapshot_every = 50                     # some snapshots to verify
 
 [coordinator]
 backoff_seconds = 0.2
+shared_stream_bytes = 0                 # tablets set out few at a time, so that batches meet them
 compaction = "off"                      # the checks compare files of replicas, which are to stand still
 """
 

@@ -54,6 +54,12 @@ def load_files(
     `Cluster.write`; the files before the one that fails have landed, as the error says.
     """
     target = cluster.catch_up().table(table)
+
+    def require_the_same() -> None:
+        # What has landed in a table that was dropped has not landed in the one that has its name now.
+        if cluster.catch_up().table(table).table_id != target.table_id:
+            raise InvalidRequest(f"{table} was dropped and made anew while it was loaded", hint="Load it again, whole")
+
     sources = sources_of(files, format_)
     may_come_twice = target.append_only and batch is None
     if may_come_twice and (len(sources) > 1 or delete):
@@ -65,8 +71,10 @@ def load_files(
         try:
             for part, fitted, rows in _fitting(source, target, delete=delete, in_one_write=may_come_twice):
                 name = part.batch(batch)
+                require_the_same()
                 written = change(table, rows, consistency=consistency, batch=name, datacenter=datacenter)
                 done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written))
+                require_the_same()
                 progress(done[-1], sum(sizes[: number + 1]), sum(sizes))
         except EpochlakeError as error:
             if len(sources) > 1 or done:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_delta
 from epochlake.jobs.exchange.row_files import Format, batches_of
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts, sources_of
 from epochlake.jobs.gate.arrow_types import type_name
@@ -76,25 +75,17 @@ def propose(
     return Proposal(tuple(columns), *_key_of(place, columns, rows))
 
 
-def is_delta(place: str) -> bool:
-    """Whether a place is a Delta table."""
-    try:
-        return ("://" in place and DeltaTable.is_deltatable(place)) or (Path(place) / "_delta_log").is_dir()
-    except (OSError, DeltaError):
-        return False
-
-
 def _looked_at(place: str, format_: Format | None) -> tuple[pa.Schema, pa.Table]:
     """The schema, and the first rows."""
     if is_delta(place):
+        data = rows_of_delta(open_delta(place), place)
         try:
-            data = DeltaTable(place).to_pyarrow_dataset()
             return data.schema, data.head(ROWS_OF_PART)
         except (OSError, DeltaError, pa.ArrowException) as error:
             raise InvalidRequest(f"the Delta table {place} cannot be read: {words_of(error)}") from error
     source = sources_of([place], format_)[0]
-    schema, batches = batches_of(source.path, source.format)
-    return schema, next(islice(in_parts(schema, batches), 1))
+    rows = source.placed(next(islice(in_parts(*batches_of(source.path, source.format)), 1)))
+    return rows.schema, rows
 
 
 def _column(field: pa.Field) -> Column:

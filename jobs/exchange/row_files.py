@@ -207,8 +207,11 @@ def _of_table(table: pa.Table) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     return table.schema, iter(table.to_batches())
 
 
-def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format) -> int:
-    """Write rows as a file, whole or not at all; how many. Raises InvalidRequest when it cannot be written there."""
+def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, replace: bool = True) -> int:
+    """Write rows as a file, whole or not at all; how many. When it returns they survive a power cut.
+
+    Raises InvalidRequest when it cannot be written there, or without `replace` when a file is there by then.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     written = 0
     try:
@@ -216,12 +219,45 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format) -> int:
             for batch in rows:
                 writer.write_batch(batch)
                 written += batch.num_rows
-        os.replace(temporary, path)
+        synced(temporary)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            _put_new(temporary, path)
+        synced(path.parent)
+    except FileExistsError as error:
+        raise already_there(path) from error
     except (OSError, pa.ArrowException) as error:
         raise InvalidRequest(f"the file {path} cannot be written as {format_}: {words_of(error)}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return written
+
+
+def already_there(path: Path) -> InvalidRequest:
+    """What is written takes no place unasked."""
+    return InvalidRequest(f"{path} is there already", hint="Name another place, or say --overwrite")
+
+
+def synced(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put_new(temporary: Path, path: Path) -> None:
+    """Give a file its name, if nobody has it. Raises FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # there are file systems without links
+        if path.exists():
+            raise FileExistsError(path) from error
+        os.rename(temporary, path)
 
 
 def _of_arrow(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from epochlake.jobs.exchange.row_files import SUFFIXES, Format, batches_of, format_of
@@ -26,6 +28,23 @@ class Source(NamedTuple):
     path: Path
     name: str
     format: Format
+
+    def placed(self, rows: pa.Table, columns: Collection[str] = ()) -> pa.Table:
+        """The rows with what the directories say of them, as texts: `day=2026-01-01` on the way below what was named.
+
+        Of directories above that only what is one of `columns`. What the file says itself counts more.
+        """
+        below = dict(_DIRECTORY.findall(self.name))
+        above = {name: value for name, value in _DIRECTORY.findall(self.path.as_posix()) if name in columns}
+        for name, value in (above | below).items():
+            if unquote(name) not in rows.column_names:
+                text = None if value == _NOTHING else unquote(value)
+                rows = rows.append_column(unquote(name), pa.array([text] * len(rows), pa.string()))
+        return rows
+
+
+_DIRECTORY = re.compile(r"(?:^|(?<=/))([^/=]+)=([^/]*)(?=/)")
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Part(NamedTuple):
@@ -47,11 +66,14 @@ class Part(NamedTuple):
 def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None = None) -> list[Source]:
     """The files that are named: by themselves, by a directory (whatever lies below it, but hidden ones) or a pattern.
 
-    Raises InvalidRequest for one that is not there or may not be read, that is named twice, or whose format is not
-    known.
+    Raises InvalidRequest for one that is not there or may not be read, that is named twice, whose format is not
+    known, or that is of a table which has a log of its files: not all that lie there are rows of it.
     """
     try:
-        return _sources_of(files, format_)
+        found = _sources_of(files, format_)
+        for directory in {source.path.absolute().parent for source in found}:
+            _require_no_table(directory)
+        return found
     except OSError as error:  # of a directory on the way
         raise InvalidRequest(
             f"{error.filename} cannot be read: {error.strerror}", hint="Check owner and mode"
@@ -93,8 +115,9 @@ def _sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None)
 
 def parts_of(source: Source, columns: Sequence[Column]) -> Iterator[Part]:
     """The rows of a file in parts, in its order; at least one part, if it has no rows. Raises InvalidRequest."""
+    names = {column.name for column in columns}
     for number, rows in enumerate(in_parts(*batches_of(source.path, source.format, columns))):
-        yield Part(source, number, number * ROWS_OF_PART, rows)
+        yield Part(source, number, number * ROWS_OF_PART, source.placed(rows, names))
 
 
 def in_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -111,6 +134,25 @@ def in_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[p
         count += batch.num_rows
     if count or is_first:
         yield pa.Table.from_batches(held, schema)
+
+
+def _require_no_table(directory: Path) -> None:
+    """Raises InvalidRequest where a directory, or one above it, belongs to a table with a log of its files."""
+    for place in (directory, *directory.parents):
+        if (place / "_delta_log").is_dir():
+            raise InvalidRequest(
+                f"{place} is a Delta table: its log says which of its files count",
+                hint="Make a table of it: `epochlake table adopt`; or write to one by a pipeline, of spark.read",
+            )
+        if (place / "_spark_metadata").is_dir() or (place / ".hoodie").is_dir() or _is_iceberg(place):
+            raise InvalidRequest(
+                f"{place} is a stream's output, or a table of Iceberg or Hudi: its log says which of its files count",
+                hint="Write its rows by a pipeline: pipeline.write(spark.read…, …, batch=…)",
+            )
+
+
+def _is_iceberg(place: Path) -> bool:
+    return any((place / "metadata").glob("*.metadata.json"))
 
 
 def _is_hidden(path: Path) -> bool:

@@ -11,15 +11,19 @@ one that has had it: the metadata is looked at before each round of the landing,
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.replicas.change_index import ChangeIndex, TooEarly
-from epochlake.jobs.replicas.change_intents import Intent, Intents, new_intent
+from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore import threads
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError
 
@@ -30,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recording:
-    """The recording of one write. `write_id`: of its batch; `intent`: what was put before, by a try that died.
+    """The recording of one write. `write_id`: of its batch; `put`: what was put before, by a try that died.
 
     `already`: the level had been reached before this try.
     """
@@ -44,7 +48,7 @@ class Recording:
         by: str,
         pipeline_id: str,
         write_id: str | None = None,
-        intent: Intent | None = None,
+        put: PutIntent | None = None,
         already: bool = False,
     ) -> None:
         self._cluster = cluster
@@ -54,21 +58,27 @@ class Recording:
         self._by = by
         self._pipeline_id = pipeline_id
         self._write_id = write_id
-        self._intent = intent
+        self._put = put
         self._already = already
-        self._index: ChangeIndex | None = None
+        self._now: PutIntent | None = None
 
     def before_round(self, metadata: ClusterMetadata) -> None:
-        """Put the write among those that may land, once. Raises StorageUnavailable, before anything is committed."""
+        """Put the write among those that may land, once. Raises StorageUnavailable, before anything is committed.
+
+        A stream that has ended meanwhile is not written to any more. Where another one has begun, the write is put
+        among those of that one: nobody reads the ended one again.
+        """
         stream = metadata.change_streams.get(self._table.table_id)
-        if stream is None or self._index is not None:
+        if stream is None:
+            self._now = None
             return
         index = self._cluster.change_indexes.of(stream)
-        if self._intent is None:
-            intent = new_intent(self._write_id, self._files, self._level.value, self._by, self._pipeline_id)
-            Intents(self._cluster.storage, index).put(metadata, self._table, intent)
-            self._intent = intent
-        self._index = index
+        if self._put is None or self._put.index.uri != index.uri:
+            self._put = self._put_anew(metadata, index)
+        elif self._now is None:
+            # It was put before: while its rows were staged, or by a try that died.
+            Intents(self._cluster.storage, index).complete(metadata, self._table, self._put.intent)
+        self._now = self._put
 
     def landed(self, metadata: ClusterMetadata, epoch: int) -> None:
         """Append the write, which has reached its level, to the index. Raises ChangeNotKept.
@@ -78,17 +88,14 @@ class Recording:
         """
         try:
             self.before_round(metadata)
-            if self._index is None or self._intent is None:
+            if self._now is None:
                 return
-            files = [staged.file for staged in self._files]
-            self._index.append(
-                self._intent.write_id,
-                files,
-                epoch=epoch,
-                level=self._intent.level,
-                by=self._intent.by,
-                in_time=not self._table.append_only,
-            )
+            try:
+                self._append(self._now, epoch)
+            except failures.MissingFile:
+                # Its copies went while this process was paused: it was taken for one that lands no more.
+                Intents(self._cluster.storage, self._now.index).put(metadata, self._table, self._now.intent)
+                self._append(self._now, epoch)
         except TooEarly:
             if not self._already:
                 raise  # its intent stays open: what has landed is settled if its rows are not written again
@@ -98,20 +105,54 @@ class Recording:
 
     def failed(self) -> None:
         """Say that nobody goes on with it: what has landed of it may be settled at once."""
-        if self._index is not None and self._intent is not None:
+        if self._now is None:
+            if self._put is not None and self._put.intent.pipeline_id == self._pipeline_id:
+                forget_ahead(self._cluster.storage, self._put)
+        else:
             try:
-                Intents(self._cluster.storage, self._index).end(self._intent)
+                Intents(self._cluster.storage, self._now.index).end(self._now.intent)
             except StorageUnavailable as error:
                 logger.info("a write to %s stays open until its lease ends: %s", self._table.full_name, error)
 
-    def _take_away(self) -> None:
-        assert self._index is not None
-        assert self._intent is not None
+    def _put_anew(self, metadata: ClusterMetadata, index: ChangeIndex) -> PutIntent:
+        intent = new_intent(self._write_id, self._files, self._level.value, self._by, self._pipeline_id)
         try:
-            Intents(self._cluster.storage, self._index).take_away(self._intent)
-        except StorageUnavailable as error:
-            # It is in the index, where whoever settles it finds it.
-            logger.info("a write to %s is in the stream of changes, and stays open: %s", self._table.full_name, error)
+            Intents(self._cluster.storage, index).put(metadata, self._table, intent)
+        except EpochlakeError:
+            forget_ahead(self._cluster.storage, PutIntent(index, intent))
+            raise
+        return PutIntent(index, intent)
+
+    def _append(self, put: PutIntent, epoch: int) -> None:
+        files = [staged.file for staged in self._files]
+        intent, in_time = put.intent, not self._table.append_only
+        put.index.append(intent.write_id, files, epoch=epoch, level=intent.level, by=intent.by, in_time=in_time)
+
+    def _take_away(self) -> None:
+        """Nobody waits for it. It is in the index, where whoever settles it finds it."""
+        assert self._now is not None
+        storage, put, name = self._cluster.storage, self._now, self._table.full_name
+
+        def take_away() -> None:
+            try:
+                Intents(storage, put.index).take_away(put.intent)
+            except StorageUnavailable as error:
+                logger.info("a write to %s is in the stream of changes, and stays open: %s", name, error)
+
+        in_background(take_away)
+
+
+def in_background(task: Callable[[], None]) -> None:
+    """Run what nobody waits for; it must not raise."""
+    threads.begin(task)
+
+
+def forget_ahead(storage: Storage, put: PutIntent) -> None:
+    """Take away the intent of a write of which nothing has been committed. Never raises: else it stays until the lease
+    of its process ends.
+    """
+    with suppress(StorageUnavailable):
+        Intents(storage, put.index).take_away(put.intent)
 
 
 class ChangeNotKept(StorageUnavailable):

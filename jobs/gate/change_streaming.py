@@ -30,6 +30,7 @@ class OpenStream(msgspec.Struct, frozen=True):
     """A table's stream as it is now: its index, and the first position that a reader may go on from."""
 
     table: Table
+    stream_id: str
     index: ChangeIndex
     first: int
 
@@ -39,9 +40,7 @@ def open_stream(cluster: Store, metadata: ClusterMetadata, name: str) -> OpenStr
     table = metadata.table(name)
     stream = metadata.change_streams.get(table.table_id)
     if stream is None:
-        raise Rejected(
-            Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes keep {name}` first"
-        )
+        raise _not_kept(name)
     index = cluster.change_indexes.of(stream)
     begun = index.begun()
     if begun is None:
@@ -49,7 +48,26 @@ def open_stream(cluster: Store, metadata: ClusterMetadata, name: str) -> OpenStr
             f"the stream of changes of {name} has not begun",
             hint=f"Run `epochlake changes keep-up {name}`, or a coordinator",
         )
-    return OpenStream(table, index, max(begun.position, index.floor()))
+    return OpenStream(table, stream.stream_id, index, max(begun.position, index.floor()))
+
+
+def is_on(metadata: ClusterMetadata, opened: OpenStream) -> bool:
+    """Whether a stream that was opened has not ended: its table's changes are kept, and in no other one."""
+    stream = metadata.change_streams.get(opened.table.table_id)
+    is_there = opened.table.table_id in metadata.schema.tables
+    return is_there and stream is not None and stream.stream_id == opened.stream_id
+
+
+def _not_kept(name: str) -> Rejected:
+    return Rejected(
+        Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes keep {name}` first"
+    )
+
+
+def written_at(index: ChangeIndex, position: int) -> str:
+    """The id of the write at a position; empty where there is none."""
+    entry = index.entry(position) if 0 < position <= index.tail().position else None
+    return "" if entry is None else entry.write_id
 
 
 class Changes:
@@ -57,7 +75,8 @@ class Changes:
 
     `position`: up to where all changes have been given out, that is when the batch after them is asked for, or the end
     is reached. With a `reader`, `commit` tells that everything up to there was dealt with: the same reader goes on from
-    there next time, and until then nothing is dropped that it needs. It is for one thread at a time.
+    there next time, and until then nothing is dropped that it needs. With `after` as well it goes on from there,
+    whatever it has told. It is for one thread at a time.
     """
 
     def __init__(
@@ -74,6 +93,7 @@ class Changes:
     ) -> None:
         stream = open_stream(cluster, cluster.catch_up(), table)
         self._cluster = cluster
+        self._stream = stream
         self._index = stream.index
         self._readers = Readers(cluster.storage, self._index)
         self._reader = reader
@@ -99,21 +119,30 @@ class Changes:
         self.up_to = tail if up_to is None and not follow else up_to
         self._wanted = Wanted(stream.table, question(stream.table, columns).asked.schema)
         self.schema = self._wanted.batch_schema
-        if reader is not None and known is None:
-            # From now on nothing is dropped that it has not read.
-            self._readers.tell(reader, self.position)
+        self._write_id = written_at(self._index, self.position)
+        if reader is not None and (known is None or known.position != self.position):
+            # From now on nothing is dropped that it has not read: it may have lost what it had told of.
+            self._readers.set(reader, self.position)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Batches, none of changes of two writes. Raises ChangesGone, StorageUnavailable."""
+        """Batches, none of changes of two writes. Raises ChangesGone, StorageUnavailable; Rejected where it follows a
+        stream that has ended, after all of its changes.
+        """
         while True:
+            ended = self._follow and self.up_to is None and not is_on(self._cluster.catch_up(), self._stream)
             end = self._index.tail().position if self.up_to is None else self.up_to
+            # The root may have gone back meanwhile, and other writes have come to these positions.
+            require_same(self._index, Reader(self._reader or "without a name", self.position, self._write_id, 0))
             for entry in self._index.entries(self.position, end):
                 for batch in changes_of(self._cluster.storage, self._index, entry, self._wanted):
                     kept = batch if self._late else batch.filter(pc.invert(batch.column(LATE)))
                     if kept.num_rows:
                         yield kept
-                self.position = entry.position
-            self.position = max(self.position, end)
+                self.position, self._write_id = entry.position, entry.write_id
+            if end > self.position:
+                self.position, self._write_id = end, written_at(self._index, end)
+            if ended:
+                raise _not_kept(self._stream.table.full_name)
             if not self._follow or self.up_to is not None:
                 return
             time.sleep(FOLLOW_SECONDS)

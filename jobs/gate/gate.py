@@ -48,6 +48,8 @@ class Gate:
         self.writing = Writing(self.planning, self.clock, self.pipeline_id, name)
         self._tables: set[str] = set()
         self._reads = 0
+        self._newest = 0
+        self._reads_from: int | None = None
         self._read: dict[Table, dict[ExpectedFile, None]] = {}
         self._presence: Presence | None = None
         self._ended = False
@@ -116,6 +118,21 @@ class Gate:
         self._touch(table)
         return self.writing.write(rows, table, level, batch, deleted=deleted, changes=changes)
 
+    def newest_of(self, table: Table, consistency: str | None = None) -> int:
+        """A time at or after that of every write to a table which was acknowledged before, in microseconds since 1970.
+
+        It is told by what the replicas have, and by no clock of this machine: writers whose clock was ahead have later
+        times. Compactions count, as they forget deletes, which no file tells of then. 0 for a table that was never
+        written to. Raises ConsistencyNotReached, StorageUnavailable.
+        """
+        level = self.planning.level(consistency)
+        opened, _ = self.planning.open_for_read(table, level)
+        self.clock.see(opened.values())
+        merges = self.cluster.ledger.merges(table.table_id).values()
+        newest = max([0, *(one.newest_written_at for one in opened.values()), *(merge.at for merge in merges)])
+        self._newest = max(self._newest, newest)
+        return newest
+
     def plan_read(
         self,
         table: Table,
@@ -125,14 +142,14 @@ class Gate:
     ) -> ReadPlan:
         """What a read reads, and where: files that stay for the run, whose ends were looked at just now. All rows, or
         those with tokens in some intervals, which do not meet. `as_of`: the rows as they were then, in microseconds
-        since 1970; their files stay as long as the table keeps its history.
+        since 1970.
 
         Raises ConsistencyNotReached when too few replicas can be read, RowsUnreadable when no replica has whole copies
         of all rows, Rejected for a table that was dropped, HistoryNotKept, InvalidRequest for a time to come.
         """
         self.require_open()
         level = self.planning.level(consistency)
-        self._touch(table)
+        self._touch(table, as_of)
         return self.planned_read(table, level, within, as_of)
 
     def planned_read(
@@ -154,7 +171,7 @@ class Gate:
                 raise refused from None
             self.clock.see(opened.values())
             if as_of is not None:
-                require_past(as_of, self.clock.seen)
+                require_past(as_of, max(self.clock.seen, self._newest))
             turn = zlib.crc32(f"{self.name} {self._reads}".encode())
             self._reads += 1
             try:
@@ -187,16 +204,19 @@ class Gate:
                 }
                 raise ReadDisturbed(table.full_name, named) from error
 
-    def _touch(self, table: Table) -> None:
-        """Show in the lease that this run uses a table."""
+    def _touch(self, table: Table, as_of: int | None = None) -> None:
+        """Show in the lease that this run uses a table, and as of when."""
         self.planning.require(table)
-        if table.full_name not in self._tables:
+        earlier = as_of is not None and (self._reads_from is None or as_of // 1000 < self._reads_from)
+        if table.full_name not in self._tables or earlier:
             self._tables.add(table.full_name)
+            if as_of is not None and earlier:
+                self._reads_from = as_of // 1000
             self._announce()
 
     def _announce(self) -> None:
         if self._presence is not None:
-            self._presence.update(self.epoch, tuple(sorted(self._tables)))
+            self._presence.update(self.epoch, tuple(sorted(self._tables)), self._reads_from)
 
 
 def require_name(batch: str | None) -> None:

@@ -20,11 +20,11 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.stamped import stamped, unstamped
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.decoding import decodable
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class MergeJournal:
         uri = self._entry_uri(number)
         self._storage.create_directory(uri.rpartition("/")[0], parents=True)
         try:
-            if _put_once(self._storage, uri, msgspec.json.encode(entry)):
+            if _put_once(self._storage, uri, stamped(entry)):
                 return True
         except StorageUnavailable:
             if entry.files:  # a second put of the same name tells: of two only one is there
@@ -144,9 +144,9 @@ class MergeJournal:
             self._storage.write_bytes(copy, self._storage.read_bytes(source))
         self._storage.sync_always(copies, [place, self._copies])
 
-    def kept(self, number: int, attempt: str, file_id: str) -> bytes:
-        """The copy of a file. Raises failures.MissingFile."""
-        return self._storage.read_bytes(places.join(self._copies, f"{number}-{attempt}", file_id))
+    def kept_uri(self, number: int, attempt: str, file_id: str) -> str:
+        """Where the copy of a file is, or was until the entry was finished."""
+        return places.join(self._copies, f"{number}-{attempt}", file_id)
 
     def forget(self, number: int, attempt: str) -> None:
         """Delete the copies of a try that has lost. Never raises: the next merge does it as well."""
@@ -164,7 +164,7 @@ class MergeJournal:
         """Add an intent to the `before` that there were; False: somebody else has added another one."""
         uri = self._intent_uri(batch, before + 1)
         self._storage.create_directory(uri.rpartition("/")[0], parents=True)
-        return _put_once(self._storage, uri, msgspec.json.encode(intent))
+        return _put_once(self._storage, uri, stamped(intent))
 
     @property
     def _copies(self) -> str:
@@ -256,12 +256,7 @@ def _read(storage: Storage, uri: str) -> bytes | None:
 
 
 def _decoded(data: bytes, kind: type[T], uri: str) -> T:
-    try:
-        found = msgspec.json.decode(data, type=decodable(kind))
-    except msgspec.MsgspecError as error:
-        raise LogUnreadable(
-            f"the merge {uri} cannot be read: {error}", hint="Restore the file from a backup"
-        ) from error
+    found = unstamped(data, kind, f"the merge {uri}")
     if found.format != FORMAT:  # type: ignore[attr-defined]
         said = f"{uri} has format {found.format}, and this version knows {FORMAT}"  # type: ignore[attr-defined]
         raise UnknownFormat(said, hint="Upgrade")

@@ -9,30 +9,29 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 from epochlake.jobs.gate import batches
-from epochlake.jobs.gate.batches import BatchContents, Count
-from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished
+from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.errors import MergeContended, MergeUnfinished
 from epochlake.jobs.gate.gate import Gate, require_name
+from epochlake.jobs.gate.merge_finishing import MergeFinishing
 from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
-from epochlake.jobs.gate.routing import ranges_of
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.change_index import TooEarly
-from epochlake.jobs.replicas.files import directory_of
-from epochlake.jobs.replicas.intervals import missing
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.sealing import require_intact
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.errors import CoordinationUnavailable, Rejected, StorageUnavailable
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.placement.consistency import ConsistencyLevel
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.showing import Shown
 
 logger = logging.getLogger(__name__)
@@ -108,6 +107,7 @@ class Merging:
         self._table = table
         self._cluster = gate.cluster
         self._journal = MergeJournal(self._cluster.storage, self._cluster.root.merges, table.table_id)
+        self._finishing = MergeFinishing(gate.planning, gate.writing, self._journal)
 
     def run(
         self,
@@ -131,14 +131,14 @@ class Merging:
             for number in range(1, TRIES + 1):
                 intents = self._journal.intents(name) if name else []
                 already = bool(intents) and self._journal.is_finished(intents[-1].number)
-                tail = self._finish_tail(level)
+                tail = self._finishing.finish_tail(self._table, level)
                 if intents:
                     batches.require_same(self._table, batch or "", intents[-1].source, source)
                     entry = self._journal.entry(intents[-1].number)
                     if entry is not None and entry.attempt == intents[-1].attempt:
                         return self._merged(entry, number, already=already)
                     if entry is None:
-                        self._take_for_nothing(tail + 1)
+                        self._finishing.take_for_nothing(self._table, tail + 1)
                         continue
                 merged = self._attempt(call, tail, len(intents), number)
                 if merged is not None:
@@ -174,7 +174,8 @@ class Merging:
         try:
             written = self._land_staged(tail + 1, entry, call.level, opened) if staged else None
             journal.finish(tail + 1)
-        except (ConsistencyNotReached, StorageUnavailable) as error:
+        except EpochlakeError as error:
+            # Whatever it is: nobody is told that it has failed, and plans it again.
             raise MergeUnfinished(self._table.full_name, call.batch, str(error)) from error
         return self._merged(entry, number, already=False, written=written)
 
@@ -185,7 +186,7 @@ class Merging:
         try:
             return self._gate.writing.land(self._table, entry.files, level, opened=opened, write_id=entry.attempt)
         except TooEarly:
-            # The stream of the table's changes began meanwhile. It has landed, and whoever settles finds it.
+            # It had been finished before the stream of the table's changes began: that lets merges pass.
             return None
         except Rejected as altered:
             cause = altered
@@ -198,7 +199,7 @@ class Merging:
                 break
             self._table = now
             try:
-                self._land(number, entry, level)
+                self._finishing.land(now, number, entry, level)
             except Rejected as altered:
                 cause = altered
             else:
@@ -217,74 +218,9 @@ class Merging:
             missing={} if written is None else written.missing,
         )
 
-    def _take_for_nothing(self, number: int) -> None:
-        """Take a number that a try of before has wanted: whoever made it, should he be alive, finds it taken."""
-        if self._journal.put(number, MergeEntry(str(uuid.uuid4()), self._table.full_name)):
-            self._journal.finish(number)
-
-    def _finish_tail(self, level: ConsistencyLevel) -> int:
-        """Bring the newest merge to its level, whoever has begun it; its number."""
-        tail = self._journal.tail()
-        if tail and not self._journal.is_finished(tail):
-            entry = self._journal.entry(tail)
-            try:
-                if entry is not None and entry.files:
-                    self._land(tail, entry, level)
-            except failures.MissingFile:
-                if not self._journal.is_finished(tail):  # else somebody else has, and the copies went with that
-                    raise
-            self._journal.finish(tail)
-        return tail
-
-    def _land(self, number: int, entry: MergeEntry, level: ConsistencyLevel) -> None:
-        """Land the files of an entry. What has been staged and lies nowhere any more is stored again."""
-        planning, writing = self._gate.planning, self._gate.writing
-        opened, failed = planning.open_for_write(self._table)
-        located = writing.locate(self._table, BatchContents(1, entry.files), opened, failed)
-        files: list[StagedFile] = []
-        for staged in located.files:
-            there = [piece.file for piece in located.pieces]
-            if not staged.stored and missing((staged.file,), there, *staged.file.window, located.lineage):
-                staged = self._stored_again(number, entry, staged)
-            files.append(staged)
-        located = msgspec.structs.replace(located, files=tuple(files))
-        with suppress(TooEarly):
-            writing.land(self._table, located.files, level, located, opened=opened, write_id=entry.attempt)
-
-    def _stored_again(self, number: int, entry: MergeEntry, staged: StagedFile) -> StagedFile:
-        """Store the kept copy of a file on the replicas of its ranges. Raises StorageUnavailable."""
-        storage, planning = self._cluster.storage, self._gate.planning
-        data = self._journal.kept(number, entry.attempt, staged.file.file_id)
-        opened, failed = planning.open_for_write(self._table)
-        placements = planning.metadata.placements(self._table.table_id)
-        windows = [staged.file.extent]
-        wanted = {volume for index in ranges_of(placements, windows) for volume in placements.placement(index).writes}
-        stored = set()
-        for volume in sorted(wanted & opened.keys()):
-            replica = opened[volume].address.uri
-            try:
-                directory = places.join(replica, directory_of(staged.file.path.rpartition("/")[0].partition("=")[2]))
-                storage.create_directory(directory)
-                path = places.join(replica, staged.file.path)
-                storage.write_bytes(path, data)
-                storage.sync_data([path], [directory, replica])
-            except StorageUnavailable as error:
-                failed[volume] = str(error)
-            else:
-                stored.add(volume)
-        return StagedFile(staged.file, frozenset(stored), failed, staged.digest)
-
     def _keep(self, number: int, attempt: str, staged: Sequence[StagedFile]) -> bool:
         """Keep a copy of each staged file at the root; False where the number is taken. Raises StorageUnavailable."""
-        storage, metadata = self._cluster.storage, self._gate.planning.metadata
-        sources = []
-        for one in staged:
-            if not one.stored:
-                raise StorageUnavailable(
-                    f"no replica has stored {one.file.path}: {'; '.join(one.failed.values())}", hint="Try again"
-                )
-            replica = address_of(storage, metadata, self._table, min(one.stored))
-            sources.append((one.file.file_id, places.join(replica.uri, one.file.path)))
+        sources = [(one.file.file_id, self._whole(one)) for one in staged]
         try:
             if sources:
                 self._journal.keep(number, attempt, sources)
@@ -294,6 +230,21 @@ class Merging:
                 raise
             return False
         return True
+
+    def _whole(self, staged: StagedFile) -> str:
+        """Where a staged file lies with the bytes that it should have. Raises StorageUnavailable."""
+        storage, metadata = self._cluster.storage, self._gate.planning.metadata
+        reasons = dict(staged.failed)
+        for volume in sorted(staged.stored):
+            uri = places.join(address_of(storage, metadata, self._table, volume).uri, staged.file.path)
+            try:
+                require_intact(storage, staged.file, uri)
+            except StorageUnavailable as error:
+                reasons[volume] = str(error)
+            else:
+                return uri
+        said = "; ".join(reasons.values())
+        raise StorageUnavailable(f"no replica has stored {staged.file.path}: {said}", hint="Try again")
 
     def _level(self, consistency: str | None) -> ConsistencyLevel:
         level = self._gate.planning.level(consistency)

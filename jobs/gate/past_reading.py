@@ -132,10 +132,16 @@ class MergeTree:
 
     def made_at(self, origin: str) -> int:
         """When the youngest of the compactions was made that a merged file comes of."""
-        if origin not in self._made_at:
-            merge = self._merges[origin]
-            below = [self.made_at(one.origin) for one in merge.replaced if one.origin in self._merges]
-            self._made_at[origin] = max([merge.at, *below])
+        # No recursion: a range that is always written to has a merge on a merge for years.
+        waiting = [origin]
+        while waiting:
+            merge = self._merges[waiting[-1]]
+            below = {one.origin for one in merge.replaced if one.origin in self._merges}
+            unknown = below - self._made_at.keys()
+            if unknown:
+                waiting += unknown
+            else:
+                self._made_at[waiting.pop()] = max([merge.at, *(self._made_at[one] for one in below)])
         return self._made_at[origin]
 
     def since(self, file: DataFile) -> int:

@@ -52,6 +52,10 @@ class HybridClock:
         """Later times are above all rows of these."""
         self._last = max([self._last, *(snapshot.newest_written_at for snapshot in snapshots)])
 
+    def see_time(self, written_at: int) -> None:
+        """Later times are above this one, microseconds."""
+        self._last = max(self._last, written_at)
+
     def next(self, snapshots: Iterable[ReplicaSnapshot]) -> int:
         """A time above all rows of these, and above every time before."""
         self.see(snapshots)

@@ -77,6 +77,10 @@ def arcs_of_answer(answer: Mapping[str, Any], keyspace: str, step: int | None = 
 
     Step -1 is the ring before any. Raises InvalidRequest for what the document does not have.
     """
+    if "nodes" not in answer:
+        raise InvalidRequest(
+            "what was handed over is no answer of a what-if", hint="It has nodes and keyspaces, or steps"
+        )
     described = {node["id"]: node for node in answer["nodes"]}
     names = [str(node.get("address") or node.get("name") or key) for key, node in described.items()]
     row_of = {key: row for row, key in enumerate(described)}
@@ -100,7 +104,10 @@ def _answered(answer: Mapping[str, Any], keyspace: str, step: int | None) -> tup
             if found.get("name") == keyspace and "ranges" in found:
                 return {"reads": found["ranges"], "writes": "same"}, ""
         raise InvalidRequest(f"the what-if has no ranges of a keyspace {keyspace!r}", hint="Hand over what it answered")
-    stages = [answer["start"], *(one for one in answer["steps"] if "placements" in one)]
+    stages = [
+        *([answer["start"]] if "start" in answer else []),
+        *(one for one in answer["steps"] if "placements" in one),
+    ]
     number = len(stages) - 1 if step is None else step + 1
     if not 0 <= number < len(stages):
         raise InvalidRequest(f"the what-if has no step {step}", hint=f"Name one from -1 to {len(stages) - 2}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from epochlake.jobs.pictures.page import save as save_page
 from epochlake.jobs.pictures.ring import draw_ring
 from epochlake.jobs.pictures.timeline import draw_timeline, timeline_of
 from epochlake.jobs.views.streamed_bytes import arrivals
+from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.following.history import entries
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.placement.errors import InvalidRequest
@@ -46,6 +48,8 @@ def tablets(
     `table` None: of all tables with tablets. The volumes are measured; at an epoch of the past replicas are counted.
     Raises Rejected for a table that there is not, and InvalidRequest for one on the ring and for an older plan.
     """
+    if plan is not None:
+        require_plan(plan)
     metadata = cluster.at(at)
     now = metadata is cluster.metadata
     loads = measure_loads(cluster.storage, metadata) if now else None
@@ -64,7 +68,10 @@ def timeline(cluster: Cluster, first: int | None = None, last: int | None = None
     if by not in ("time", "epoch"):
         raise InvalidRequest(f"a timeline cannot be by {by!r}", hint='Give by="time" or by="epoch"')
     metadata = cluster.catch_up()
-    begin = max(1, (last or metadata.epoch) - MOST_EPOCHS + 1) if first is None else first
+    if last is not None:
+        require_epoch_number(last)
+    newest = metadata.epoch if last is None else min(last, metadata.epoch)
+    begin = max(1, newest - MOST_EPOCHS + 1) if first is None else first
     found = entries(cluster.log(), begin, last)
     drawn = timeline_of(found, metadata)
     return draw_timeline(drawn, f"The epochs of {metadata.identity.name}", by)
@@ -93,6 +100,8 @@ def ring_flows(
 
     `bytes`: of all rows of `name`, each counted once; without it shares of the tokens are drawn. Raises as `ring`.
     """
+    if bytes is not None and (not isinstance(bytes, Integral) or bytes < 0):
+        raise InvalidRequest(f"{bytes!r} is no number of bytes", hint="Give how much all rows are, each counted once")
     old, new = _arcs(of, name, before), _arcs(of, name, after)
     return draw_flows(flows_between(old, new, bytes), f"From {old.title} to {new.title}")
 
@@ -103,6 +112,8 @@ def save(path: str | Path, *figures: go.Figure, title: str = "Epochlake") -> Pat
 
 
 def _arcs(of: Ringed, name: str, at: int | None) -> Arcs:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"{name!r} is no name of a keyspace or a table", hint="Name one, as in 'air.flights'")
     match of:
         case Cluster():
             return arcs_of(of.at(at), name)

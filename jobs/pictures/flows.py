@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from epochlake.jobs.pictures import style
 from epochlake.jobs.pictures.arcs import Arcs
+from epochlake.jobs.printing import plural
 from epochlake.jobs.views.balancing import BalancePlan
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import size
@@ -20,6 +21,7 @@ MOST_FLOWS = 80
 """Of more the greatest are drawn by their nodes, and the others between `other nodes`."""
 
 OTHERS = "other nodes"
+TABLET, RANGE = "tablet", "range"
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Flows(msgspec.Struct, frozen=True):
-    """All flows of a plan, the greatest first. `what`: what the pieces are; `nodes`: all nodes in their order."""
+    """All flows of a plan, the greatest first. `what`: what a piece is; `nodes`: all nodes in their order."""
 
     flows: tuple[Flow, ...]
     what: str
@@ -51,7 +53,7 @@ def flows_of_plan(plan: BalancePlan) -> Flows:
         key = (move.source.partition("/")[0], move.target.partition("/")[0])
         held[key] += move.bytes
         pieces[key] += 1
-    found = _sorted(held, pieces, "tablets", measured=any(held.values()))
+    found = _sorted(held, pieces, TABLET, measured=any(held.values()))
     return msgspec.structs.replace(found, nodes=tuple(node.node for node in plan.nodes))
 
 
@@ -77,7 +79,7 @@ def flows_between(before: Arcs, after: Arcs, size_of_all: int | None = None) -> 
             giver = goes[number] if number < len(goes) else (was[0] if was else "nobody")
             held[giver, node] += round(share * (1e6 if size_of_all is None else size_of_all))
             pieces[giver, node] += 1
-    found = _sorted(held, pieces, "ranges", measured=size_of_all is not None)
+    found = _sorted(held, pieces, RANGE, measured=size_of_all is not None)
     return msgspec.structs.replace(found, nodes=after.nodes)
 
 
@@ -115,11 +117,19 @@ def draw_flows(flows: Flows, title: str) -> go.Figure:
             textfont={"color": style.TEXT, "size": 12, "shadow": "none"},
         )
     )
-    total, pieces = sum(flow.bytes for flow in flows.flows), sum(flow.pieces for flow in flows.flows)
-    amount = size(total) if flows.measured else f"{total / 1e4:.3g} % of a copy of all tokens"
+    pieces = plural(sum(flow.pieces for flow in flows.flows), flows.what)
+    pairs = f"{len(flows.flows):,} {'pair' if len(flows.flows) == 1 else 'pairs'} of nodes"
     pooled = f"; {len(flows.flows) - len(shown) + 1:,} small flows are one" if len(shown) < len(flows.flows) else ""
-    subtitle = f"{amount} in {pieces:,} {flows.what}, between {len(flows.flows):,} pairs of nodes{pooled}"
+    subtitle = f"{_amount(flows)}{pieces}, between {pairs}{pooled}"
     return style.styled(figure, title, subtitle, 160 + 24 * max(len(sources), len(targets)))
+
+
+def _amount(flows: Flows) -> str:
+    """How much it is; nothing of tablets that hold nothing, or that nobody has measured."""
+    total = sum(flow.bytes for flow in flows.flows)
+    if flows.measured:
+        return f"{size(total)} in "
+    return "" if flows.what == TABLET else f"{total / 1e4:.3g} % of a copy of all tokens in "
 
 
 def require_plan(plan: object) -> BalancePlan:
@@ -133,7 +143,7 @@ def require_plan(plan: object) -> BalancePlan:
 
 def _sorted(held: Counter[tuple[str, str]], pieces: Counter[tuple[str, str]], what: str, *, measured: bool) -> Flows:
     found = [Flow(*key, held[key], count) for key, count in pieces.items()]
-    if not measured and what == "tablets":  # nobody has measured them, or they are empty: tablets are drawn
+    if not measured and what == TABLET:  # nobody has measured them, or they are empty: tablets are drawn
         found = [msgspec.structs.replace(flow, bytes=flow.pieces) for flow in found]
     return Flows(tuple(sorted(found, key=lambda flow: (-flow.bytes, flow.source, flow.target))), what, measured)
 
@@ -148,7 +158,7 @@ def _pooled(flows: Flows) -> list[Flow]:
 
 def _told(flow: Flow, flows: Flows) -> str:
     amount = f"{size(flow.bytes)} in " if flows.measured else ""
-    return f"{style.plain(flow.source)} → {style.plain(flow.target)}<br>{amount}{flow.pieces:,} {flows.what}"
+    return f"{style.plain(flow.source)} → {style.plain(flow.target)}<br>{amount}{plural(flow.pieces, flows.what)}"
 
 
 def _faint(colour: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 from epochlake.jobs.pictures import style
+from epochlake.jobs.printing import plural
 from epochlake.jobs.views.balancing import BalancePlan
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TabletKey, VolumeId
@@ -146,9 +147,9 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
     scale = {"colorscale": style.SCALE, "cmin": 0, "cmax": highest, "colorbar": bar}
     figure.update_layout(coloraxis=scale)
     pooled = "; cells are sums of several" if heat.tablets > len(heat.columns) or heat.volumes > len(heat.rows) else ""
-    moves = f", {heat.moves:,} moves" if heat.after is not None else ""
+    moves = f", {plural(heat.moves, 'move')}" if heat.after is not None else ""
     missing = f"; {style.and_more(heat.unmeasured)} could not be measured" if heat.unmeasured else ""
-    subtitle = f"{heat.volumes:,} volumes, {heat.tablets:,} tablets{moves}{pooled}{missing}"
+    subtitle = f"{plural(heat.volumes, 'volume')}, {plural(heat.tablets, 'tablet')}{moves}{pooled}{missing}"
     each = max(260, min(600, 60 + 22 * len(heat.rows)))
     return style.styled(figure, title, subtitle, 110 + each * len(panels))
 

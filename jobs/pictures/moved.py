@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from epochlake.jobs.pictures import style
+from epochlake.jobs.printing import plural
 from epochlake.jobs.views.streamed_bytes import Arrivals
 from epochlake.placement.showing import size
 
@@ -73,7 +74,7 @@ def draw_moved(seen: Arrivals, title: str, nodes: Sequence[str] = ()) -> go.Figu
         )
     )
     tables = sorted({one.table for one in arrivals})
-    subtitle = f"{size(int(amounts.sum()))} in {len(arrivals):,} commits, of {style.and_more(tables)}{unread}"
+    subtitle = f"{size(int(amounts.sum()))} in {plural(len(arrivals), 'commit')}, of {style.and_more(tables)}{unread}"
     figure.update_layout(barmode="stack", yaxis2={"overlaying": "y", "side": "right", "showgrid": False})
     drawn = style.styled(figure, title, subtitle, 400)
     for axis, highest in (("yaxis", _highest(figure)), ("yaxis2", float(total[-1]))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import uuid
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +34,17 @@ def save(path: str | Path, figures: Iterable[go.Figure], title: str) -> Path:
     The page is light or dark as the reader's browser is. Raises InvalidRequest when there is nothing to write, or when
     it cannot be written there.
     """
-    style.plotly()
+    graph_objects = style.plotly()
     from plotly.io import to_html
 
     drawn = list(figures)
     if not drawn:
         raise InvalidRequest("there is no picture to save", hint="Hand over at least one")
+    for figure in drawn:
+        if not isinstance(figure, graph_objects.Figure):
+            raise InvalidRequest(
+                f"a {type(figure).__name__} is no picture", hint="Hand over what epochlake.pictures gives"
+            )
     parts = [_HEAD.format(title=escape(title))]
     for number, figure in enumerate(drawn):
         library = number == 0  # once, within the page
@@ -48,16 +53,15 @@ def save(path: str | Path, figures: Iterable[go.Figure], title: str) -> Path:
     parts.append(f"<footer>Epochlake {PRODUCT_VERSION}</footer></body></html>\n")
     target = Path(path)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with temporary.open("x", encoding="utf-8") as file:  # who may read it is for the umask to say
                 file.write("".join(parts))
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise InvalidRequest(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from epochlake.jobs.pictures import style
 from epochlake.jobs.pictures.arcs import TURN, Arcs
+from epochlake.jobs.printing import plural
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -52,7 +53,7 @@ def draw_ring(arcs: Arcs) -> go.Figure:
                 )
             )
     _circle(figure)
-    ranges = f"{len(arcs.lows):,} ranges"
+    ranges = plural(len(arcs.lows), "range")
     sampled = f", drawn as {MOST_ARCS} arcs" if drawn is not arcs else ""
     written = ", hatched: gets writes only" if (coming >= 0).any() else ""
     return style.styled(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from epochlake.jobs.administration.topology_changes import subjects
 from epochlake.jobs.pictures import style
+from epochlake.jobs.printing import plural
 from epochlake.jobs.views.summaries import summary
 from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.entry import Entry
@@ -129,7 +130,11 @@ def _of_tablets(entries: Iterable[Entry], metadata: ClusterMetadata, at: dict[in
         began = since.pop((kind, table_id), None)
         if began is None:
             return
-        what = f"{moved.pop(table_id, 0)} tablets moved" if kind == TABLETS else "its tablets are split or merged"
+        what = (
+            f"{plural(moved.pop(table_id, 0), 'tablet')} moved"
+            if kind == TABLETS
+            else "its tablets are split or merged"
+        )
         bars.append(_bar(name(table_id), kind, began, epoch, at, f"{name(table_id)}: {what}"))
 
     for entry in entries:
@@ -219,7 +224,8 @@ def draw_timeline(
     rows = [*map(style.plain, lanes), *([OTHERS] if timeline.points else [])]
     figure.update_yaxes(categoryorder="array", categoryarray=rows[::-1], range=[-0.6, len(rows) - 0.4], griddash="dot")
     figure.update_xaxes(title_text="UTC" if by == "time" else "epoch")
-    left_out = f"; {timeline.left_out} older requests are left out" if timeline.left_out else ""
+    verb = "is" if timeline.left_out == 1 else "are"
+    left_out = f"; {plural(timeline.left_out, 'older request')} {verb} left out" if timeline.left_out else ""
     subtitle = f"epochs {timeline.first} to {timeline.last}{left_out}"
     figure.update_layout(hovermode="closest")
     return style.legend_below(style.styled(figure, title, subtitle, 130 + 26 * len(rows)))

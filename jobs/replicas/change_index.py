@@ -15,38 +15,48 @@ Commits are kept for ever, as they answer both questions; data files go when the
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from deltalake import DeltaTable
+from epochlake.jobs.replicas.change_entries import (
+    BEGUN,
+    DATA,
+    Begun,
+    ChangeEntry,
+    Said,
+    Totals,
+    added,
+    entry_of,
+    mark_in,
+    removed,
+)
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import attempts
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.delta_commits import Action
-from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat
+from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.metastore.metadata.model import Table, TableId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.tokens import TABLET
 
-FORMAT = 1
-TAG = "epochlake.change"
+logger = logging.getLogger(__name__)
+
 FLOOR = "_floor"
 """A file with the last position whose changes are not kept any more."""
 
-BEGUN = "epochlake-begun"
-"""The transaction by which the stream begins: its version is the newest time of writing of all rows from before."""
+DELETED_UP_TO = "_deleted"
+"""A file with the last position whose files have been deleted: at most the floor, less where that was interrupted."""
 
-DATA = "data"
 CHECKPOINT_EVERY = 100
 KEPT = 4096
 """Entries that a process remembers."""
@@ -66,59 +76,19 @@ class ChangesGone(EpochlakeError):
         self.position = position
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What an entry says beside its files; stored with each of them.
-
-    `write_id`: of the write, or of the batch. `epoch`: at which its landing was judged; `at`: when it was appended,
-    microseconds. `newest`: the newest time of writing up to this entry, its own included.
-    """
-
-    write_id: str
-    epoch: int
-    level: str
-    by: str
-    at: int
-    newest: int
-    file: DataFile
-    format: int = FORMAT
-
-
-class ChangeEntry(msgspec.Struct, frozen=True):
-    """A write that has landed. `position`: in the stream; `files`: its files, each under its name in the index.
-
-    `newest`: the newest time of writing of all entries up to this one.
-    """
-
-    position: int
-    write_id: str
-    epoch: int
-    level: str
-    by: str
-    at: int
-    newest: int
-    files: tuple[DataFile, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-
-class Begun(msgspec.Struct, frozen=True):
-    """Where a stream begins. What was written before it, until `newest`, is not in the stream but in the table."""
-
-    position: int
-    newest: int
-
-
 class TooEarly(EpochlakeError):
     """A write is older than the beginning of the stream: what has come over it since may not be in the stream."""
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The end of an index: its last position, and the newest time of writing up to there."""
+    """The end of an index: its last position, and the newest time of writing up to there.
+
+    `identity`: what tells the commit at that position from another one that takes its place.
+    """
 
     position: int
     newest: int
+    identity: tuple[int, ...] | None = None
 
 
 class ChangeIndexes:
@@ -155,6 +125,10 @@ class ChangeIndex:
         self._lock = threading.Lock()
         self._tail: Tail | None = None
         self._begun: Begun | None = None
+        self._made: set[str] = set()
+        # Up to where it is known which entries are older than some before them, and these, each with where that begins.
+        self._looked_at = 0
+        self._reach_back: list[tuple[int, int]] = []
         self._entries: OrderedDict[int, ChangeEntry | None] = OrderedDict()
 
     def create(self, table: Table) -> None:
@@ -185,9 +159,34 @@ class ChangeIndex:
         """Where the index has a file."""
         return places.join(self.uri, DATA, f"{file.file_id}.parquet")
 
+    @property
+    def data_directory(self) -> str:
+        """Where the index has its files."""
+        return places.join(self.uri, DATA)
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory of the index, so that the disk has its name, unless this process has."""
+        if name not in self._made:
+            self._storage.create_directory(places.join(self.uri, name), parents=True)
+            self._made.add(name)
+
+    def lacking(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Those of some files that do not lie in the index with all of their bytes."""
+        sizes = self._storage.sizes_of([self.data_uri(file) for file in files])
+        return [file for file, size in zip(files, sizes, strict=True) if size != file.size]
+
     def tail(self) -> Tail:
         """The end as it is now. An index that is not there is an error: it was made before its stream began."""
         known = self._tail
+        if known is not None and self._identity(known.position) != known.identity:
+            # The root went back behind what this process has read: nothing that it remembers counts.
+            logger.warning("the index of changes at %s went back behind position %d", self.uri, known.position)
+            with self._lock:
+                self._tail = self._begun = known = None
+                self._entries.clear()
+                self._made.clear()
+                self._reach_back.clear()
+                self._looked_at = 0
         if known is None:
             last = delta_commits.newest_version(self._storage, self.uri) if self._is_there() else -1
             if last < 0:
@@ -197,25 +196,35 @@ class ChangeIndex:
                     hint="Restore it from a backup; or end the stream with `epochlake changes drop`, and begin "
                     "another one",
                 )
-            known = Tail(last, self._newest_at(last))
+            known = self._tail_at(last)
         while delta_commits.has_moved_on(self._storage, self.uri, known.position):
-            known = Tail(known.position + 1, self._newest_at(known.position + 1))
+            known = self._tail_at(known.position + 1)
         with self._lock:
             if self._tail is None or self._tail.position < known.position:
                 self._tail = known
         return known
 
+    def _tail_at(self, position: int) -> Tail:
+        identity = self._identity(position)
+        return Tail(position, self._newest_at(position), identity)
+
+    def _identity(self, position: int) -> tuple[int, ...] | None:
+        found = delta_commits.identity(self._storage, self.uri, position)
+        # Its size, when it was written, and its number. When its inode was changed says nothing: it was linked.
+        return None if found is None else (found[0], found[1], found[-1])
+
     def begin(self, newest: int) -> Begun:
         """Begin the stream, once, after everybody who does not know of it can land no more.
 
-        `newest`: the newest time of writing of the table's rows then.
+        `newest`: the newest time of writing of the table's rows then. Writes that are in the index before that are of
+        those who know of the stream.
         """
         for _ in attempts():
             begun = self.begun()
             if begun is not None:
                 return begun
             tail = self.tail()
-            mark: Action = {"txn": {"appId": BEGUN, "version": max(newest, tail.newest)}}
+            mark: Action = {"txn": {"appId": BEGUN, "version": newest}}
             delta_commits.put_commit(self._storage, self.uri, tail.position + 1, "BEGIN", [mark])
         raise self._contended()
 
@@ -223,7 +232,7 @@ class ChangeIndex:
         """Where it begins; None where it has not begun yet."""
         if self._begun is None:
             last = self.tail().position
-            marks = ((at, _mark(self._actions(at))) for at in range(1, last + 1) if self.entry(at) is None)
+            marks = ((at, mark_in(self._actions(at))) for at in range(1, last + 1) if self.entry(at) is None)
             self._begun = next((Begun(at, newest) for at, newest in marks if newest is not None), None)
         return self._begun
 
@@ -239,7 +248,7 @@ class ChangeIndex:
         with self._lock:
             if position in self._entries:
                 return self._entries[position]
-        entry = _entry(position, self._actions(position), self.uri)
+        entry = entry_of(position, self._actions(position), self.uri)
         with self._lock:
             self._entries[position] = entry
             while len(self._entries) > KEPT:
@@ -258,6 +267,25 @@ class ChangeIndex:
         """The last position before an entry up to which every write is older than `written_at`."""
         last = entry.position - 1
         return self.before(written_at, Tail(last, self._newest_at(last)))
+
+    def compared_from(self, after: int, up_to: int) -> int:
+        """After which position entries have to be kept, at most `after`, so that each of those after it, up to another
+        position, can be compared with what came before it. Each entry is looked at once by a process.
+        """
+        with self._lock:
+            looked_at = max(self._looked_at, self.floor())
+        found = []
+        for entry in self.entries(looked_at, up_to):
+            begin = self.before_entry(entry, entry.oldest)
+            if begin < entry.position - 1:
+                found.append((entry.position, begin))
+        with self._lock:
+            if self._looked_at <= looked_at:
+                self._looked_at = max(up_to, looked_at)
+                self._reach_back += found
+            reach_back = [(position, begin) for position, begin in self._reach_back if position > after]
+        needed = min((begin for _, begin in reach_back), default=after)
+        return after if needed >= after else self.compared_from(needed, up_to)
 
     def append(
         self,
@@ -278,42 +306,105 @@ class ChangeIndex:
         files = [file for file in files if file.rows]
         if not files:
             return None
-        oldest = min(file.min_written_at for file in files)
+        tail = self._known_tail()
         for _ in attempts():
-            tail = self.tail()
-            there = {
-                file.file_id for entry in self.entries(self.before(oldest, tail), tail.position) for file in entry.files
-            }
-            new = [file for file in files if file.file_id not in there]
+            new = self._without_entry(files, tail)
             if not new:
                 return None
             begun = self.begun()
             if in_time and begun is not None and min(file.min_written_at for file in new) <= begun.newest:
                 raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
+            self._require_there(new)
             newest = max([tail.newest, *(file.max_written_at for file in new)])
-            said = [Said(write_id, epoch, level, by, time.time_ns() // 1000, newest, file) for file in new]
-            position = tail.position + 1
-            uris = [self.data_uri(file) for file in new]
-            if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", [_add(one) for one in said], uris):
+            now, before = time.time_ns() // 1000, self._totals_at(tail.position)
+            totals = None if before is None else before.with_write(new)
+            said = [Said(write_id, epoch, level, by, now, newest, file, totals) for file in new]
+            position, actions = tail.position + 1, [added(one) for one in said]
+            if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions):
+                self._remember(Tail(position, newest, self._identity(position)), actions)
                 delta_checkpoints.checkpoint_if_due(
                     self._storage, lambda: DeltaTable(places.delta_uri(self.uri)), self.uri, position, CHECKPOINT_EVERY
                 )
                 return position, len(new)
+            tail = self.tail()
         raise self._contended()
 
-    def drop(self, floor: int, entries: Sequence[ChangeEntry]) -> bool:
-        """Keep nothing up to the position `floor`, as these entries' files; whether that was committed now.
-
-        Readers are told before anything goes.
+    def _known_tail(self) -> Tail:
+        """The end as this process has read it last, while that is there. Who appends after it finds out what is newer:
+        then the commit is refused.
         """
-        self._storage.replace_bytes(places.join(self.uri, FLOOR), str(max(floor, self.floor())).encode())
-        position = self.tail().position + 1
-        files = [file for entry in entries for file in entry.files]
-        if not delta_commits.put_commit(self._storage, self.uri, position, "DELETE", [_remove(file) for file in files]):
-            return False
+        known = self._tail
+        is_there = known is not None and self._identity(known.position) == known.identity
+        return known if known is not None and is_there else self.tail()
+
+    def _remember(self, tail: Tail, actions: Sequence[Action]) -> None:
+        """What this process has appended."""
+        with self._lock:
+            self._entries[tail.position] = entry_of(tail.position, actions, self.uri)
+            if self._tail is None or self._tail.position < tail.position:
+                self._tail = tail
+
+    def _require_there(self, files: Sequence[DataFile]) -> None:
+        """That the index has its copies of some files. Raises MissingFile."""
+        lacking = self.lacking(files)
+        if lacking:
+            raise failures.MissingFile(
+                f"the index of changes at {self.uri} has no copy of file {lacking[0].file_id}", hint="Try again"
+            )
+
+    def without_entry(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Those of some files that are in no entry."""
+        return self._without_entry(files, self.tail())
+
+    def _without_entry(self, files: Sequence[DataFile], tail: Tail) -> list[DataFile]:
+        if not files:
+            return []
+        oldest = min(file.min_written_at for file in files)
+        entries = self.entries(self.before(oldest, tail), tail.position)
+        there = {file.file_id for entry in entries for file in entry.files}
+        return [file for file in files if file.file_id not in there]
+
+    def drop(self, floor: int) -> list[ChangeEntry]:
+        """Keep nothing up to the position `floor`; the entries that are not kept any more.
+
+        Readers are told before anything goes. What an earlier call was killed at is done as well.
+        """
+        deleted, floor = self._deleted_up_to(), max(floor, self.floor())
+        self._storage.replace_bytes(places.join(self.uri, FLOOR), str(floor).encode())
+        over = list(self.entries(deleted, floor))
+        files = [file for entry in over for file in entry.files]
+        if files:
+            self._put_deleted(files)
         for file in files:
             self._storage.delete_file(self.data_uri(file))
-        return True
+        self._storage.replace_bytes(places.join(self.uri, DELETED_UP_TO), str(floor).encode())
+        return over
+
+    def _put_deleted(self, files: Sequence[DataFile]) -> None:
+        for _ in attempts():
+            position = self.tail().position + 1
+            actions = [removed(file) for file in files]
+            if delta_commits.put_commit(self._storage, self.uri, position, "DELETE", actions):
+                return
+        raise self._contended()
+
+    def committed_at(self, position: int) -> int:
+        """When the commit at a position was put, by the clock of the root; microseconds since 1970, 0: not known."""
+        return 1000 * (self._storage.modified_ms(delta_commits.commit_uri(self.uri, position)) or 0)
+
+    def between(self, after: int, up_to: int) -> Totals:
+        """What the entries after a position have, up to another one, which is no later than the tail."""
+        last, before = self._totals_at(up_to), self._totals_at(after)
+        if last is not None and before is not None:
+            return last.since(before)
+        found = Totals()
+        for entry in self.entries(after, up_to):
+            found = found.with_write(entry.files)
+        return found
+
+    def _totals_at(self, position: int) -> Totals | None:
+        entry = self._last_entry(position)
+        return Totals() if entry is None else entry.totals
 
     def _contended(self) -> StorageUnavailable:
         return StorageUnavailable(
@@ -325,22 +416,48 @@ class ChangeIndex:
 
     def floor(self) -> int:
         """The last position whose changes are not kept any more; 0 where all are."""
+        return self._number(FLOOR) or 0
+
+    def is_interrupted(self) -> bool:
+        """Whether a call of `drop` was killed before it had deleted all files."""
+        return (self._number(DELETED_UP_TO) or 0) < self.floor()
+
+    def _deleted_up_to(self) -> int:
+        """The last position whose files have been deleted. Indexes of earlier versions do not say it before this."""
+        said = self._number(DELETED_UP_TO)
+        if said is None:
+            said = self.floor()
+            self._storage.replace_bytes(places.join(self.uri, DELETED_UP_TO), str(said).encode())
+        return said
+
+    def _number(self, name: str) -> int | None:
+        uri = places.join(self.uri, name)
         try:
-            return int(self._storage.read_bytes(places.join(self.uri, FLOOR)))
+            return int(self._storage.read_bytes(uri))
         except failures.MissingFile:
-            return 0
+            return None
         except ValueError as error:
-            raise LogUnreadable(f"{places.join(self.uri, FLOOR)} is no number", hint="Restore the file") from error
+            raise LogUnreadable(f"{uri} is no number", hint="Restore the file") from error
+
+    def _last_entry(self, position: int) -> ChangeEntry | None:
+        """The last entry up to a position."""
+        while position > 0:
+            entry = self.entry(position)
+            if entry is not None:
+                return entry
+            position -= 1
+        return None
 
     def _newest_at(self, position: int) -> int:
         """The newest time of writing up to a position."""
+        marked = 0
         while position > 0:
             entry = self.entry(position)
-            newest = _mark(self._actions(position)) if entry is None else entry.newest
-            if newest is not None:
-                return newest
+            if entry is not None:
+                return max(entry.newest, marked)
+            marked = max(marked, mark_in(self._actions(position)) or 0)
             position -= 1
-        return 0
+        return marked
 
     def _actions(self, position: int) -> list[Action]:
         try:
@@ -350,71 +467,3 @@ class ChangeIndex:
                 f"position {position} of the index of changes at {self.uri} is missing, and later ones are there",
                 hint="Restore it from a backup; or end the stream, and begin another one",
             ) from error
-
-
-def _path(file: DataFile) -> str:
-    return f"{DATA}/{file.file_id}.parquet"
-
-
-def _add(said: Said) -> Action:
-    return {
-        "add": {
-            "path": _path(said.file),
-            "partitionValues": {},
-            "size": said.file.size,
-            "modificationTime": said.at // 1000,
-            "dataChange": True,
-            "stats": said.file.statistics,
-            "tags": {TAG: msgspec.json.encode(said).decode()},
-        }
-    }
-
-
-def _entry(position: int, actions: Sequence[Action], uri: str) -> ChangeEntry | None:
-    tags = [add["tags"][TAG] for action in actions if (add := _mapping(action.get("add"))) and add.get("tags")]
-    try:
-        said = [msgspec.json.decode(tag, type=decodable(Said)) for tag in tags]
-    except msgspec.MsgspecError as error:
-        raise LogUnreadable(
-            f"position {position} of the index of changes at {uri} cannot be read: {error}", hint="Restore the file"
-        ) from error
-    if not said:
-        return None
-    first = said[0]
-    if first.format != FORMAT:
-        raise UnknownFormat(
-            f"position {position} of {uri} has format {first.format}, and this version knows {FORMAT}", hint="Upgrade"
-        )
-    return ChangeEntry(
-        position,
-        first.write_id,
-        first.epoch,
-        first.level,
-        first.by,
-        first.at,
-        first.newest,
-        tuple(one.file for one in said),
-    )
-
-
-def _mark(actions: Sequence[Action]) -> int | None:
-    """The newest time before the stream, where these actions begin it."""
-    marks = [txn["version"] for action in actions if (txn := _mapping(action.get("txn"))) and txn["appId"] == BEGUN]
-    return int(marks[0]) if marks else None
-
-
-def _remove(file: DataFile) -> Action:
-    return {
-        "remove": {
-            "path": _path(file),
-            "dataChange": True,
-            "deletionTimestamp": time.time_ns() // 1_000_000,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": file.size,
-        }
-    }
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

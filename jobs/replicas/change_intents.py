@@ -12,18 +12,18 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from epochlake.jobs.replicas.change_index import DATA, ChangeIndex
-from epochlake.jobs.replicas.copying import DataFile
+from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.sealing import require_intact, require_sealed
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.stamped import is_complete, stamped, unstamped
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat, WrongCluster
+from epochlake.metastore.errors import StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.decoding import decodable
 
 FORMAT = 1
 OPEN = "_open"
@@ -48,6 +48,13 @@ class Intent(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
+class PutIntent(msgspec.Struct, frozen=True):
+    """An intent, and the index beside which it was put."""
+
+    index: ChangeIndex
+    intent: Intent
+
+
 class Intents:
     """The intents of one stream. Methods raise StorageUnavailable where the root does not answer."""
 
@@ -57,24 +64,38 @@ class Intents:
         self._directory = places.join(index.uri, OPEN)
 
     def put(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
-        """Store copies of the files and the intent, side by side: all of it is on the disk when this returns.
+        """Store the intent, and side by side copies of those files that lie in the index not yet: most are stored there
+        while they are staged. All of it is on the disk when this returns.
 
         Raises StorageUnavailable when a file is nowhere whole.
         """
-        files = [staged for staged in intent.files if staged.file.rows]
+        lacking = self._lacking(intent)
+        there = [staged.file for staged in intent.files if staged not in lacking and staged.file.rows]
 
         def keep(staged: StagedFile | None) -> None:
-            if staged is None:
-                return self._put(intent)
-            self._keep(metadata, table, staged)
-            self._storage.sync_always([self._index.data_uri(staged.file)], [places.join(self._index.uri, DATA)])
+            return self.announce(intent, there) if staged is None else self._keep(metadata, table, staged)
 
-        ThreadWorkers(THREADS).run(keep, [None, *files])
+        ThreadWorkers(THREADS).run(keep, [None, *lacking])
+
+    def announce(self, intent: Intent, copies: Sequence[DataFile] = ()) -> None:
+        """Store the intent alone, for files whose copies are stored at the same time; `complete` comes after that.
+
+        Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together. So are
+        `copies`, which others may be storing just now under the same names.
+        """
+        uri = self._uri(intent)
+        self._index.make_directory(OPEN)
+        self._storage.write_bytes(uri, stamped(intent))
+        uris = [self._index.data_uri(file) for file in copies]
+        self._storage.sync_always([uri, *uris], [self._directory, *([self._index.data_directory] if uris else [])])
+
+    def complete(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
+        """Store the copies that an intent lacks. Raises as `put`."""
+        ThreadWorkers(THREADS).run(lambda staged: self._keep(metadata, table, staged), self._lacking(intent))
 
     def end(self, intent: Intent) -> None:
         """Say that its writer goes on no more, so that others need not wait to find out."""
-        if self._storage.exists(self._uri(intent)):
-            self._storage.replace_bytes(self._uri(intent), msgspec.json.encode(_ended(intent)))
+        self._storage.replace_bytes(self._uri(intent), stamped(_ended(intent)))
 
     def take_away(self, intent: Intent) -> None:
         """Forget it: the write is in the index, or can land no more."""
@@ -88,7 +109,10 @@ class Intents:
                 self._storage.delete_file(self._index.data_uri(file))
 
     def all(self) -> list[Intent]:
-        """Those that there are, the oldest first."""
+        """Those that there are, the oldest first. Raises LogUnreadable for one that is damaged, UnknownFormat.
+
+        One that a power cut has torn, or that is being written just now, is of a write that has not begun to land.
+        """
         try:
             listed = self._storage.list_files(self._directory)
         except failures.MissingFile:
@@ -98,20 +122,21 @@ class Intents:
             if places.TEMPORARY in entry.name:
                 continue
             try:
-                found.append(_decoded(self._storage.read_bytes(places.join(self._directory, entry.name)), entry.name))
+                data = self._storage.read_bytes(places.join(self._directory, entry.name))
             except failures.MissingFile:
                 continue  # it was taken away just now
+            if is_complete(data):
+                found.append(_decoded(data, entry.name))
         return sorted(found, key=lambda intent: (intent.at, intent.intent_id))
 
-    def _put(self, intent: Intent) -> None:
-        self._storage.create_directory(self._directory)
-        self._storage.put_if_absent(self._uri(intent), msgspec.json.encode(intent))
+    def _lacking(self, intent: Intent) -> list[StagedFile]:
+        files = [staged for staged in intent.files if staged.file.rows]
+        lacking = {file.file_id for file in self._index.lacking([staged.file for staged in files])}
+        return [staged for staged in files if staged.file.file_id in lacking]
 
     def _keep(self, metadata: ClusterMetadata, table: Table, staged: StagedFile) -> None:
-        """Store a copy of a staged file in the index, where it has none."""
+        """Store a copy of a staged file in the index, from a replica that has it whole."""
         file, target = staged.file, self._index.data_uri(staged.file)
-        if self._storage.size_of(target) == file.size:
-            return
         failure: StorageUnavailable | WrongCluster | None = None
         for volume in sorted(staged.stored):
             source = places.join(address_of(self._storage, metadata, table, volume).uri, file.path)
@@ -119,6 +144,7 @@ class Intents:
                 require_intact(self._storage, file, source)
                 self._storage.copy_file(source, target)
                 require_sealed(self._storage, file, target)
+                self._storage.sync_always([target], [self._index.data_directory])
                 return
             except (StorageUnavailable, WrongCluster) as error:
                 failure = error
@@ -144,12 +170,7 @@ def _ended(intent: Intent) -> Intent:
 
 
 def _decoded(data: bytes, name: str) -> Intent:
-    try:
-        intent = msgspec.json.decode(data, type=decodable(Intent))
-    except msgspec.MsgspecError as error:
-        raise LogUnreadable(
-            f"the write {name} that may have landed cannot be read: {error}", hint="Restore it"
-        ) from error
+    intent = unstamped(data, Intent, f"the write {name} that may have landed")
     if intent.format != FORMAT:
         raise UnknownFormat(f"{name} has format {intent.format}, and this version knows {FORMAT}", hint="Upgrade")
     return intent

@@ -11,10 +11,9 @@ import time
 
 import msgspec
 from epochlake.jobs.replicas.change_index import ChangeIndex
-from epochlake.metastore.errors import LogUnreadable
+from epochlake.jobs.replicas.stamped import stamped, unstamped
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 READERS = "_readers"
@@ -45,19 +44,29 @@ class Readers:
     def of(self, name: str) -> Reader | None:
         """A reader by its name; None for one that has told nothing yet."""
         if not NAME.match(name):
-            raise InvalidRequest(f"a reader cannot be called {name!r}", hint="Use letters, digits and _.-, 100 at most")
+            raise no_name(name)
         try:
             return _decoded(self._storage.read_bytes(self._uri(name)), name)
         except failures.MissingFile:
             return None
 
     def tell(self, name: str, position: int) -> Reader:
-        """Say how far a reader has come."""
-        self.of(name)
+        """Say how far a reader has come. One that says less than was said under its name before, as a process does
+        that was paused while another one went on in its place, is not listened to.
+        """
+        known = self.of(name)
+        if known is not None and position < known.position <= self._index.tail().position:
+            return known
+        return self.set(name, position)
+
+    def set(self, name: str, position: int) -> Reader:
+        """Say from where a reader reads on, which may be before what it has told."""
+        if not NAME.match(name):
+            raise no_name(name)
         entry = self._index.entry(position) if position else None
         reader = Reader(name, position, "" if entry is None else entry.write_id, time.time_ns() // 1000)
-        self._storage.create_directory(self._directory)
-        self._storage.replace_bytes(self._uri(name), msgspec.json.encode(reader))
+        self._index.make_directory(READERS)
+        self._storage.replace_bytes(self._uri(name), stamped(reader))
         return reader
 
     def forget(self, name: str) -> bool:
@@ -79,8 +88,10 @@ class Readers:
         return places.join(self._directory, f"{name}.json")
 
 
+def no_name(name: str) -> InvalidRequest:
+    """What is said of a name that no reader can have."""
+    return InvalidRequest(f"a reader cannot be called {name!r}", hint="Use letters, digits and _.-, 100 at most")
+
+
 def _decoded(data: bytes, name: str) -> Reader:
-    try:
-        return msgspec.json.decode(data, type=decodable(Reader))
-    except msgspec.MsgspecError as error:
-        raise LogUnreadable(f"how far reader {name} has come cannot be read: {error}", hint="Restore it") from error
+    return unstamped(data, Reader, f"how far reader {name} has come")

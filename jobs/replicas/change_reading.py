@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.replicas.change_index import ChangeEntry, ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_entries import ChangeEntry
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import meet

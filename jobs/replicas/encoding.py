@@ -8,8 +8,10 @@ stored on each replica. Runs on executors: it imports no Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
+from epochlake.jobs.replicas.row_checks import violation
 from epochlake.jobs.replicas.row_groups import RowGroups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
@@ -72,12 +75,17 @@ class RowsRefused(Exception):
         self.hint = hint
 
 
-def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def encode_rows(
+    plan: StagingPlan,
+    batches: Iterable[pa.RecordBatch],
+    announce: Callable[[Sequence[pa.RecordBatch]], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out.
 
     Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
+    `announce` is told of all that is stored while the disks sync it.
     """
-    replicas = Replicas(plan.storage)
+    replicas = Replicas(plan.storage, plan.kept_at)
     routing, batches = shared(plan, batches)
     plan = msgspec.structs.replace(plan, routing=routing)
     stored: list[StoreOutcome] = []
@@ -92,7 +100,10 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
         if current is not None:
             stored += current.close()
         # Nothing is told before all of it is on the disks: one group, synced while the next file was being encoded.
+        announced = None if announce is None else replicas.beside(partial(announce, [one.told({}) for one in stored]))
         not_synced = replicas.sync()
+        if announced is not None:
+            announced.result()
         yield from (file.told(not_synced) for file in stored)
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
@@ -180,9 +191,11 @@ class RangeEncoder:
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
         if ROW_DIGEST in rows.column_names:
-            self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
+            with np.errstate(over="ignore"):  # a sum that wraps around is what it is to be
+                self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
             rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
+        _refuse_violations(rows, self._plan)
         if self._file is None:
             self._file = OpenFile(rows.schema, new_file_id())
         self._file.write(rows)
@@ -239,11 +252,15 @@ class OpenFile:
 class Replicas:
     """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
 
-    What is stored is synced in the background; `sync` waits for all of it.
+    What is stored is synced in the background; `sync` waits for all of it. Each file is stored in the directory
+    `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it makes it.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, kept_at: str = "") -> None:
         self._storage = storage
+        self._kept_at = kept_at
+        self._copying = bool(kept_at)
+        self._copies: list[tuple[str, Future[None]]] = []
         self._checked: dict[str, str] = {}
         self._directories: dict[VolumeId, set[str]] = defaultdict(set)
         self._syncs: list[tuple[VolumeId, Future[None]]] = []
@@ -253,12 +270,15 @@ class Replicas:
         self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
+        copied = self._pool.submit(self._store_copy, file_id, data) if self._copying else None
         reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
                 uri = places.join(replica.uri, path_of(label, file_id))
                 self._syncs.append((replica.volume_id, self._pool.submit(self._storage.sync_data, [uri])))
+        if copied is not None and (copy := copied.result()):
+            self._copies.append((copy, self._pool.submit(self._storage.sync_always, [copy])))
         return failed
 
     def sync(self) -> dict[VolumeId, str]:
@@ -268,16 +288,44 @@ class Replicas:
             (volume, self._pool.submit(self._storage.sync_data, (), sorted(directories)))
             for volume, directories in self._directories.items()
         ]
+        copies = [synced for _, synced in self._copies]
+        if copies:
+            copies.append(self._pool.submit(self._storage.sync_always, (), [self._kept_at]))
         for volume, synced in (*self._syncs, *names):
             try:
                 synced.result()
             except StorageUnavailable as error:
                 failed.setdefault(volume, str(error))
-        self._syncs = []
+        for synced in copies:
+            try:
+                synced.result()
+            except StorageUnavailable:
+                for copy, _ in self._copies:
+                    self._forget_copy(copy)
+        self._syncs, self._copies = [], []
         return failed
+
+    def beside(self, task: Callable[[], None]) -> Future[None]:
+        """Run a task at the same time as what comes next."""
+        return self._pool.submit(task)
 
     def close(self) -> None:
         self._pool.shutdown()
+
+    def _store_copy(self, file_id: str, data: pa.Buffer) -> str:
+        """Store a copy; where, or nothing where that has failed: then none is tried again by this task."""
+        copy = places.join(self._kept_at, f"{file_id}.parquet")
+        try:
+            self._storage.write_bytes(copy, data)
+        except StorageUnavailable:
+            self._forget_copy(copy)
+            return ""
+        return copy
+
+    def _forget_copy(self, copy: str) -> None:
+        self._copying = False
+        with suppress(StorageUnavailable):  # a torn one has other bytes than it should have, which is looked at
+            self._storage.delete_file(copy)
 
     def _store_on(self, replica: ReplicaAddress, label: str, file_id: str, data: pa.Buffer) -> str:
         uri = replica.uri
@@ -310,6 +358,15 @@ def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
                 f"rows given",
                 hint="Fill in a value, or leave these rows out",
             )
+
+
+def _refuse_violations(rows: pa.Table, plan: StagingPlan) -> None:
+    """Refuse rows, as a file is to have them, that make a check of the table false."""
+    found = None if plan.checks is None or plan.deleted else violation(plan.checks, rows)
+    if found is not None:
+        raise RowsRefused(
+            f"cannot write to {plan.table.full_name}: {found}", hint="Correct these rows, or leave them out"
+        )
 
 
 def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> pa.Table:

@@ -107,12 +107,15 @@ def rows_are_in(
 
 
 def _is_covered(origin: str, window: Interval, covered: Mapping[str, Sequence[Interval]], replaced: Lineage) -> bool:
-    for gap in without(window, covered.get(origin, ())):
-        if origin not in replaced:
-            return False
-        for older, first, last in replaced[origin]:
-            if meet(gap, (first, last)) and not _is_covered(older, overlap(gap, (first, last)), covered, replaced):
+    waiting = [(origin, window)]
+    while waiting:
+        one, asked = waiting.pop()
+        for gap in without(asked, covered.get(one, ())):
+            if one not in replaced:
                 return False
+            waiting += [
+                (older, overlap(gap, (first, last))) for older, first, last in replaced[one] if meet(gap, (first, last))
+            ]
     return True
 
 

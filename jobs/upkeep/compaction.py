@@ -28,7 +28,7 @@ import logging
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,8 +78,9 @@ TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
 WAVE_BYTES = 8 << 30
 WAVE_RANGES = 256
 BUDGET_WAVE_BYTES = 256 << 20
+HALTED_WAVE_BYTES = 32 << 20
 """What is merged and committed together: a compaction that is stopped has kept what it did before.
-The last one with a budget, so that its time is kept to."""
+The second last one with a budget, so that its time is kept to; the last one where somebody may halt it."""
 
 DIFFERS = "its replicas differ: repair it first"
 UNREACHABLE = "a replica does not answer"
@@ -183,11 +184,12 @@ class Budget(msgspec.Struct, frozen=True):
     """What one run may use: so many bytes that are read (at least one range), for so many seconds; None: no limit.
 
     No range is begun after the time, and what is begun is ended. With a budget those ranges come first of which a byte
-    saves readers the most.
+    saves readers the most. `halted` is asked before each group of ranges: others need the disks now.
     """
 
     most_bytes: int | None = None
     seconds: float | None = None
+    halted: Callable[[], bool] | None = None
 
 
 NO_LIMIT = Budget()
@@ -249,8 +251,10 @@ def compact(
             compacted = [_described(one, None, {}, purge_before) for one in weighed if one.range.index in asked]
         else:
             begun = 0
-            for wave in _waves(chosen, WAVE_BYTES if budget == NO_LIMIT else BUDGET_WAVE_BYTES):
+            for wave in _waves(chosen, _wave_bytes(budget)):
                 if budget.seconds is not None and time.monotonic() - started >= budget.seconds:
+                    break
+                if budget.halted is not None and budget.halted():
                     break
                 compacted += run.compact(wave, merger)
                 begun += len(wave)
@@ -529,6 +533,12 @@ def _refusal(outcome: CommitOutcome) -> str | None:
             return reason
         case other:
             return f"it answered {other}"
+
+
+def _wave_bytes(budget: Budget) -> int:
+    if budget.halted is not None:
+        return HALTED_WAVE_BYTES
+    return WAVE_BYTES if budget == NO_LIMIT else BUDGET_WAVE_BYTES
 
 
 def _waves(chosen: Iterable[Chosen], most_bytes: int) -> list[list[Chosen]]:

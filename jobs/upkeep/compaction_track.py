@@ -2,8 +2,9 @@
 
 A round only begins work and looks at what came of it; the work is done in one thread beside the rounds, which is left
 behind where it hangs. First the replicas of all tables are looked at; then the tables that are worth it have their
-turns, a bounded wave each. Nothing is begun while tablets or ranges move: streaming uses the same disks. Where a
-migration is stuck, the tables that do not move are compacted all the same.
+turns, a bounded wave each. Nothing is begun while tablets or ranges move, and a wave that runs ends with the ranges
+that it is at: streaming uses the same disks. Where a migration is stuck, the tables that do not move are compacted all
+the same.
 
 Nothing is kept: another coordinator looks for itself. Being one of two, paused or killed is what it is to any
 compaction (compaction.py): the ledger refuses what is done already, fences what has moved on. Replicas that differ are
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import msgspec
 from epochlake.jobs.replicas.merging_here import merge_in_turn
@@ -62,18 +64,23 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class WaveReport(msgspec.Struct, frozen=True):
-    """What came of a wave: so many `ranges` of `size` bytes; `left`: there is more that is worth it."""
+    """What came of a wave: so many `ranges` of `size` bytes; `left`: there is more that is worth it. `halted`: it
+    was to end, with or without anything done.
+    """
 
     ranges: int = 0
     size: int = 0
     left: bool = False
+    halted: bool = False
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is done beside the rounds: `look` says which of some tables are worth it, `compact` does a wave of one."""
+    """What is done beside the rounds: `look` says which of some tables are worth it, `compact` does a wave of one, of
+    so many bytes at most, and ends early when it is told that it is halted.
+    """
 
     look: Callable[[Sequence[str]], list[Due]]
-    compact: Callable[[str, int], WaveReport]
+    compact: Callable[[str, int, Callable[[], bool]], WaveReport]
 
 
 class _Beside:
@@ -121,7 +128,7 @@ class CompactionTrack:
         settings = cluster.configuration.coordinator
         self._rate = settings.compaction_bytes_per_second
         self._usual = CompactionOptions(settings.compaction == "on", settings.compaction_hours)
-        self._work = work or Work(lambda tables: due_tables(cluster, tables), lambda t, size: wave(cluster, t, size))
+        self._work = work or Work(lambda tables: due_tables(cluster, tables), partial(wave, cluster))
         self._clock = clock
         self._day = day
         self._begin = begin
@@ -133,12 +140,14 @@ class CompactionTrack:
         self._begin_at = 0.0
         self._rests: dict[str, tuple[float, float]] = {}
         self._moving: tuple[int, float] = (-1, 0.0)
+        self._halted = False
         self.blocked: list[str] = []
 
     def advance(self, metadata: ClusterMetadata) -> bool:
         """Take what has ended, begin what may be; whether anything was compacted."""
+        self._halted = self._yields(metadata, self._clock()) or not metadata.switches.changes
         compacted = self._take()
-        if self._running is None and self._may_begin(metadata):
+        if self._running is None and self._may_begin():
             self._begin_work(metadata)
         return compacted
 
@@ -146,9 +155,8 @@ class CompactionTrack:
         """Whether there was nothing to compact when it was last looked."""
         return self._running is None and not self._due and self._look_after > LOOK_SECONDS
 
-    def _may_begin(self, metadata: ClusterMetadata) -> bool:
-        now = self._clock()
-        return now >= self._begin_at and metadata.switches.changes and not self._yields(metadata, now)
+    def _may_begin(self) -> bool:
+        return self._clock() >= self._begin_at and not self._halted
 
     def _is_time(self, table: Table) -> bool:
         """Whether a table is to be compacted by itself at this hour: as it says, or the configuration."""
@@ -178,7 +186,7 @@ class CompactionTrack:
         if self._due:
             table = self._due[0]
             most = min(WAVE_BYTES, int(self._rate * WAVE_SECONDS)) if self._rate else WAVE_BYTES
-            self._start(lambda: self._work.compact(table, most), table, looking=False)
+            self._start(lambda: self._work.compact(table, most, lambda: self._halted), table, looking=False)
         elif ready and now >= self._look_at:
             names = sorted(ready)
             self._start(lambda: self._work.look(names), "all tables", looking=True)
@@ -216,6 +224,9 @@ class CompactionTrack:
             report = WaveReport()
         else:
             report = ended.result  # type: ignore[assignment]
+        if report.halted and not report.ranges:
+            self._due.append(ended.what)
+            return False
         if not report.ranges:
             rest = min(2 * self._rests.get(ended.what, (0.0, REST_SECONDS / 2))[1], LONGEST_REST_SECONDS)
             self._rests[ended.what] = (now + rest, rest)
@@ -263,8 +274,10 @@ def due_tables(cluster: Store, tables: Sequence[str]) -> list[Due]:
     return found
 
 
-def wave(cluster: Store, table: str, most_bytes: int) -> WaveReport:
-    """Compact what pays most in one table, of so many bytes or one range."""
-    report = compact(cluster, table, budget=Budget(most_bytes=most_bytes), merger=merge_in_turn, repairing=False)
+def wave(cluster: Store, table: str, most_bytes: int, halted: Callable[[], bool] | None = None) -> WaveReport:
+    """Compact what pays most in one table, of so many bytes or one range, until it is `halted`."""
+    budget = Budget(most_bytes=most_bytes, halted=halted)
+    report = compact(cluster, table, budget=budget, merger=merge_in_turn, repairing=False)
     done = [one for one in report.compacted if not one.missing]
-    return WaveReport(len(done), sum(one.bytes_before for one in done) + report.spread, report.left > 0)
+    size = sum(one.bytes_before for one in done) + report.spread
+    return WaveReport(len(done), size, report.left > 0, halted=halted is not None and halted())

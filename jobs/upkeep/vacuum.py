@@ -85,13 +85,15 @@ def unused_files(
     snapshot = open_snapshot(address)
     live = {file.path for file in snapshot.all_files.values()}
     out = [entry for entry in listed if entry.name not in live]
-    past = tuple(entry for entry in out if id_in(entry.name).partition(".")[0] in history)
-    unused = [entry for entry in out if entry not in past] if past else out
+    past: list[FileEntry] = []
+    unused: list[FileEntry] = []
+    for entry in out:
+        (past if id_in(entry.name).partition(".")[0] in history else unused).append(entry)
     if snapshot.sessions or cutoff < now - TOMBSTONE_RETENTION_SECONDS * 1000:
-        return Unused(snapshot, False, (), len(unused), past)
+        return Unused(snapshot, False, (), len(unused), tuple(past))
     removed_at = removal_times(address)
     old = [entry for entry in unused if max(entry.modified_ms, removed_at.get(entry.name, 0)) < cutoff]
-    return Unused(snapshot, True, tuple(old), len(unused) - len(old), past)
+    return Unused(snapshot, True, tuple(old), len(unused) - len(old), tuple(past))
 
 
 def vacuum(

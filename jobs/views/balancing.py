@@ -10,8 +10,9 @@ from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import RequestKind, RequestState
 from epochlake.metastore.planning.balancing import cluster_load
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Plan
+from epochlake.placement.balancing.model import ClusterLoad, Plan
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons, stay_reasons
 from epochlake.placement.showing import Shown
@@ -59,19 +60,19 @@ class BalancePlan(Shown, msgspec.Struct, frozen=True):
     stays: tuple[Stays, ...]
 
 
-def plan_balance(storage: Storage, metadata: ClusterMetadata, streams_per_volume: int) -> BalancePlan:
+def plan_balance(storage: Storage, metadata: ClusterMetadata, streams: StreamLimits) -> BalancePlan:
     """Measure all replica tables and plan every move, in waves of at most so many streams a volume."""
     draining = {
         request.node_id
         for request in metadata.open_requests()
         if request.state is RequestState.RUNNING and request.kind in (RequestKind.LEAVE, RequestKind.REMOVE)
     }
-    load, rows = cluster_load(metadata, measure_loads(storage, metadata), draining)
+    load, rows = cluster_load(metadata, measure_loads(storage, metadata), draining, streams)
     nodes = [metadata.directory.nodes[node_id] for node_id in rows.nodes]
     names = [node.name for node in nodes]
     if not len(load.replica_tablet):
         return BalancePlan(metadata.epoch, metadata.switches.balancing, (), (), ())
-    plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams_per_volume))
+    plan = plan_moves(load, streams.policy)
     reasons, reason_of = move_reasons(load, plan, names)
     held = np.where(load.replica_size > 1, load.replica_size, 0)  # the balancer takes an empty replica for a byte
     moves = []

@@ -24,6 +24,7 @@ from epochlake.metastore.metadata.ring_state import operation_of_request
 from epochlake.metastore.planning.balancing import Loads, next_transitions
 from epochlake.metastore.planning.ring import replication_left
 from epochlake.metastore.planning.ring_changes import change_of
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.metastore.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _obstacles(
         return found
     node = metadata.directory.nodes[request.node_id]
     if sum(tablet_map.count for tablet_map in metadata.tablets.maps.values()) <= PLANNED_TABLETS:
-        _, stuck = next_transitions(metadata, loads, cluster.configuration.coordinator.streams_per_volume)
+        _, stuck = next_transitions(metadata, loads, StreamLimits.of(cluster.configuration.coordinator))
         found += [reason for reason in stuck if node.name in reason]
     errors = {
         transition.error

@@ -26,8 +26,11 @@ logger = logging.getLogger(__name__)
 LEASES = "leases"
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """A live pipeline. `tables` are full names, `started_at` is in milliseconds since 1970 by the clock of `host`."""
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A live pipeline. `tables` are full names, `started_at` is in milliseconds since 1970 by the clock of `host`.
+
+    `reads_from`: the earliest time that it reads rows as of, in the same milliseconds; None where it reads none.
+    """
 
     name: str
     pipeline_id: str
@@ -36,6 +39,12 @@ class Lease(msgspec.Struct, frozen=True):
     started_at: int
     host: str
     pid: int
+    reads_from: int | None = None
+
+    @property
+    def needs_from(self) -> int:
+        """What was taken out after this time it may still read."""
+        return self.started_at if self.reads_from is None else min(self.started_at, self.reads_from)
 
 
 class Announcement:
@@ -60,12 +69,14 @@ class Announcement:
         """Whether the znode was written in the session that there is a connection for; else it has ended, or may."""
         return self._coordination.connected and self._session == self._coordination.session_id
 
-    def update(self, epoch: int, tables: tuple[str, ...], timeout: float | None = None) -> None:
-        """Announce that the pipeline went on to `epoch`, and uses `tables`.
+    def update(
+        self, epoch: int, tables: tuple[str, ...], timeout: float | None = None, reads_from: int | None = None
+    ) -> None:
+        """Announce that the pipeline went on to `epoch`, uses `tables`, and reads rows as of `reads_from` and later.
 
         Raises `CoordinationUnavailable` within `timeout` seconds; the next reconnect then announces the new epoch.
         """
-        self._lease = msgspec.structs.replace(self._lease, epoch=epoch, tables=tables)
+        self._lease = msgspec.structs.replace(self._lease, epoch=epoch, tables=tables, reads_from=reads_from)
         self.write(timeout)
 
     def release(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.errors import LogUnreadable, NotInitialised
 from epochlake.metastore.following.snapshots import Snapshots, is_proved
 from epochlake.metastore.following.verification import Finding, VerificationReport, verify
@@ -69,6 +70,8 @@ def entries(log: EpochLog, first: int = 1, last: int | None = None) -> list[Entr
     is empty or begins after the tail.
     """
     _require_possible(log, first)
+    if last is not None:
+        require_epoch_number(last)
     if last is not None and last < first:
         raise InvalidRequest(f"there is no epoch from {first} to {last}: the first of a range comes first")
     try:
@@ -96,6 +99,7 @@ def replay(
 
 
 def _require_possible(log: EpochLog, epoch: int) -> None:
+    require_epoch_number(epoch)
     if not 1 <= epoch <= MAX_EPOCH:
         raise _no_such_epoch(epoch, _tail(log))
 

@@ -28,9 +28,9 @@ from epochlake.metastore.metadata.model import (
     VolumeId,
 )
 from epochlake.metastore.metadata.rules import has_tags, kept_apart
-from epochlake.metastore.planning.streams import Room, busy
+from epochlake.metastore.planning.streams import Room, StreamLimits, busy
 from epochlake.placement.balancing.beginning import begun_first
-from epochlake.placement.balancing.model import BalancingPolicy, ClusterLoad, Hold, Obstacle, Plan, Role
+from epochlake.placement.balancing.model import ClusterLoad, Hold, Obstacle, Plan, Role
 from epochlake.placement.balancing.planner import plan_moves
 from epochlake.placement.balancing.reasons import move_reasons
 from epochlake.placement.balancing.rules import parted
@@ -56,7 +56,9 @@ class Loads(msgspec.Struct, frozen=True):
         return self.unmeasured | self.avoided
 
 
-def next_transitions(metadata: ClusterMetadata, loads: Loads, streams: int) -> tuple[list[NewTransition], list[str]]:
+def next_transitions(
+    metadata: ClusterMetadata, loads: Loads, streams: StreamLimits
+) -> tuple[list[NewTransition], list[str]]:
     """Tablets that should begin to move now, and what cannot move although it must; nothing for a paused request."""
     running = [r for r in metadata.open_requests() if r.state is RequestState.RUNNING and not r.paused]
     started: list[NewTransition] = []
@@ -80,7 +82,9 @@ def _one_of_each_tablet(planned: list[NewTransition]) -> list[NewTransition]:
     return list({(new.table_id, new.tablet): new for new in reversed(planned)}.values())[::-1]
 
 
-def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) -> tuple[ClusterLoad, _Rows]:
+def cluster_load(
+    metadata: ClusterMetadata, loads: Loads, draining: set[int], streams: StreamLimits
+) -> tuple[ClusterLoad, _Rows]:
     """The cluster as the balancer sees it, and what its rows stand for."""
     nodes = [node for node in metadata.directory.nodes.values() if node.state is not NodeState.NONE]
     volumes = [volume for node in nodes for volume in node.volumes]
@@ -89,7 +93,7 @@ def cluster_load(metadata: ClusterMetadata, loads: Loads, draining: set[int]) ->
     keys: list[tuple[TableId, int]] = []
     hold: list[NDArray[np.int64]] = []
     replicas: list[_Replicas] = []
-    in_flight = busy(metadata)
+    in_flight = busy(metadata, streams)
     measured = _measured_replicas(loads)
     moving: dict[TableId, list[Transition]] = defaultdict(list)
     for transition in metadata.tablets.transitions.values():
@@ -227,14 +231,14 @@ class _Rows(msgspec.Struct, frozen=True):
 
 
 def _planned_moves(
-    metadata: ClusterMetadata, loads: Loads, streams: int, kinds: Mapping[int, Kind]
+    metadata: ClusterMetadata, loads: Loads, streams: StreamLimits, kinds: Mapping[int, Kind]
 ) -> tuple[list[NewTransition], list[str]]:
     if not metadata.tablets.maps:
         return [], []
-    load, rows = cluster_load(metadata, loads, set(kinds))
+    load, rows = cluster_load(metadata, loads, set(kinds), streams)
     if not len(load.replica_tablet):
         return [], []
-    policy = BalancingPolicy(streams_per_volume=streams)
+    policy = streams.policy
     plan = plan_moves(load, policy)
     names = [metadata.directory.nodes[node_id].name for node_id in rows.nodes]
     reasons, reason_of = move_reasons(load, plan, names)
@@ -280,13 +284,13 @@ def obstacle(why: int) -> str:
 
 
 def _rebuilds_on_replacement(
-    metadata: ClusterMetadata, request: TopologyRequest, loads: Loads, streams: int
+    metadata: ClusterMetadata, request: TopologyRequest, loads: Loads, streams: StreamLimits
 ) -> list[NewTransition]:
     """Replicas of the replaced node, rebuilt on the volumes of the node that replaces it."""
     node = metadata.directory.nodes[request.node_id]
     lost = volumes_given_up(metadata, request)
     targets = [volume.volume_id for volume in node.volumes if volume.volume_id not in loads.no_targets]
-    room = Room(streams, busy(metadata).pending)
+    room = Room(streams, busy(metadata, streams).pending)
     holds = Counter(one.pending for one in metadata.tablets.transitions.values() if one.pending in targets)
     capacity = {volume.volume_id: volume.capacity for volume in node.volumes}
     for tablet_map in metadata.tablets.maps.values():

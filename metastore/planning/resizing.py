@@ -18,7 +18,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
 from epochlake.metastore.planning.balancing import Loads
-from epochlake.metastore.planning.streams import Room, busy
+from epochlake.metastore.planning.streams import Room, StreamLimits, busy
 from epochlake.placement.tablets.resizing import (
     Colocation,
     Goal,
@@ -102,7 +102,7 @@ def _mean(total: int, replicas: int) -> float:
 
 
 def colocating_transitions(
-    metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: int
+    metadata: ClusterMetadata, table_id: TableId, loads: Loads, streams: StreamLimits
 ) -> tuple[list[NewTransition], list[str]]:
     """Moves that may begin now to bring siblings together before a merge, and why others may not.
 
@@ -126,7 +126,7 @@ def colocating_transitions(
             clear.add(replicas)
     if stuck:
         return [], stuck
-    room = Room(streams, busy(metadata).total)
+    room = Room(streams, busy(metadata, streams).total)
     begun: list[NewTransition] = []
     passed_over = 0
     for pair in pairs:

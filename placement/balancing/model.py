@@ -69,14 +69,14 @@ class BalancingPolicy(msgspec.Struct, frozen=True):
     `bytes_tolerance`: the spread of utilisation between nodes, relative, that is left alone; half of it is what one
     node may be off its share. `counts_tolerance`: how far a node's number of replicas may be above its share. Where
     one tablet is more than the tolerance, one tablet is the tolerance. `streams_per_volume`: streams that may leave
-    or reach a volume in one wave. A stream carries a tablet, or several that go the same way and have `stream_bytes`
-    together at most; 0: each has its own.
+    or reach a volume in one wave. A stream carries a tablet, or several that go the same way and have
+    `shared_stream_bytes` together at most; 0: each has its own.
     """
 
     bytes_tolerance: float = 0.01
     counts_tolerance: float = 0.02
     streams_per_volume: int = 2
-    stream_bytes: int = 64 << 20
+    shared_stream_bytes: int = 64 << 20
 
 
 class ClusterLoad(msgspec.Struct, frozen=True, eq=False):

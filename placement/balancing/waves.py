@@ -20,7 +20,7 @@ def schedule(load: ClusterLoad, moved: Ints, target: Ints, policy: BalancingPoli
     `moved`: the rows of the replicas that move; `target`: the volumes that they move to. Streams in
     flight (`load.busy_out`, `load.busy_in`) count in wave 1.
     """
-    streams, most = policy.streams_per_volume, policy.stream_bytes
+    streams, most = policy.streams_per_volume, policy.shared_stream_bytes
     source, tablet, size = load.replica_volume[moved], load.replica_tablet[moved], load.replica_size[moved]
     busy = (load.busy_out + load.busy_in).tolist()
     # taken[v][k]: bits of the waves in which volume v has more than k streams; the last one: those in which it is full.

@@ -117,6 +117,10 @@ def test_the_nightly_example_loads_a_day_and_compacts(world: World) -> None:
 def test_the_weekly_example_moves_what_was_approved_and_nothing_else(world: World) -> None:
     airflow = world.airflow
     with epochlake.open_cluster(world.configuration) as cluster:
+        # Whatever ran before: of empty tablets a wave may be left out that is in the plan of all of them.
+        cluster.write(
+            FLIGHTS, [{"id": 1 << 40 | number, "note": "so that no tablet is empty"} for number in range(999)]
+        )
         add_node(cluster, world.directory / "lake", 4)
         assert epochlake.Coordinator(cluster).run(until_idle=True).idle
         before = cluster.metadata

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.campaign_mutations.mutation import ROWS, Mutation
 
-RECORDING = "jobs/gate/change_recording.py"
+INTENTS = "jobs/replicas/change_intents.py"
 INDEX = "jobs/replicas/change_index.py"
 READING = "jobs/replicas/change_reading.py"
 STREAMING = "jobs/gate/change_streaming.py"
-UPKEEP = "jobs/upkeep/change_streams.py"
+SETTLING = "jobs/upkeep/change_settling.py"
+RETENTION = "jobs/upkeep/change_retention.py"
 WRITING = "jobs/gate/writing.py"
 
 MUTATIONS = (
@@ -32,23 +33,22 @@ MUTATIONS = (
         "a file that is in the index is appended again",
         "070: the index has each staged file once, looked for after the last position with an older newest time",
         INDEX,
-        "            new = [file for file in files if file.file_id not in there]\n",
-        "            new = [file for file in files if file.file_id not in there or True]\n",
+        "        return [file for file in files if file.file_id not in there]\n",
+        "        return [file for file in files if file.file_id not in there or True]\n",
         ROWS,
     ),
     Mutation(
         "what may land is not put at the root before it lands",
         "070: whatever lands is known before, so what lost its writer is found",
-        RECORDING,
-        "            Intents(self._cluster.storage, index).put(metadata, self._table, intent)\n",
-        "            intents = Intents(self._cluster.storage, index)\n"
-        "            intents.put(metadata, self._table, intent)\n            intents.take_away(intent)\n",
+        INTENTS,
+        "            if is_complete(data):\n",
+        "            if not is_complete(data):\n",
         ROWS,
     ),
     Mutation(
         "a write that some replica has is forgotten",
         "070: what a read may show comes into the stream",
-        UPKEEP,
+        SETTLING,
         "    live = _live(cluster, table, files, opened)\n",
         "    live = False\n",
         ROWS,
@@ -56,9 +56,8 @@ MUTATIONS = (
     Mutation(
         "a write is settled as it lies, without reaching a level",
         "070: what too few replicas have is brought to its level before it is in the stream",
-        UPKEEP,
-        "    writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, "
-        "intent=intent)\n",
+        SETTLING,
+        "    writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, put=put)\n",
         "    _append(index, intents, intent)\n",
         ROWS,
     ),
@@ -82,17 +81,17 @@ MUTATIONS = (
     Mutation(
         "what a late change is compared with goes before it",
         "071: entries stay that a kept one has to be compared with",
-        UPKEEP,
-        "    over = _needed_by_none(index, over, tail.position)\n",
-        "",
+        RETENTION,
+        "    last = index.compared_from(over[-1].position, index.tail().position) if over else 0\n",
+        "    last = over[-1].position if over else 0\n",
         ROWS,
     ),
     Mutation(
         "retention does not ask for readers",
         "070: a named reader holds back what it has not read, up to the limit",
-        UPKEEP,
-        "        if entry.at >= (limit if unread else least):\n",
-        "        if entry.at >= least:\n",
+        RETENTION,
+        "        elif unread and slowest is not None and _committed_at(index, entry) >= limit:\n",
+        "        elif unread and slowest is not None and not limit:\n",
         ROWS,
     ),
     Mutation(
@@ -108,8 +107,9 @@ MUTATIONS = (
         "a commit of the index goes over others",
         "070: an entry is put as exactly the version after what was read",
         INDEX,
-        "            position = tail.position + 1\n            uris",
-        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n            uris",
+        "            position, actions = tail.position + 1, [added(one) for one in said]\n",
+        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n"
+        "            actions = [added(one) for one in said]\n",
         ROWS,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.campaign_mutations.mutation import MERGES, Mutation
 
 MERGING = "jobs/gate/merging.py"
+FINISHING = "jobs/gate/merge_finishing.py"
 JOURNAL = "jobs/gate/merge_journal.py"
 
 MUTATIONS = (
@@ -19,7 +20,7 @@ MUTATIONS = (
     Mutation(
         "a merge reads before the one before it has landed",
         "073: a merge is finished, by whoever comes, before the next one reads",
-        MERGING,
+        FINISHING,
         "                if entry is not None and entry.files:\n",
         "                if entry is not None and not entry.files:\n",
         MERGES,

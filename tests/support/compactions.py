@@ -17,7 +17,9 @@ class Released:
 
     def release(self) -> None: ...
 
-    def update(self, epoch: int, tables: tuple[str, ...], timeout: float | None = None) -> None: ...
+    def update(
+        self, epoch: int, tables: tuple[str, ...], timeout: float | None = None, reads_from: int | None = None
+    ) -> None: ...
 
 
 def reaching(volumes: Collection[VolumeId]) -> Callable[..., CommitOutcome]:

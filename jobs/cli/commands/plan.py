@@ -10,6 +10,7 @@ from epochlake.jobs.cli.arguments import of
 from epochlake.jobs.cli.text.plan import balance_plan, resize_plan
 from epochlake.jobs.views.balancing import plan_balance
 from epochlake.jobs.views.resizing import plan_resize
+from epochlake.metastore.planning.streams import StreamLimits
 
 app = typer.Typer(help="Plans, without carrying them out.", no_args_is_help=True)
 
@@ -29,7 +30,7 @@ def balance(
 ) -> None:
     """Show what balancing would move now, in waves, and what stays and why. JSON has each move with its reason."""
     session = of(context)
-    streams = session.configuration.coordinator.streams_per_volume
+    streams = StreamLimits.of(session.configuration.coordinator)
     plan = plan_balance(session.storage, session.cluster.catch_up(), streams)
     session.show(plan, partial(balance_plan, explain=explain, limit=limit))
 

@@ -138,6 +138,10 @@ def query(
     from epochlake.jobs.exchange.filters import parse_filters, parse_values
 
     session = of(context)
+    if to is not None:
+        from epochlake.jobs.exchange.exporting import require_no_place_of
+
+        require_no_place_of(session.cluster, to)
     if len(table.split()) > 1:
         if column or where or key:
             raise InvalidRequest(

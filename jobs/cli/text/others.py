@@ -39,6 +39,11 @@ def swept(document: Sweep) -> list[RenderableType]:
             style="bright_black",
         ),
     ]
+    if document.root_files:
+        at_root = f"at the root {plural(document.root_files, 'file')} {done}, {size(document.root_size)}"
+        parts.append(Text(f"{at_root}: of change streams and merges"))
+    if document.root_obstacle:
+        parts.append(Text(document.root_obstacle, style="red"))
     shown = [replica for replica in document.replicas if replica.files or replica.kept or replica.obstacle]
     if shown:
         made = table("table", "volume", "files", "size", "kept", "", right=["files", "size", "kept"], wide=[""])

@@ -39,7 +39,7 @@ from epochlake.metastore.metadata.events import AdvanceOperation, Event, Retreat
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.model import RequestState, TopologyRequest
 from epochlake.metastore.planning.ring_changes import Gain, RingChange, change_of
-from epochlake.metastore.planning.streams import Room
+from epochlake.metastore.planning.streams import Room, StreamLimits
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.state import STEPS, Operation, Step
 
@@ -307,7 +307,7 @@ def _streams(metadata: ClusterMetadata, work: Work) -> list[Stream]:
 
 def _within_limits(streams: Iterable[Stream], per_volume: int) -> list[Stream]:
     """The first of the streams that may run together: so many at a volume, and at this coordinator."""
-    room = Room(per_volume)
+    room = Room(StreamLimits(per_volume))
     chosen: list[Stream] = []
     for stream in streams:
         volumes = volumes_of(stream.gains)

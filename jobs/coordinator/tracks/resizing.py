@@ -44,6 +44,7 @@ from epochlake.metastore.planning.resizing import (
     replica_sets_with,
     volumes_of,
 )
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.placement.consistency import BarrierLevel, barrier_passed
 from epochlake.placement.tablets.resizing import Resize
 
@@ -248,7 +249,7 @@ class ResizingTrack:
         """Bring siblings together; end the merge when all are and nothing of the table moves any more."""
         tablet_map = metadata.tablets.maps[table_id]
         if len(tablet_map.siblings_apart()):
-            streams = self._settings.streams_per_volume
+            streams = StreamLimits.of(self._settings)
             begun, stuck = colocating_transitions(metadata, table_id, self._measured(metadata), streams)
             name = metadata.schema.tables[table_id].full_name
             self.blocked += [f"{name}: {reason}" for reason in stuck]

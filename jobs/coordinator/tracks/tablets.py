@@ -40,7 +40,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.planning.balancing import next_transitions
-from epochlake.metastore.planning.streams import BEFORE_STREAMED
+from epochlake.metastore.planning.streams import BEFORE_STREAMED, StreamLimits
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
@@ -230,7 +230,7 @@ class TabletTrack:
         asked = any(metadata.open_requests())
         measured = self._meter.loads(metadata, object() if asked else metadata.epoch)
         loads = msgspec.structs.replace(measured, avoided=frozenset(avoided), held=self.held())
-        new, stuck = next_transitions(metadata, loads, self._settings.streams_per_volume)
+        new, stuck = next_transitions(metadata, loads, StreamLimits.of(self._settings))
         self.blocked += stuck
         if not new:
             if asked:

@@ -12,6 +12,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.planning.balancing import Loads, cluster_load
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.placement.balancing.model import Hold
 from epochlake.placement.tablets.transitions import Kind
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, tablet_label, tablet_of, tokens_of_label
@@ -40,7 +41,7 @@ def test_the_sizes_that_are_balanced_are_those_of_each_replica_when_its_moves_ha
         for volume in metadata.directory.volumes
         if chance.random() < 0.6
     }
-    load, _ = cluster_load(metadata, Loads(sizes, frozenset()), set())
+    load, _ = cluster_load(metadata, Loads(sizes, frozenset()), set(), StreamLimits(2))
 
     volumes = [volume.volume_id for node in metadata.directory.nodes.values() for volume in node.volumes]
     expected = []

@@ -51,6 +51,7 @@ class Played:
         self.wave_takes = 0.0
         self.due: list[Due] | Exception = []
         self.wave: WaveReport | Exception = WaveReport(1, 1000)
+        self.halted: Callable[[], bool] = lambda: False
         self._tasks: list[Callable[[], None]] = []
         coordinator = CoordinatorSettings(**settings)  # type: ignore[arg-type]
         cluster.configuration = msgspec.structs.replace(cluster.configuration, coordinator=coordinator)
@@ -65,8 +66,9 @@ class Played:
             raise self.due
         return [one for one in self.due if one.table in tables]
 
-    def _compact(self, table: str, most_bytes: int) -> WaveReport:
+    def _compact(self, table: str, most_bytes: int, halted: Callable[[], bool]) -> WaveReport:
         self.begun.append(f"{table} {most_bytes}")
+        self.halted = halted
         self.now += self.wave_takes
         if isinstance(self.wave, Exception):
             raise self.wave
@@ -169,6 +171,25 @@ def test_nothing_is_begun_while_a_tablet_moves_unless_it_is_stuck_and_its_table_
     assert played.round() == [f"{TABLE} {compaction_track.WAVE_BYTES}"]
 
 
+def test_a_wave_that_runs_is_halted_when_a_tablet_begins_to_move_and_goes_on_afterwards(
+    table: SmallCluster, played: Played
+) -> None:
+    played.due, played.wave = [Due(TABLE, 1.0)], WaveReport(0, 0, left=True, halted=True)
+    assert played.round() == ["look"]
+    assert played.round() == [f"{TABLE} {compaction_track.WAVE_BYTES}"]
+    assert not played.halted()
+    table.start("A", "X")
+    assert played.round() == []
+    assert played.halted()
+    table.until(None)
+    played.wave = WaveReport(1, 1000)
+    assert played.round() == [f"{TABLE} {compaction_track.WAVE_BYTES}"], "it does not rest, nor is it looked at again"
+    assert not played.halted()
+    administration.pause_changes(table.cluster, reason="backup")
+    played.round()
+    assert played.halted()
+
+
 def test_a_table_that_is_being_divided_and_paused_changes_hold_it_up(table: SmallCluster, played: Played) -> None:
     played.due = [Due(TABLE, 1.0)]
     administration.pause_changes(table.cluster, reason="backup")
@@ -267,4 +288,27 @@ def test_it_compacts_a_real_table_without_repairing_and_comes_to_an_end(
     assert compacted == ([False, False, True, False] if reached == "ABC" else [False] * 4)
     merged = [sum(map(is_merged, open_snapshot(table.address(node)).all_files.values())) for node in "ABC"]
     assert merged == ([2, 2, 2] if reached == "ABC" else [2, 0, 0])
+    assert read_versions(table, "ALL") == [(row, f"8 {row}") for row in range(40)]
+
+
+def test_a_wave_that_is_halted_has_kept_what_it_did(table: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    monkeypatch.setattr(compaction, "HALTED_WAVE_BYTES", 1)
+    for number in range(9):
+        write_versions(table, {row: f"{number} {row}" for row in range(40)})
+    asked: list[bool] = []
+
+    def halted() -> bool:
+        asked.append(len(asked) > 0)
+        return asked[-1]
+
+    assert compaction_track.wave(table.cluster, TABLE, 1 << 30, lambda: True) == WaveReport(0, 0, True, True)
+    report = compaction_track.wave(table.cluster, TABLE, 1 << 30, halted)
+    assert (report.ranges, report.left, report.halted) == (1, True, True)
+    merged = {node: [*map(is_merged, open_snapshot(table.address(node)).all_files.values())] for node in "ABC"}
+    assert all(sorted(files) == [False] * 9 + [True] for files in merged.values())
+    report = compaction_track.wave(table.cluster, TABLE, 1 << 30, lambda: False)
+    assert (report.ranges, report.left, report.halted) == (1, False, False)
     assert read_versions(table, "ALL") == [(row, f"8 {row}") for row in range(40)]

@@ -47,6 +47,22 @@ def test_what_the_bundle_names_is_there(bundle: dict[str, Any]) -> None:
         assert all(name.startswith("EPOCHLAKE__") for name in cluster["spark_env_vars"])
 
 
+def test_the_page_sets_each_variable_that_has_no_default_before_any_command(bundle: dict[str, Any]) -> None:
+    page = (REPOSITORY / "docs/databricks.md").read_text(encoding="utf-8")
+    needed = {name for name, told in bundle["variables"].items() if "default" not in told}
+    before = page.partition("\n    databricks bundle")[0]
+    assert {*re.findall(r"^    export BUNDLE_VAR_(\w+)=", before, re.MULTILINE)} == needed
+
+
+def test_production_says_where_its_one_copy_is_and_as_whom_it_runs(bundle: dict[str, Any]) -> None:
+    """Without both the bundle is refused in this mode, but where a service principal deploys it."""
+    target = bundle["targets"]["prod"]
+    assert target["mode"] == "production"
+    assert target["run_as"] == {"service_principal_name": "${var.principal}"}
+    assert "${var.principal}" in target["workspace"]["root_path"]
+    assert "${bundle.target}" in target["workspace"]["root_path"]
+
+
 def test_the_wheel_of_the_bundle_asks_for_no_spark() -> None:
     needed = importlib.metadata.requires("epochlake") or []
     assert not [one for one in needed if "extra ==" not in one and re.match("pyspark|delta-spark", one)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from epochlake.jobs.administration.dropped import forget_dropped
 from epochlake.jobs.administration.given_up import given_up
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.upkeep import vacuum
 from epochlake.metastore.errors import Rejected, StorageUnavailable
+from epochlake.placement.rejections import Code
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 
@@ -146,3 +149,36 @@ def test_a_table_is_not_restored_without_a_majority_of_its_replicas(table: Small
     with table.without("C"):
         administration.restore_table(table.cluster, TABLE)
         assert rows_of(table.cluster) == ROWS
+
+
+def test_storage_that_was_made_anew_while_a_table_was_dropped_is_no_replica_of_it(table: SmallCluster) -> None:
+    cluster = table.cluster
+    administration.drop_table(cluster, TABLE)
+    shutil.rmtree(table.address("C").uri)
+    with table.without("B"), pytest.raises(StorageUnavailable, match="was lost"):
+        administration.restore_table(cluster, TABLE)
+    administration.restore_table(cluster, TABLE)
+    for level in ("ONE", "QUORUM"):
+        assert sorted(cluster.scan(TABLE, consistency=level).read_all().to_pylist(), key=lambda row: row["id"]) == ROWS
+    with pytest.raises(ConsistencyNotReached, match="was lost"):
+        cluster.scan(TABLE, consistency="ALL").read_all()
+
+
+def test_a_table_comes_back_where_a_node_without_a_replica_of_it_has_left(table: SmallCluster) -> None:
+    cluster = table.cluster
+    administration.drop_table(cluster, TABLE)
+    administration.decommission(cluster, "X")
+    table.settle()
+    administration.restore_table(cluster, TABLE)
+    assert rows_of(cluster) == ROWS
+
+
+def test_a_table_does_not_come_back_where_a_node_with_a_replica_of_it_has_left(table: SmallCluster) -> None:
+    cluster = table.cluster
+    administration.drop_table(cluster, TABLE)
+    administration.decommission(cluster, "A")
+    table.settle()
+    with pytest.raises(Rejected) as refused:
+        administration.restore_table(cluster, TABLE)
+    assert refused.value.code == Code.NOT_RESTORABLE
+    assert cluster.metadata.dropped.tables

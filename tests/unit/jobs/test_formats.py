@@ -20,6 +20,11 @@ from epochlake.jobs.administration.schema import table_id_of
 from epochlake.jobs.coordinator.effects import tablets as side_effects
 from epochlake.jobs.gate.batches import BatchContents, Count, Generation, batch_id, decided
 from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
+from epochlake.jobs.replicas.change_entries import TAG, ChangeEntry, Said, Totals, added, entry_of
+from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.change_intents import Intent as ChangeIntent
+from epochlake.jobs.replicas.change_intents import Intents
+from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.damage import ExpectedFile
@@ -33,6 +38,7 @@ from epochlake.jobs.replicas.receipts import Receipt, Receipts
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
 from epochlake.jobs.replicas.sealing import DamagedBytes, read_seal, require_intact, require_sealed
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.replicas.stamped import stamped
 from epochlake.jobs.replicas.volumes import MARKER_FILE, prepare_volume, read_marker
 from epochlake.metastore import delta_commits
 from epochlake.metastore.announcing import stored_leases
@@ -246,21 +252,54 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
         assert msgspec.json.encode(expected) == place.read_bytes()
 
 
-def test_a_merge_in_the_journal_of_its_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_merge_in_the_journal_of_its_table(tmp_path: Path, generation: int) -> None:
     journal = MergeJournal(STORAGE, str(tmp_path), "t-1")
     entry = MergeEntry("a-1", "air.flights", generation_of_a_batch(3).files, MergeCounts(1, 2, 3), Count(7, -5), "b-1")
     intent = Intent(1, "a-1", Count(7, -5))
-    assert journal.intend("b-1", 0, intent)
-    assert journal.put(1, entry)
-    journal.finish(1)
-    made = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert made == {
-        "t-1/batches/b-/b-1.1.json": stored("merge-intent.1.json"),
-        "t-1/entries/000000/000000001.json": stored("merge.1.json"),
+    places = {
+        "t-1/batches/b-/b-1.1.json": stored(f"merge-intent.{generation}.json"),
+        "t-1/entries/000000/000000001.json": stored(f"merge.{generation}.json"),
         "t-1/entries/000000/000000001.json.done": b"",
         "t-1/hint": b"1",
     }
+    if generation == 2:
+        assert journal.intend("b-1", 0, intent)
+        assert journal.put(1, entry)
+        journal.finish(1)
+        made = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        assert made == places
+    for place, data in places.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(data)
     assert (journal.entry(1), journal.intents("b-1"), journal.is_finished(1)) == (entry, [intent], True)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_write_that_may_land_in_a_change_stream(tmp_path: Path, generation: int) -> None:
+    intent = ChangeIntent("i-1", "w-1", "QUORUM", "flights", "p-1", 100, generation_of_a_batch(3).files)
+    reader = Reader("search", 7, "w-1", 100)
+    if generation == 2:
+        assert stamped(intent) == stored("change-intent.2.json")
+        assert stamped(reader) == stored("change-reader.2.json")
+    index = ChangeIndex(STORAGE, str(tmp_path))
+    for place, kind, name in (("_open", "intent", "i-1"), ("_readers", "reader", "search")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{name}.json").write_bytes(stored(f"change-{kind}.{generation}.json"))
+    assert Intents(STORAGE, index).all() == [intent]
+    assert Readers(STORAGE, index).all() == [reader]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_an_entry_of_a_change_stream(generation: int) -> None:
+    [staged] = generation_of_a_batch(3).files
+    said = Said("w-1", 17, "QUORUM", "flights", 100, 101, staged.file)
+    if generation == 2:
+        said = msgspec.structs.replace(said, totals=Totals(2, 30, 5000))
+        assert added(said)["add"]["tags"] == {TAG: stored("change-entry.2.json").decode()}  # type: ignore[index]
+    action = {"add": {"tags": {TAG: stored(f"change-entry.{generation}.json").decode()}}}
+    entry = entry_of(4, [action], "here")
+    assert entry == ChangeEntry(4, "w-1", 17, "QUORUM", "flights", 100, 101, (staged.file,), said.totals)
 
 
 def test_a_receipt_is_a_name(tmp_path: Path) -> None:

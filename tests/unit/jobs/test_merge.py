@@ -14,10 +14,15 @@ from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase, merge_journal, merging
 from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished, NamedRanges
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.merge_finishing import MergeFinishing
 from epochlake.jobs.gate.merge_journal import Intent, MergeEntry, MergeJournal
 from epochlake.jobs.gate.writing import Writing
-from epochlake.metastore.errors import Rejected
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable
 from epochlake.metastore.storage import places
+from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
@@ -462,3 +467,155 @@ def test_columns_that_change_while_a_merge_lands_do_not_stop_it(
     found = {row["id"]: (row["n"], row["kind"]) for row in cluster.scan(STOCK).read_all().to_pylist()}
     assert found == {1: (11, "plain"), 2: (10, "plain"), 3: (1, "plain")}
     assert "city" not in cluster.scan(STOCK).schema.names
+
+
+def journal_of(cluster: Cluster) -> MergeJournal:
+    return MergeJournal(cluster.storage, cluster.root.merges, cluster.catch_up().table(STOCK).table_id)
+
+
+def killed_when_it_counts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """A merge of row 1 that counts, and of which nothing has landed; what it has staged."""
+    before = {path for path in tmp_path.rglob("*.parquet") if "root" not in path.parts}
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writing, "land", killed)
+        with pytest.raises(Killed):
+            cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD).execute()
+    return sorted({path for path in tmp_path.rglob("*.parquet") if "root" not in path.parts} - before)
+
+
+def test_damage_of_the_copy_of_a_merge_comes_to_no_replica(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    for path in killed_when_it_counts(cluster, monkeypatch, tmp_path):
+        path.unlink()
+    [copy] = (path for path in (tmp_path / "root" / "merges").rglob("copies/*/*") if path.is_file())
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    again = cluster.merge(STOCK, [{"id": 1, "n": 100}]).when_matched_update(ADD)
+    with pytest.raises(StorageUnavailable, match="not those that were written"):
+        again.execute()
+    assert rows_of(cluster)[1][0] == 1
+    copy.write_bytes(whole)
+    again.execute()
+    assert rows_of(cluster)[1][0] == 106
+
+
+def test_a_flipped_bit_in_an_entry_is_found_and_no_merge_counts_twice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD)
+    merge.execute(batch="b")
+    entry = Path(journal_of(cluster)._entry_uri(1))
+    data = entry.read_bytes()
+    at = data.index(b'"attempt":"') + len(b'"attempt":"')
+    entry.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(LogUnreadable, match="not those that were written"):
+        merge.execute(batch="b")
+    entry.write_bytes(data)
+    assert merge.execute(batch="b").already
+    assert rows_of(cluster)[1][0] == 6
+
+
+def test_an_entry_of_an_earlier_version_is_finished(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    killed_when_it_counts(cluster, monkeypatch, tmp_path)
+    entry = Path(journal_of(cluster)._entry_uri(1))
+    head, _, _ = entry.read_bytes().rpartition(b',"digest"')
+    entry.write_bytes(head + b"}")
+    cluster.merge(STOCK, [{"id": 1, "n": 100}]).when_matched_update(ADD).execute()
+    assert rows_of(cluster)[1][0] == 106
+
+
+def test_a_merge_whose_table_is_dropped_when_it_counts_says_that_it_counts_and_does_once_it_is_restored(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    entry_put = MergeJournal.put
+
+    def dropped(self: MergeJournal, number: int, entry: MergeEntry) -> bool:
+        counts = entry_put(self, number, entry)
+        monkeypatch.setattr(MergeJournal, "put", entry_put)
+        administration.drop_table(cluster, STOCK, keep_seconds=3600)
+        return counts
+
+    monkeypatch.setattr(MergeJournal, "put", dropped)
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD)
+    with pytest.raises(MergeUnfinished, match="was dropped"):
+        merge.execute(batch="b")
+    administration.restore_table(cluster, STOCK)
+    assert not merge.execute(batch="b").already
+    assert rows_of(cluster)[1][0] == 6
+
+
+def test_a_merge_takes_its_copies_from_a_replica_that_has_them_whole(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    stage = Writing.stage
+
+    def damaged(self: Writing, *given: Any) -> Any:
+        staged = stage(self, *given)
+        path = Path(_place(cluster, min(staged[0].stored)), staged[0].file.path)
+        data = path.read_bytes()
+        path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+        whole[path.name] = data
+        return staged
+
+    whole: dict[str, bytes] = {}
+    monkeypatch.setattr(Writing, "stage", damaged)
+    before = {path for path in tmp_path.rglob("*.parquet") if "root" not in path.parts}
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writing, "land", killed)
+        with pytest.raises(Killed):
+            cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD).execute()
+    for path in {path for path in tmp_path.rglob("*.parquet") if "root" not in path.parts} - before:
+        path.unlink()
+    monkeypatch.setattr(Writing, "stage", stage)
+    cluster.merge(STOCK, [{"id": 1, "n": 100}]).when_matched_update(ADD).execute()
+    assert rows_of(cluster)[1][0] == 106
+    [(name, data)] = whole.items()
+    assert {path.read_bytes() for path in tmp_path.rglob(name)} == {data}
+
+
+def _place(cluster: Cluster, volume: int) -> str:
+    metadata = cluster.catch_up()
+    return address_of(cluster.storage, metadata, metadata.table(STOCK), volume).uri
+
+
+def test_who_stores_a_file_again_that_is_live_by_now_never_tears_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    for path in killed_when_it_counts(cluster, monkeypatch, tmp_path):
+        path.unlink()
+    journal, table = journal_of(cluster), cluster.catch_up().table(STOCK)
+    entry = journal.entry(1)
+    assert entry is not None
+    with Gate(cluster, "finishing") as gate:
+        finishing = MergeFinishing(gate.planning, gate.writing, journal)
+        finishing.land(table, 1, entry, ConsistencyLevel.ALL)
+        places_of = [Path(_place(cluster, volume), entry.files[0].file.path) for volume in entry.files[0].stored]
+        whole = [path.read_bytes() for path in places_of]
+        disk = cluster.storage.disk
+
+        def cut_short(path: str, *_: Any, **__: Any) -> None:
+            Path(path).write_bytes(b"")
+            raise Killed
+
+        monkeypatch.setattr(disk, "open_output", cut_short)
+        monkeypatch.setattr(disk, "write", cut_short)
+        with pytest.raises(Killed):
+            finishing._stored_again(table, 1, entry, StagedFile(entry.files[0].file, frozenset(), {}))
+        assert [path.read_bytes() for path in places_of] == whole

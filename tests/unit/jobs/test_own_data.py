@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from epochlake.jobs.administration import adopting
+from epochlake.jobs.administration.adopting import adopt
 from epochlake.jobs.cli.documents import Loaded
 from epochlake.jobs.exchange import exporting, loading, row_files, sources
-from epochlake.jobs.exchange.export_formats import ExportFormat
-from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.jobs.exchange.export_formats import ExportFormat, ending
+from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.gate import Gate
+from epochlake.metastore.errors import Rejected
+from epochlake.placement.errors import EpochlakeError, InvalidRequest, InvariantViolated
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine, fits
@@ -183,6 +189,20 @@ def test_a_file_that_is_changed_while_it_is_loaded_is_not_loaded_on(
         loading.load_files(small.cluster, TABLE, [place], batch="x", progress=changed)
 
 
+def test_a_load_into_a_table_that_is_dropped_and_made_anew_does_not_count(small: SmallCluster, tmp_path: Path) -> None:
+    pq.write_table(rows(0, 250), tmp_path / "a.parquet")
+
+    def meanwhile(part: loading.LoadedPart, done: int, of: int) -> None:
+        epochlake.drop_table(small.cluster, TABLE)
+        epochlake.create_table(small.cluster, TABLE, COLUMNS, ["id"])
+
+    with pytest.raises(InvalidRequest, match="dropped and made anew while it was loaded"):
+        loading.load_files(small.cluster, TABLE, [tmp_path / "a.parquet"], batch="x", progress=meanwhile)
+    assert small.cluster.count(TABLE) == 0
+    small.cluster.load(TABLE, tmp_path / "a.parquet", batch="x")
+    assert ids_in(small) == [*range(250)]
+
+
 def test_the_same_batch_of_other_rows_is_refused(small: SmallCluster, tmp_path: Path) -> None:
     place = tmp_path / "a.parquet"
     pq.write_table(rows(0, 50), place)
@@ -265,24 +285,107 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
 
 
-def test_an_export_that_is_interrupted_between_its_renames_leaves_what_was_there(
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out"])
+def test_an_export_whose_rows_cannot_be_read_says_so_and_leaves_what_was_there(
+    small: SmallCluster, tmp_path: Path, name: str
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    format_ = ending(tmp_path / name)
+    exporting.export(small.cluster.scan(TABLE), tmp_path / name, format_)
+    before = contents(tmp_path / name)
+
+    def batches(failure: BaseException) -> Iterator[pa.RecordBatch]:
+        yield from small.cluster.scan(TABLE)
+        raise failure
+
+    for failure in (ReadDisturbed(TABLE, {"a.parquet": "torn"}), KeyboardInterrupt()):
+        rows = pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches(failure))
+        with pytest.raises(type(failure)):
+            exporting.export(rows, tmp_path / name, format_, overwrite=True)
+        assert contents(tmp_path / name) == before
+        rows = pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches(failure))
+        with pytest.raises(type(failure)):
+            exporting.export(rows, tmp_path / f"new-{name}", format_)
+        assert not (tmp_path / f"new-{name}").exists()
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def contents(place: Path) -> object:
+    """The rows of a Delta table, or the bytes of a file."""
+    return DeltaTable(place).to_pyarrow_table() if place.is_dir() else place.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_an_export_takes_no_place_that_somebody_has_taken_meanwhile(
+    small: SmallCluster, tmp_path: Path, name: str
+) -> None:
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    small.cluster.write(TABLE, [{"id": 2, "day": None, "delay": 1}])
+    place = tmp_path / name
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from small.cluster.scan(TABLE)
+        other = threading.Thread(
+            target=exporting.export, args=(small.cluster.scan(TABLE, keys=[{"id": 2}]), place, ending(place))
+        )
+        other.start()
+        other.join()
+
+    with pytest.raises(InvalidRequest, match=r"is there already|cannot be written"):
+        exporting.export(
+            pa.RecordBatchReader.from_batches(small.cluster.scan(TABLE).schema, batches()), place, ending(place)
+        )
+    found = DeltaTable(place).to_pyarrow_table() if place.is_dir() else pq.read_table(place)
+    assert found["id"].to_pylist() == [2]
+
+
+def test_an_export_over_a_delta_table_is_one_commit_of_it(small: SmallCluster, tmp_path: Path) -> None:
+    """So whoever reads it sees the rows before or these, and a kill at any point leaves one or the other."""
+    small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
+    write_deltalake(tmp_path / "out", pa.table({"id": [7], "more": ["x"]}))
+    reader = DeltaTable(tmp_path / "out").to_pyarrow_dataset()
+    exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA, overwrite=True)
+    now = DeltaTable(tmp_path / "out")
+    assert (now.version(), now.to_pyarrow_table().to_pylist()) == (1, [{"id": 1, "day": None, "delay": 1}])
+    assert reader.to_table()["id"].to_pylist() == [7], "a read that was going on goes on"
+
+
+def test_what_is_exported_is_on_the_disk_before_it_has_its_name(
     small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.cluster.write(TABLE, [{"id": 1, "day": None, "delay": 1}])
-    exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA)
-    rename, renamed = os.rename, list[Path]()
+    synced: list[str] = []
+    fsync = os.fsync
 
-    def interrupted(source: Path, target: Path) -> None:
-        renamed.append(target)
-        if len(renamed) == 2:
-            raise KeyboardInterrupt
-        rename(source, target)
+    def seen(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}") + f" {(tmp_path / 'out').exists()}")
+        fsync(descriptor)
 
-    monkeypatch.setattr("os.rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        exporting.export(small.cluster.scan(TABLE), tmp_path / "out", ExportFormat.DELTA, overwrite=True)
-    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 1
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    for format_ in (ExportFormat.PARQUET, ExportFormat.DELTA):
+        synced.clear()
+        rows = small.cluster.scan(TABLE)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", seen)
+            exporting.export(rows, tmp_path / "out", format_)
+        of_files = [one for one in synced if not one.startswith(f"{tmp_path} ")]
+        assert of_files
+        assert all(one.endswith(" False") for one in of_files)
+        assert f"{tmp_path} True" in synced, "and then its name"
+        (tmp_path / "out").unlink() if format_ is ExportFormat.PARQUET else None
+
+
+@pytest.mark.parametrize("place", ["root/log", "root/x.parquet", "A/d1/air/x", "."])
+def test_nothing_is_exported_to_where_the_cluster_keeps_its_own(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if place.startswith("A/"):
+        [volume] = small.cluster.metadata.directory.nodes[min(small.cluster.metadata.directory.nodes)].volumes
+        place = f"{volume.uri}/air/x"
+    told = line.text("table", "export", TABLE, place, "--overwrite", "--format", "delta")
+    assert told.code == 2
+    assert "where the cluster keeps what is its own" in " ".join(told.err.split())
+    assert small.cluster.catch_up().epoch > 1
 
 
 def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
@@ -292,7 +395,7 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
     for first in (0, 150):
         more = rows(first, first + 150, origin=["EWR", "JFK", "LGA"] * 50)
         write_deltalake(origin, more, mode="append", partition_by=["origin"])
-    write = small.cluster.__class__.write
+    write = Gate.write
     tries: list[int] = []
 
     def dies(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -301,7 +404,7 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
             raise KeyboardInterrupt
         return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(small.cluster.__class__, "write", dies)
+    monkeypatch.setattr(Gate, "write", dies)
     assert line.text("table", "adopt", origin, "air.adopted").code == 130
     write_deltalake(origin, rows(900, 950, origin=["EWR"] * 50), mode="append")  # after its version was pinned
     done = line.json("table", "adopt", origin, "air.adopted").json
@@ -313,17 +416,97 @@ def test_a_delta_table_is_adopted_at_one_version_however_often_it_is_tried(
     assert found["origin"].to_pylist() == ["EWR", "JFK", "LGA"] * 100
 
 
-def test_rows_with_one_key_are_no_table_that_can_be_adopted(line: CommandLine, tmp_path: Path) -> None:
+def test_rows_with_one_key_are_no_table_that_can_be_adopted(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_deltalake(tmp_path / "one", pa.table({"id": [1, 2, 2], "note": ["a", "b", "c"]}))
     failed = line.text("table", "adopt", tmp_path / "one", "air.one", "--primary-key", "id")
     assert failed.code == 2
     assert "have the same primary key {'id': 2}" in failed.err
+    monkeypatch.setattr(adopting, "ROWS_OF_PART", 1)  # nor where the first rows do not tell it
     for _ in range(2):
         write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "note": ["a", "b"]}), mode="append")
     failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
     assert failed.code == 4
     assert "has 2 rows, and its origin 4: 2 have the key of others" in " ".join(failed.err.split())
     assert line.text("table", "adopt", tmp_path / "nothing", "air.three").code == 2
+
+
+def test_a_table_that_was_dropped_is_adopted_anew(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopting, "ROWS_OF_PART", 1)
+    for _ in range(2):
+        write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "n": [1, 2], "note": ["a", "b"]}), mode="append")
+    failed = line.text("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "id")
+    assert "Drop the table, and adopt it again with another --primary-key" in " ".join(failed.err.split())
+    write_deltalake(tmp_path / "two", pa.table({"id": [1, 2], "n": [3, 4], "note": ["a", "b"]}), mode="overwrite")
+    again = line.text("table", "adopt", tmp_path / "two", "air.two")
+    assert again.code == 4, "the table that was begun is of the version before"
+    for rows in (2, 3):
+        assert line.text("table", "drop", "air.two", "--reason", "begun anew").code == 0
+        done = line.json("table", "adopt", tmp_path / "two", "air.two", "--primary-key", "n").json
+        assert (done["rows"], done["already"], done["primary_key"]) == (rows, 0, ["n"])
+        write_deltalake(tmp_path / "two", pa.table({"id": [9], "n": [rows + 8], "note": ["c"]}), mode="append")
+
+
+def test_of_two_that_adopt_at_once_both_bring_the_version_that_was_pinned(
+    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(tmp_path / "origin", rows(0, 50))
+    write_deltalake(tmp_path / "origin", rows(50, 80), mode="append")
+    proposed, opened = adopting.propose, adopting.open_delta
+
+    def meanwhile(*args: Any) -> Any:
+        """The other one has begun before somebody appended, and is through before this one commits."""
+        monkeypatch.setattr(adopting, "propose", proposed)
+        monkeypatch.setattr(adopting, "open_delta", lambda origin, version=0: opened(origin, version))
+        first = adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+        monkeypatch.setattr(adopting, "open_delta", opened)
+        assert (first.version, first.rows) == (0, 50)
+        return proposed(*args)
+
+    monkeypatch.setattr(adopting, "propose", meanwhile)
+    second = adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    assert (second.version, second.rows, second.already) == (0, 50, 1)
+    assert small.cluster.count("air.adopted") == 50
+
+
+def test_an_adoption_that_wakes_up_writes_nothing_to_a_table_that_was_made_anew(
+    small: SmallCluster, tmp_path: Path
+) -> None:
+    write_deltalake(tmp_path / "origin", rows(0, 250))
+    paused: list[int] = []
+
+    def meanwhile(done: int, of: int) -> None:
+        if not paused:
+            paused.append(1)
+            epochlake.drop_table(small.cluster, "air.adopted")
+            epochlake.create_table(small.cluster, "air.adopted", COLUMNS, ["id"])
+
+    write_deltalake(tmp_path / "origin", rows(250, 300), mode="append")
+    with pytest.raises(Rejected, match="dropped and made anew"):
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", progress=meanwhile)
+    assert small.cluster.count("air.adopted") == 0
+
+
+def test_an_adoption_is_gone_on_with_under_its_own_key_only(small: SmallCluster, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2], "n": [1, 2]}))
+    adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["id"])
+    assert adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["id"]).already == 1
+    with pytest.raises(InvalidRequest, match="begun with the primary key id"):
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted", ["n"])
+
+
+def test_a_table_that_is_written_to_after_its_adoption_is_not_to_be_dropped_for_it(
+    small: SmallCluster, tmp_path: Path
+) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2], "n": [1, 2]}))
+    adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    small.cluster.write("air.adopted", [{"id": 3, "n": 3}])
+    with pytest.raises(InvariantViolated) as told:
+        adopt(small.cluster, str(tmp_path / "origin"), "air.adopted")
+    assert "Where others were to write to it already, nothing is wrong" in str(told.value)
 
 
 def test_sql_reads_only_what_it_needs_and_joins(
@@ -425,8 +608,87 @@ def test_bad_input_gets_one_error_and_changes_nothing(
     assert ids_in(small) == []
 
 
-def test_a_cluster_shows_which_one_it_is(small: SmallCluster) -> None:
-    shown = repr(small.cluster)
-    assert re.fullmatch(rf"<cluster \w+ at epoch {small.cluster.metadata.epoch}, root \S+>", shown), shown
-    small.cluster.close()
-    assert repr(small.cluster).endswith(", closed>")
+def test_what_directories_say_of_rows_is_a_column_of_them(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    for day, city, ids in (("2026-01-01", "Rome", [1, 2]), ("2026-01-02", "a%2Fb", [3]), ("2026-01-01", NOTHING, [4])):
+        place = tmp_path / f"sales/day={day}/city={city}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": ids}), place / "part-0.parquet")
+    made = line.json("table", "create", "air.sales", "--like", tmp_path / "sales", "--column", "day date").json
+    assert made["details"]["primary_key"] == "id"
+    done = line.json("load", "air.sales", tmp_path / "sales", "--batch", "all").json
+    assert (done["rows"], done["filled"]) == (4, [])
+    wanted = [(1, "2026-01-01", "Rome"), (2, "2026-01-01", "Rome"), (3, "2026-01-02", "a/b"), (4, "2026-01-01", None)]
+    assert found_in(small, "air.sales") == wanted
+    small.cluster.delete("air.sales", [{"id": 1}])
+    small.cluster.load("air.sales", tmp_path / "sales/day=2026-01-01/city=Rome/part-0.parquet")
+    assert found_in(small, "air.sales") == wanted, "of directories above the file as well, where the table has them"
+    epochlake.create_table(small.cluster, "air.less", [("id", "bigint", False), ("day", "string", True)], ["id"])
+    with pytest.raises(InvalidRequest, match="city"):
+        small.cluster.load("air.less", tmp_path / "sales")
+    assert small.cluster.count("air.less") == 0
+
+
+NOTHING = "__HIVE_DEFAULT_PARTITION__"
+
+
+def found_in(small: SmallCluster, table: str) -> list[tuple[int, str, str | None]]:
+    rows = small.cluster.scan(table).read_all().sort_by("id").to_pylist()
+    return [(row["id"], str(row["day"]), row["city"]) for row in rows]
+
+
+def test_files_of_a_table_that_has_a_log_of_them_are_not_loaded_one_by_one(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    """Those that were replaced lie there until somebody vacuums."""
+    for first in (0, 100):
+        write_deltalake(tmp_path / "table", rows(first, first + 5), mode="overwrite")
+    [inside, *_] = (tmp_path / "table").glob("*.parquet")
+    for named in (tmp_path / "table", tmp_path / "table/*.parquet", inside, tmp_path):
+        told = line.text("load", TABLE, named)
+        assert told.code == 2
+        assert "is a Delta table: its log says which of its files count" in " ".join(told.err.split())
+    (tmp_path / "table").rename(tmp_path / "moved")
+    for what in ("_delta_log", "_spark_metadata", ".hoodie"):
+        (tmp_path / "moved/_delta_log").rename(tmp_path / "moved/aside")
+        (tmp_path / "moved" / what).mkdir(exist_ok=True)
+        with pytest.raises(InvalidRequest, match="says which of its files count"):
+            small.cluster.load(TABLE, tmp_path / "moved")
+        (tmp_path / "moved" / what).rmdir()
+        (tmp_path / "moved/aside").rename(tmp_path / "moved/_delta_log")
+    assert ids_in(small) == []
+
+
+def test_a_delta_table_with_features_that_would_be_read_as_nulls_is_refused(
+    line: CommandLine, small: SmallCluster, tmp_path: Path
+) -> None:
+    for name, feature in (("mapped", "delta.columnMapping.mode"), ("deleting", "delta.enableDeletionVectors")):
+        value = "name" if name == "mapped" else "true"
+        write_deltalake(tmp_path / name, pa.table({"id": [1, 2], "n": [1, 2]}), configuration={feature: value})
+        for words in (
+            ["table", "adopt", tmp_path / name, f"air.{name}", "--primary-key", "id"],
+            ["table", "create", f"air.{name}", "--like", tmp_path / name],
+        ):
+            told = line.text(*words)
+            assert told.code == 2
+            assert "without Spark" in " ".join(told.err.split())
+            assert "spark.read.format('delta')" in " ".join(told.err.split())
+    assert [table.full_name for table in small.cluster.catch_up().schema.tables.values()] == [TABLE]
+
+
+def test_an_adoption_that_cannot_be_has_created_nothing(line: CommandLine, small: SmallCluster, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "origin", pa.table({"id": [1, 2, 2], "n": [1, None, 3], "f": [1.5, 2.5, 3.5]}))
+    for key, level, said in (
+        ("n", "ALL", "n of"),
+        ("id", "ALL", "have the same primary key {'id': 2}"),
+        ("no", "ALL", "columns that do not exist"),
+        ("f", "MOST", "unknown consistency level"),
+    ):
+        told = line.text("table", "adopt", tmp_path / "origin", "air.x", "--primary-key", key, "--consistency", level)
+        assert told.code == 2
+        assert said in " ".join(told.err.split())
+    assert [table.full_name for table in small.cluster.catch_up().schema.tables.values()] == [TABLE]
+    (tmp_path / "origin" / next((tmp_path / "origin").glob("*.parquet")).name).unlink()
+    told = line.text("table", "adopt", tmp_path / "origin", "air.x", "--primary-key", "id")
+    assert "\x1b" not in told.err, "no colours of another library"

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate import commit_phase
+from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.errors import ConsistencyNotReached, HistoryNotKept
+from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of, moment_of
+from epochlake.jobs.gate.past_reading import MergeTree
+from epochlake.jobs.gate.writing import Written
+from epochlake.jobs.replicas.ledger import Merge, Replaced
 from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.upkeep import compaction, vacuum
 from epochlake.metastore import announcing
 from epochlake.metastore.coordination.leases import Lease
@@ -58,6 +67,11 @@ def at(table: SmallCluster, when: int, **options: object) -> Shown:
     rows = table.cluster.scan(TABLE, as_of=moment_of(when), **options).read_all().to_pylist()  # type: ignore[arg-type]
     assert len({row["id"] for row in rows}) == len(rows), "a row is shown twice"
     return {row["id"]: row["note"] for row in rows}
+
+
+def at_last(table: SmallCluster) -> Shown:
+    """The rows as they are."""
+    return {row["id"]: row["note"] for row in table.cluster.scan(TABLE).read_all().to_pylist()}
 
 
 def change(table: SmallCluster, notes: Mapping[int, str | None]) -> None:
@@ -340,3 +354,131 @@ def test_random_histories_are_read_as_they_were_or_refused(tmp_path: Path, appen
         shown += 1
     assert shown > 0, f"seed {seed}"
     assert shown + refused == len(known), f"seed {seed}"
+
+
+def test_a_range_may_have_been_merged_for_years() -> None:
+    depth = 5_000
+    merges = {
+        f"c-{number}": Merge(
+            "t", f"c-{number}", 0, 9, 1, number, (Replaced(f"c-{number - 1}" if number else "a", 0, 9),)
+        )
+        for number in range(depth)
+    }
+    assert MergeTree(merges, 0).made_at(f"c-{depth - 1}") == depth - 1
+    late = {**merges, "c-0": msgspec.structs.replace(merges["c-0"], at=depth)}
+    assert MergeTree(late, 0).made_at(f"c-{depth - 1}") == depth
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The clock of this machine is so far ahead of others."""
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + seconds * 1_000_000_000)
+
+
+def test_a_clock_that_is_behind_leaves_out_no_row_that_was_acknowledged(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    change(table, {1: "new", 2: None, 7: "came"})
+    expected = {1: ("changed", "old", "new"), 2: ("removed", "old", "old"), 7: ("added", None, "came")}
+    clock(monkeypatch, -3600)
+    assert differences(table, first, None) == expected
+    compact_here(table)  # the delete is told by no file any more
+    assert differences(table, first, None) == expected
+
+
+def test_rows_of_a_clock_that_was_ahead_are_rolled_back_and_stay_so(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    ahead = now() + 3_600_000_000
+    with monkeypatch.context() as patch:
+        clock(patch, 3600)
+        change(table, {1: "new", 2: None, 7: "came"})
+    done = rollback(table.cluster, TABLE, moment_of(first))
+    assert (done.rewritten, done.brought_back, done.deleted) == (1, 1, 1)
+    assert at_last(table) == dict.fromkeys(range(6), "old")
+    assert micros_of(done.until) >= ahead
+    compact_here(table, tombstone_grace_seconds=1e6)
+    assert at_last(table) == dict.fromkeys(range(6), "old")
+    change(table, {1: "later"})
+    assert rollback(table.cluster, TABLE, moment_of(first), until=done.until).already
+    assert at_last(table) == {**dict.fromkeys(range(6), "old"), 1: "later"}
+
+
+def test_a_rollback_by_a_clock_that_is_behind_wins_over_what_is_there(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    change(table, {1: "new", 2: None, 7: "came"})
+    clock(monkeypatch, -3600)
+    done = rollback(table.cluster, TABLE, moment_of(first))
+    assert (done.rewritten, done.brought_back, done.deleted) == (1, 1, 1)
+    assert at_last(table) == dict.fromkeys(range(6), "old")
+
+
+def test_a_rollback_that_failed_says_with_which_end_it_is_the_same(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    change(table, {1: "new", 2: None, 7: "came"})
+    write = Gate.write
+
+    def write_without(gate: Gate, *asked: object, **options: object) -> Written:
+        with table.without("BC"):
+            return write(gate, *asked, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gate, "write", write_without)
+        with pytest.raises(ConsistencyNotReached) as failed:
+            rollback(table.cluster, TABLE, moment_of(first))
+    [until] = re.findall(r"with until (\S+) lands", failed.value.hint)
+    change(table, {8: "between"})
+    done = rollback(table.cluster, TABLE, moment_of(first), until=until)
+    assert (done.until, done.deleted) == (until, 1)
+    assert at(table, now()) == {**dict.fromkeys(range(6), "old"), 8: "between"}
+
+
+def test_a_rollback_that_failed_on_most_replicas_counts_as_none_for_the_next_one(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(table, dict.fromkeys(range(6), "old"))
+    first = now()
+    change(table, {1: "new", 2: None, 7: "came"})
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_phase, "commit_files", reaching(table.volumes("A")))
+        with pytest.raises(ConsistencyNotReached):
+            rollback(table.cluster, TABLE, moment_of(first))
+    with table.without("C"):
+        rollback(table.cluster, TABLE, moment_of(first))
+    for lost in "ABC":
+        with table.without(lost):
+            assert at_last(table) == dict.fromkeys(range(6), "old"), lost
+
+
+def test_vacuum_leaves_alone_what_a_running_read_of_the_past_needs(
+    table: SmallCluster, leases: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vacuum, "CLOCK_MARGIN_MS", 0)
+    known = changed_thrice(table)
+    compact_here(table)
+    now()
+    with Gate(table.cluster, "history") as gate:
+        plan = gate.plan_read(table.table, None, None, min(known))
+        assert gate._presence is not None
+        lease = gate._presence._lease
+        assert lease.needs_from <= min(known) // 1000 < lease.started_at
+        leases.append(lease)
+        vacuum_all(table)
+        of = question(table.table)
+        rows = [row for batch in scan(plan, of.asked) for row in batch.to_pylist()]
+        assert {row["id"]: row["note"] for row in rows} == known[min(known)]
+    leases.clear()
+    now()
+    vacuum_all(table)
+    with pytest.raises(HistoryNotKept):
+        at(table, min(known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -200,6 +201,10 @@ def test_a_plan_of_tablets_without_bytes_is_drawn_by_their_number() -> None:
     plan = BalancePlan(1, True, (MovePlanned(1, "a.b", 0, "n1/d", "n2/d", 0, ""),) * 3, (), ())
     [flow] = flows_of_plan(plan).flows
     assert (flow.source, flow.target, flow.bytes, flow.pieces) == ("n1", "n2", 3, 3)
+    told = draw_flows(flows_of_plan(plan), "unmeasured")
+    assert ">3 tablets, between 1 pair of nodes<" in told.layout.title.text, (
+        "no share of tokens: nobody has reckoned it"
+    )
 
 
 def test_what_is_no_plan_is_refused() -> None:
@@ -379,6 +384,10 @@ def test_each_picture_is_a_page_of_its_own_without_a_network(small: SmallCluster
     assert page.count('class="plotly-graph-div"') == len(drawn)
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page), "it loads something"
     assert list(tmp_path.glob(".report*")) == []
+    before = os.umask(0o077)
+    pictures.save(tmp_path / "mine.html", drawn[0])
+    os.umask(before)
+    assert (tmp_path / "mine.html").stat().st_mode & 0o777 == 0o600
     with pytest.raises(InvalidRequest, match="no picture to save"):
         pictures.save(tmp_path / "report.html")
     with pytest.raises(InvalidRequest, match="cannot be written to"):
@@ -396,6 +405,18 @@ def test_bad_input_is_told_in_one_sentence(small: SmallCluster) -> None:
         (lambda: pictures.timeline(cluster, 5, 3), "the first of a range comes first"),
         (lambda: pictures.timeline(cluster, by="day"), 'Give by="time" or by="epoch"'),
         (lambda: pictures.tablets(cluster, "no.table"), "there is no table"),
+        (lambda: pictures.tablets(cluster, plan=7), "a int is no plan"),  # type: ignore[arg-type]
+        (lambda: pictures.ring(cluster, None), "None is no name of"),  # type: ignore[arg-type]
+        (lambda: pictures.ring({}, "air"), "is no answer of a what-if"),
+        (lambda: pictures.ring({"nodes": [], "steps": []}, "air"), "the what-if has no step"),
+        (lambda: pictures.ring_flows(cluster, "air.flights", 9, bytes=-5), "-5 is no number of bytes"),
+        (lambda: pictures.save("x.html", "no figure"), "a str is no picture"),  # type: ignore[arg-type]
+        (lambda: pictures.timeline(cluster, last="7"), "'7' is no epoch"),  # type: ignore[arg-type]
+        (lambda: pictures.timeline(cluster, 2.5), "2.5 is no epoch"),  # type: ignore[arg-type]
+        (lambda: pictures.ring(cluster, "air.flights", at="7"), "'7' is no epoch"),  # type: ignore[arg-type]
+        (lambda: cluster.nodes(at=2.5), "2.5 is no epoch"),  # type: ignore[arg-type]
+        (lambda: cluster.diff("2"), "'2' is no epoch"),  # type: ignore[arg-type]
+        (lambda: cluster.history(1, "3"), "'3' is no epoch"),  # type: ignore[arg-type]
     ):
         with pytest.raises(Exception, match=re.escape(reason)):
             call()

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
+import msgspec
 from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of, path_of
-from epochlake.jobs.replicas.intervals import FilePart, all_of, holds, merged, missing, select, without
+from epochlake.jobs.replicas.intervals import FilePart, all_of, holds, merged, missing, rows_are_in, select, without
 from epochlake.placement.tokens import range_label
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,3 +115,12 @@ def test_a_piece_without_rows_is_missed_until_the_target_knows_that_there_are_no
     assert missing([empty], [empty], 0, 19) == []
     assert missing([file_of("a")], [empty, file_of("a", 0, 8)], 0, 19) == [FilePart(file_of("a"), 15, 19)]
     assert select([empty], 0, 19) == []
+
+
+def test_a_history_of_merges_may_be_as_deep_as_years_make_it() -> None:
+    depth = 5_000
+    replaced = {f"c-{number}": [(f"c-{number - 1}", 0, 19)] for number in range(1, depth)} | {"c-0": [("a", 0, 19)]}
+    first = file_of("a")
+    newest = msgspec.structs.replace(first, file_id=f"c-{depth - 1}")
+    assert rows_are_in([first], newest, 0, 19, {}, replaced)
+    assert not rows_are_in([], newest, 0, 19, {}, replaced)

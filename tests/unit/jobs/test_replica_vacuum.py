@@ -13,10 +13,11 @@ from epochlake.jobs.replicas.commits import commit_files, drop_ranges
 from epochlake.jobs.replicas.fences import close_sessions, open_session
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.upkeep.vacuum import Vacuumed, removal_times, vacuum
+from epochlake.jobs.upkeep.vacuum import Vacuumed, removal_times, unused_files, vacuum
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.places import TEMPORARY
-from epochlake.placement.tokens import tokens_of_label
+from epochlake.metastore.storage.storage import FileEntry, Storage
+from epochlake.placement.tokens import TABLET, tokens_of_label
 
 from tests.support.replicas import make_replica, store
 
@@ -126,3 +127,18 @@ def test_a_volume_that_fails_as_the_log_is_cleaned_is_named(
     with pytest.raises(StorageUnavailable, match=r"cannot clean the log of .* the device reports an error") as refused:
         vacuum(address, now())
     assert address.uri in str(refused.value)
+
+
+def test_what_stays_for_its_history_is_told_apart_in_time_that_grows_with_the_files(
+    address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{TABLET}=0000/{number:08}.parquet" for number in range(100_000)]
+    entries = [FileEntry(name, 1, 0) for name in names]
+    monkeypatch.setattr(Storage, "list_files", lambda *_, **__: entries)
+    monkeypatch.setattr("epochlake.jobs.upkeep.vacuum.removal_times", lambda _: {})
+    history = {f"{number:08}" for number in range(0, 100_000, 2)}
+    began = time.process_time()
+    found = unused_files(address, now() - HOUR, history=history)
+    assert time.process_time() - began < 20
+    assert [entry.name for entry in found.history] == names[::2]
+    assert [entry.name for entry in found.deletable] == names[1::2]

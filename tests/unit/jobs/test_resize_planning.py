@@ -14,6 +14,7 @@ from epochlake.metastore.metadata.events import DecideResize, SetMaintenance, St
 from epochlake.metastore.metadata.model import TabletOptions, VolumeId
 from epochlake.metastore.planning.balancing import Loads, cluster_load
 from epochlake.metastore.planning.resizing import colocating_transitions, planned_resizes, replica_sets_with
+from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.placement.balancing.model import Hold
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Kind
@@ -95,9 +96,8 @@ def merging(*rows: list[int], volumes: int = 1) -> ClusterMetadata:
 
 
 def begun(metadata: ClusterMetadata, streams: int = 8, **where: frozenset[VolumeId]) -> tuple[list, list[str]]:
-    return colocating_transitions(
-        metadata, "id-pairs", Loads({}, where.get("away", frozenset()), where.get("avoided", frozenset())), streams
-    )
+    loads = Loads({}, where.get("away", frozenset()), where.get("avoided", frozenset()))
+    return colocating_transitions(metadata, "id-pairs", loads, StreamLimits(streams, 0))
 
 
 def test_the_odd_tablet_moves_to_the_volumes_of_the_even_one_a_replica_at_a_time() -> None:
@@ -122,6 +122,19 @@ def test_as_many_begin_as_volumes_may_stream() -> None:
     under_way = applied([StartTransitions(tuple(begun(metadata, 2)[0]))], metadata)
     assert begun(under_way, 2) == ([], [])
     assert [move.tablet for move in begun(under_way, 3)[0]] == [5]
+
+
+def test_small_tablets_of_one_way_share_a_stream() -> None:
+    metadata = merging(*[[1, 2], [1, 3]] * 4, *[[1, 2], [1, 4]] * 4)
+    sizes = {("id-pairs", tablet, 3): 40 for tablet in (1, 3, 5, 7)} | {
+        ("id-pairs", tablet, 4): 200 for tablet in (9, 11, 13, 15)
+    }
+    moves, _ = colocating_transitions(metadata, "id-pairs", Loads(sizes, frozenset()), StreamLimits(1, 100))
+    assert [(move.tablet, move.leaving, move.pending) for move in moves] == [(1, 3, 2), (3, 3, 2)]
+    metadata.check(StartTransitions(tuple(moves)))
+    under_way = applied([StartTransitions(tuple(moves))], metadata)
+    moves, _ = colocating_transitions(under_way, "id-pairs", Loads(sizes, frozenset()), StreamLimits(2, 100))
+    assert [(move.tablet, move.leaving, move.pending) for move in moves] == [(5, 3, 2), (7, 3, 2)]
 
 
 @pytest.mark.parametrize("where", ["away", "avoided"])
@@ -164,8 +177,8 @@ def test_the_replica_sets_that_have_a_volume_are_each_named_once() -> None:
 def test_tables_that_are_held_are_not_balanced_but_drained() -> None:
     metadata = small_cluster()
     measured = msgspec.structs.replace(loads(each(10)), held=frozenset({FLIGHTS}))
-    held, _ = cluster_load(metadata, measured, set())
-    drained, _ = cluster_load(metadata, measured, {1})
+    held, _ = cluster_load(metadata, measured, set(), StreamLimits(2))
+    drained, _ = cluster_load(metadata, measured, {1}, StreamLimits(2))
     assert set(held.tablet_hold.tolist()) == {Hold.PENDING_REQUEST}
     assert set(drained.tablet_hold.tolist()) == {Hold.FREE}
 

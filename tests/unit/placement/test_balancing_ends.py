@@ -52,7 +52,7 @@ def moves_until_the_end(
     `ends`: how many of those that are under way end before the next plan, oldest first. `shared`: the bytes of a stream
     that several tablets share.
     """
-    policy = BalancingPolicy(streams_per_volume=streams, stream_bytes=shared)
+    policy = BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=shared)
     placed = load.replica_volume.copy()
     under_way: list[tuple[int, int, int]] = []
     begun = 0

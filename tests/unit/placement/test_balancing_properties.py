@@ -137,7 +137,7 @@ def test_no_wave_has_more_streams_at_a_volume_than_allowed_nor_two_moves_of_a_ta
     rng = np.random.default_rng(seed)
     for _ in range(CLUSTERS // 2):
         load = random_cluster(rng, "doubled")
-        plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams, stream_bytes=0))
+        plan = plan_moves(load, BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=0))
         for ends, limit in ((np.concatenate([plan.source, plan.target]), streams),):
             _, busy = np.unique(np.stack([np.tile(plan.wave, 2), ends]), axis=1, return_counts=True)
             assert busy.max(initial=0) <= limit
@@ -152,8 +152,9 @@ def test_small_tablets_that_go_the_same_way_share_a_stream_and_large_ones_do_not
     shared = 0
     for _ in range(CLUSTERS // 2):
         load = random_cluster(rng, "doubled")
-        policy = BalancingPolicy(streams_per_volume=streams, stream_bytes=int(3 * load.replica_size.mean()))
-        plan, alone = (plan_moves(load, one) for one in (policy, msgspec.structs.replace(policy, stream_bytes=0)))
+        policy = BalancingPolicy(streams_per_volume=streams, shared_stream_bytes=int(3 * load.replica_size.mean()))
+        by_themselves = msgspec.structs.replace(policy, shared_stream_bytes=0)
+        plan, alone = (plan_moves(load, one) for one in (policy, by_themselves))
         assert {*zip(plan.replica.tolist(), plan.target.tolist(), strict=True)} == {
             *zip(alone.replica.tolist(), alone.target.tolist(), strict=True)
         }
@@ -167,9 +168,9 @@ def test_small_tablets_that_go_the_same_way_share_a_stream_and_large_ones_do_not
             ways[way].append(float(load.replica_size[plan.replica[move]]))
         busy: Counter[tuple[int, int]] = Counter()
         for (wave, source, target), sizes in ways.items():
-            large = sum(size > policy.stream_bytes for size in sizes)
-            small = [size for size in sizes if size <= policy.stream_bytes]
-            least = large + math.ceil(sum(small) / policy.stream_bytes) if small else large
+            large = sum(size > policy.shared_stream_bytes for size in sizes)
+            small = [size for size in sizes if size <= policy.shared_stream_bytes]
+            least = large + math.ceil(sum(small) / policy.shared_stream_bytes) if small else large
             busy[(wave, source)] += least
             busy[(wave, target)] += least
             shared += len(sizes) > least

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import copy
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,6 +75,46 @@ def call(sender: Introduction = STRANGER, **more: object) -> bytes:
     return msgspec.json.encode(Call(sender, "n-1", **more))  # type: ignore[arg-type]
 
 
+_CALL = json.loads(call(target="127.0.0.1:22"))
+_VOLUME = {"name": "d1", "uri": "/d1", "capacity": 1}
+KNOWN: dict[str, dict[str, Any]] = {
+    "/handshake": _CALL,
+    "/probe": _CALL,
+    "/probe-for": _CALL,
+    "/discover": {"agent_id": "a", "number": "1", "address": "a:1", "known": ["b:1"], "protocol": PROTOCOL},
+    "/join": {
+        "sender": _CALL["sender"],
+        "nonce": "n",
+        "request_id": "r",
+        "datacenter": "d",
+        "rack": "r",
+        "volumes": [_VOLUME],
+    },
+    "/cancel-join": {},
+    "/prepare-init": {"sender": _CALL["sender"], "nonce": "n", "request_id": "r", "root": "/r"},
+}
+"""What each path is told, as it should be."""
+
+
+def _places(document: Any) -> Iterator[tuple[str | int, ...]]:
+    """Where the values of a document are, one within another too."""
+    inner = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inner:
+        yield (key,)
+        if isinstance(value, dict | list):
+            yield from ((key, *rest) for rest in _places(value))
+
+
+def _with(document: Any, where: tuple[str | int, ...], value: object) -> bytes:
+    """A document with another value at a place, as JSON; a lone surrogate is escaped, as JSON can say it."""
+    changed = copy.deepcopy(document)
+    inner = changed
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    return json.dumps(changed).encode()
+
+
 REFUSED: dict[str, tuple[bytes, int, str]] = {
     "another cluster": (call(msgspec.structs.replace(STRANGER, tag=OTHER)), 409, "cluster-tag"),
     "another protocol": (call(msgspec.structs.replace(STRANGER, protocol=9)), 409, "protocol"),
@@ -137,6 +180,57 @@ def test_paths_lead_nowhere_but_to_what_is_served(tmp_path: Path, path: str) -> 
         received = await served.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert received.split(b" ")[1] in (b"400", b"404")
         assert MINE.id.encode() not in received
+
+    play(tmp_path, scene)
+
+
+STRANGE = [
+    "//[",
+    "//[::1",
+    "http://[/state",
+    "/log?after=%",
+    "/log?after=%FF",
+    "/log?after=-1",
+    "/log?after=1.5",
+    "/log?after=1e3",
+    "/log?after=" + "9" * 400,
+    "/log?after=%00",
+    "/log?" + "&".join(["after=1"] * 2000),
+    "/log?after=9999999999999999999",
+    "/snapshots/-1",
+    "/snapshots/%31",
+    "/snapshots/99999999999999999999",
+    "/snapshots/" + "9" * 4000,
+    "/%zz",
+    "/%00",
+    "?",
+    "*",
+    "/" + "a" * 9000,
+]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_strange_target_is_refused_and_no_failure_of_the_agent(tmp_path: Path, method: str) -> None:
+    async def scene(served: Served) -> None:
+        for target in STRANGE:
+            received = await served.raw(f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+            status = int(received.split(b" ")[1])
+            assert status in (200, 400, 404), (target[:40], status)
+            assert method == "GET" or status != 200, target[:40]
+
+    play(tmp_path, scene)
+
+
+def test_strange_words_in_a_body_are_refused_and_no_failure_of_the_agent(tmp_path: Path) -> None:
+    words = ["\x00", "\ud800", "n" * 5000, "[::1:1", "a:" + "9" * 240]
+    numbers = [-1, 2**64, None]
+
+    async def scene(served: Served) -> None:
+        for path, known in KNOWN.items():
+            for where in _places(known):
+                for value in [*words, *numbers, []]:
+                    status, _ = await served.post(path, _with(known, where, value))
+                    assert status in (200, 400, 409), (path, where, value)
 
     play(tmp_path, scene)
 

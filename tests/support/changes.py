@@ -1,0 +1,68 @@
+"""Small clusters whose table keeps its changes, and what is told of them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.gate.arrow_rows import rows_to_write
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.metastore.metadata.components.change_streams import ChangeStream
+from epochlake.placement.consistency import ConsistencyLevel
+
+from tests.support.clusters import SmallCluster
+
+ONE_TRY = Configuration(
+    pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
+)
+FLIGHTS = "air.flights"
+
+
+def rows(notes: dict[int, str]) -> pa.Table:
+    return pa.table({"id": list(notes), "note": list(notes.values())}, pa.schema([("id", "int64"), ("note", "string")]))
+
+
+def stream_of(small: SmallCluster) -> ChangeStream:
+    return small.cluster.catch_up().change_streams.by_table[small.table.table_id]
+
+
+def index_of(small: SmallCluster) -> ChangeIndex:
+    return small.cluster.change_indexes.of(stream_of(small))
+
+
+def staged_by(gate: Gate, small: SmallCluster, notes: dict[int, str]) -> list[StagedFile]:
+    """Rows that a write has staged, and not landed yet."""
+    opened, _ = gate.planning.open_for_write(small.table)
+    given = rows_to_write(rows(notes), small.table)
+    return gate.writing._stage(given, small.table, ConsistencyLevel.QUORUM, opened, False)
+
+
+def told(small: SmallCluster, **asked: object) -> list[tuple[str, int, str | None]]:
+    """The changes as (kind, key, note), `late` behind a kind that is."""
+    found = []
+    for batch in small.cluster.changes(FLIGHTS, **asked):  # type: ignore[arg-type]
+        for row in batch.to_pylist():
+            found.append((row["_change"] + " late" * row["_late"], row["id"], row["note"]))
+    return found
+
+
+def applied(changes: list[tuple[str, int, str | None]]) -> dict[int, str | None]:
+    """What somebody has who applies the changes that are not late."""
+    state: dict[int, str | None] = {}
+    for kind, key, note in changes:
+        if kind == "delete":
+            state.pop(key, None)
+        elif kind == "upsert":
+            state[key] = note
+    return state
+
+
+def shown(small: SmallCluster) -> dict[int, str | None]:
+    return {row["id"]: row["note"] for row in small.cluster.scan(FLIGHTS).read_all().to_pylist()}
+
+
+def aged(small: SmallCluster, retention: float, limit: float) -> ChangeStream:
+    keep_changes(small.cluster, FLIGHTS, retention_seconds=retention, limit_seconds=limit)
+    return stream_of(small)
