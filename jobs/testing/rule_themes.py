@@ -438,18 +438,11 @@ SHELVING = Theme(
 )
 """Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
 
-RULES = (
-    *(
-        BLIND_COORDINATORS,
-        OUT_OF_REACH,
-        LOST_FENCES,
-        SLOW_EYES,
-        BACK_AND_AGAIN,
-        HALF_BATCHES,
-        COMPACTED_BATCHES,
-        HOLDING,
-    ),
-    *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
-    *(PREPARED_TWICE, GIVEN_UP, SHELVING),
+RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
+"""Those that are drawn with all others."""
+
+BY_NAME_ONLY = (
+    *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP),
 )
-"""All of them."""
+"""Those that had too few histories yet to be drawn where nobody asks for them."""
