@@ -412,7 +412,8 @@ MUTANTS = (
     Mutant(
         "a number that an earlier try has wanted stays free for it",
         "jobs/gate/merging.py",
-        "                        self._take_for_nothing(tail + 1)\n                        continue\n",
+        "                        self._finishing.take_for_nothing(self._table, tail + 1)\n"
+        "                        continue\n",
         "                        pass\n",
         ("tests/unit/jobs/test_merge.py",),
     ),

@@ -263,6 +263,7 @@ class Agent:
             log=log,
             volumes=volumes,
             problems=problems_of(volumes, log, others),
+            streams=() if self.follower is None else self.follower.told.streams,
         )
 
     def log_seen(self) -> LogSeen:

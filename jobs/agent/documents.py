@@ -6,7 +6,7 @@ import msgspec
 from epochlake.jobs.agent.home import View
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.membership import Peer
-from epochlake.jobs.agent.messages import Introduction, Seen, Tag
+from epochlake.jobs.agent.messages import Introduction, Seen, StreamSeen, Tag
 from epochlake.jobs.agent.volumes import VolumeHealth, VolumeSeen
 
 
@@ -32,7 +32,8 @@ class AgentState(msgspec.Struct, frozen=True):
     """An agent. `tag` is None while it is blank; `discovered` is the cluster that it knows of, a member of it or not.
 
     `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for. `join`: how the
-    request that its node may join stands; None where it makes none.
+    request that its node may join stands; None where it makes none. `streams`: the change streams as of when the log
+    was followed last.
     """
 
     agent_id: str
@@ -47,6 +48,7 @@ class AgentState(msgspec.Struct, frozen=True):
     log: LogSeen
     volumes: tuple[VolumeSeen, ...]
     problems: tuple[str, ...]
+    streams: tuple[StreamSeen, ...] = ()
 
 
 class NodeSeen(msgspec.Struct, frozen=True):

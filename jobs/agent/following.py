@@ -24,8 +24,9 @@ from pathlib import Path
 import msgspec
 from epochlake.jobs.agent.home import TAG, VIEW, Home, HomeDamaged, View, write_whole
 from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
-from epochlake.jobs.agent.messages import LoggedNode, Tag, VolumePlace
+from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
 from epochlake.jobs.cluster import Cluster, open_cluster
+from epochlake.jobs.views.change_streams import ReaderStatus, reachable_statuses
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialised
 from epochlake.metastore.following.snapshot_format import decode_snapshot
@@ -65,6 +66,7 @@ class Followed(msgspec.Struct, frozen=True):
     tag: Tag | None = None
     epoch: int = 0
     damaged: str | None = None
+    streams: tuple[StreamSeen, ...] = ()
 
 
 def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Followed:
@@ -174,6 +176,20 @@ def _nodes(metadata: ClusterMetadata) -> tuple[LoggedNode, ...]:
     )
 
 
+def _streams(cluster: Cluster) -> tuple[StreamSeen, ...]:
+    """The change streams that the root tells of; those that it does not are left out."""
+    found = reachable_statuses(cluster, cluster.metadata)
+    return tuple(
+        StreamSeen(one.table, one.writes, one.bytes, one.open, one.oldest_at, tuple(map(_reader, one.readers)))
+        for one in found
+        if one.obstacle is None
+    )
+
+
+def _reader(one: ReaderStatus) -> ReaderSeen:
+    return ReaderSeen(one.name, one.behind, time.time() - one.lag_seconds if one.behind else None, one.gone)
+
+
 def _entry(line: bytes) -> Entry:
     return msgspec.json.decode(line, type=decodable(Entry))
 
@@ -210,11 +226,14 @@ def main(arguments: list[str] | None = None) -> int:
                     follow_once(home, cluster, given.name, home.read(TAG, Tag)), damaged=damaged
                 )
                 if followed != told:
-                    _tell(followed)
+                    _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                     told, quiet_since = followed, time.monotonic()
                 else:
                     _say("")
                 quiet = time.monotonic() - quiet_since > QUIET_SECONDS
+                if quiet and not given.once:
+                    # What changes all the time is no news, and is told again at the end.
+                    _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                 if given.once or quiet or os.getppid() != agent:
                     return 0
                 time.sleep(LOOK_SECONDS)

@@ -11,6 +11,7 @@ import time
 import msgspec
 from epochlake.jobs.agent.home import Home
 from epochlake.jobs.agent.looking import Look
+from epochlake.jobs.agent.messages import StreamSeen
 from epochlake.jobs.agent.volumes import local_path
 from epochlake.placement.decoding import decodable
 
@@ -23,6 +24,9 @@ SILENT_SECONDS = 60.0
 EVERY_SECONDS = 300.0
 """How often the log is followed when nothing tells of news: its root is in an object store, say."""
 
+STREAMS_SECONDS = 60.0
+"""And how often where tables keep their changes: what is kept, and how far readers are, is no news in the log."""
+
 AT_MOST_EVERY_SECONDS = 5.0
 
 
@@ -34,6 +38,7 @@ class Told(msgspec.Struct, frozen=True):
     tag: dict[str, str] | None = None
     epoch: int = 0
     damaged: str | None = None
+    streams: tuple[StreamSeen, ...] = ()
 
 
 class LogFollower:
@@ -73,7 +78,8 @@ class LogFollower:
         if since < AT_MOST_EVERY_SECONDS:
             return False
         moved = self._look is not None and self._look.last[0] not in (None, self._fingerprint)
-        again = EVERY_SECONDS if self.told.outcome == "followed" else 6 * AT_MOST_EVERY_SECONDS
+        every = STREAMS_SECONDS if self.told.streams else EVERY_SECONDS
+        again = every if self.told.outcome == "followed" else 6 * AT_MOST_EVERY_SECONDS
         return moved or since >= again
 
     async def _follow(self) -> None:

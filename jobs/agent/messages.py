@@ -92,6 +92,28 @@ class VolumePlace(msgspec.Struct, frozen=True):
     uri: str
 
 
+class ReaderSeen(msgspec.Struct, frozen=True):
+    """A named reader of a change stream: writes that it has not read, and when the oldest of them was acknowledged,
+    seconds since 1970; None where it has read all. `gone`: it has to begin again.
+    """
+
+    name: str
+    behind: int
+    unread_since: float | None
+    gone: bool
+
+
+class StreamSeen(msgspec.Struct, frozen=True):
+    """The change stream of a table as it was when the log was followed last: what is kept, and for whom."""
+
+    table: str
+    writes: int
+    bytes: int
+    open: int
+    oldest_at: float | None
+    readers: tuple[ReaderSeen, ...]
+
+
 class LoggedNode(msgspec.Struct, frozen=True):
     """A node of the logical topology, as the log says it."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from epochlake.jobs.agent.documents import AgentState
-from epochlake.jobs.agent.messages import Seen
+from epochlake.jobs.agent.messages import Seen, StreamSeen
 from epochlake.jobs.agent.volumes import VolumeHealth
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,8 +59,58 @@ def metrics_text(
             "Requests answered, by status.",
             [({"status": str(k)}, n) for k, n in sorted(answered.items())],
         ),
+        *_change_streams(state.streams, time.time()),
     ]
     return "".join(parts)
+
+
+def _change_streams(streams: Iterable[StreamSeen], now: float) -> list[str]:
+    """What change streams keep, and how far their readers are behind; nothing where there is no stream."""
+    found = [({"table": one.table}, one) for one in streams]
+    readers = [({**labels, "reader": one.name}, one) for labels, stream in found for one in stream.readers]
+    if not found:
+        return []
+    return [
+        _family(
+            "changes_kept_bytes", "gauge", "Bytes that a change stream keeps.", [(at, one.bytes) for at, one in found]
+        ),
+        _family(
+            "changes_kept_writes",
+            "gauge",
+            "Writes that a change stream keeps.",
+            [(at, one.writes) for at, one in found],
+        ),
+        _family(
+            "changes_oldest_seconds",
+            "gauge",
+            "Seconds since the oldest write that a change stream keeps was acknowledged.",
+            [(at, max(0.0, now - one.oldest_at)) for at, one in found if one.oldest_at is not None],
+        ),
+        _family(
+            "changes_open_writes",
+            "gauge",
+            "Writes that may land and are in no change stream yet.",
+            [(at, one.open) for at, one in found],
+        ),
+        _family(
+            "changes_reader_behind_writes",
+            "gauge",
+            "Writes that a named reader has not read.",
+            [(at, one.behind) for at, one in readers],
+        ),
+        _family(
+            "changes_reader_lag_seconds",
+            "gauge",
+            "Seconds since the oldest write that a named reader has not read was acknowledged.",
+            [(at, 0.0 if one.unread_since is None else max(0.0, now - one.unread_since)) for at, one in readers],
+        ),
+        _family(
+            "changes_reader_gone",
+            "gauge",
+            "Whether a named reader has to begin again, as what it needs is not kept any more.",
+            [(at, one.gone) for at, one in readers],
+        ),
+    ]
 
 
 def _family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
+from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import StagedFile, digested_columns, staged_files, wrapped
+from epochlake.jobs.replicas.staging import Announce, StagedFile, digested_columns, stage_here, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.column_hashing import hashes_of
@@ -27,12 +27,11 @@ class ArrowRows:
         self._tokens = tokens
         self._table = table
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
         rows = self._rows.append_column(TOKEN, pa.array(self._tokens))
         if digested:
             rows = rows.append_column(ROW_DIGEST, pa.array(self._digests()))
-        told = pa.Table.from_batches(encode_rows(plan, rows.to_batches()), RESULT)
-        return staged_files(told, plan, digested=digested)
+        return stage_here(plan, rows.to_batches(), digested=digested, announce=announce)
 
     def counted(self) -> Count:
         return Count(self._rows.num_rows, wrapped(int(self._digests().sum(dtype=np.int64))))

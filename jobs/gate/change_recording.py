@@ -11,17 +11,19 @@ one that has had it: the metadata is looked at before each round of the landing,
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.replicas.change_index import ChangeIndex, TooEarly
 from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.metastore import threads
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError
 
@@ -73,6 +75,9 @@ class Recording:
         index = self._cluster.change_indexes.of(stream)
         if self._put is None or self._put.index.uri != index.uri:
             self._put = self._put_anew(metadata, index)
+        elif self._now is None:
+            # It was put before: while its rows were staged, or by a try that died.
+            Intents(self._cluster.storage, index).complete(metadata, self._table, self._put.intent)
         self._now = self._put
 
     def landed(self, metadata: ClusterMetadata, epoch: int) -> None:
@@ -100,7 +105,10 @@ class Recording:
 
     def failed(self) -> None:
         """Say that nobody goes on with it: what has landed of it may be settled at once."""
-        if self._now is not None:
+        if self._now is None:
+            if self._put is not None and self._put.intent.pipeline_id == self._pipeline_id:
+                forget_ahead(self._cluster.storage, self._put)
+        else:
             try:
                 Intents(self._cluster.storage, self._now.index).end(self._now.intent)
             except StorageUnavailable as error:
@@ -108,12 +116,10 @@ class Recording:
 
     def _put_anew(self, metadata: ClusterMetadata, index: ChangeIndex) -> PutIntent:
         intent = new_intent(self._write_id, self._files, self._level.value, self._by, self._pipeline_id)
-        intents = Intents(self._cluster.storage, index)
         try:
-            intents.put(metadata, self._table, intent)
+            Intents(self._cluster.storage, index).put(metadata, self._table, intent)
         except EpochlakeError:
-            with suppress(StorageUnavailable):  # else it stays until the lease of this process ends
-                intents.take_away(intent)
+            forget_ahead(self._cluster.storage, PutIntent(index, intent))
             raise
         return PutIntent(index, intent)
 
@@ -123,12 +129,30 @@ class Recording:
         put.index.append(intent.write_id, files, epoch=epoch, level=intent.level, by=intent.by, in_time=in_time)
 
     def _take_away(self) -> None:
+        """Nobody waits for it. It is in the index, where whoever settles it finds it."""
         assert self._now is not None
-        try:
-            Intents(self._cluster.storage, self._now.index).take_away(self._now.intent)
-        except StorageUnavailable as error:
-            # It is in the index, where whoever settles it finds it.
-            logger.info("a write to %s is in the stream of changes, and stays open: %s", self._table.full_name, error)
+        storage, put, name = self._cluster.storage, self._now, self._table.full_name
+
+        def take_away() -> None:
+            try:
+                Intents(storage, put.index).take_away(put.intent)
+            except StorageUnavailable as error:
+                logger.info("a write to %s is in the stream of changes, and stays open: %s", name, error)
+
+        in_background(take_away)
+
+
+def in_background(task: Callable[[], None]) -> None:
+    """Run what nobody waits for; it must not raise."""
+    threads.begin(task)
+
+
+def forget_ahead(storage: Storage, put: PutIntent) -> None:
+    """Take away the intent of a write of which nothing has been committed. Never raises: else it stays until the lease
+    of its process ends.
+    """
+    with suppress(StorageUnavailable):
+        Intents(storage, put.index).take_away(put.intent)
 
 
 class ChangeNotKept(StorageUnavailable):

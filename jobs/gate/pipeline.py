@@ -23,7 +23,7 @@ from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.answering import read_asked
 from epochlake.jobs.replicas.reading import read_plan
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import StagedFile, digest_of_rows, stage
+from epochlake.jobs.replicas.staging import Announce, StagedFile, digest_of_rows, stage
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
@@ -43,9 +43,9 @@ class SparkRows:
         self._rows = rows
         self._table = table
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
         if self._few is not None:
-            return self._few.stage(plan, digested=digested)
+            return self._few.stage(plan, digested=digested, announce=announce)
         return stage(self._rows, plan, digested=digested)
 
     def counted(self) -> Count:

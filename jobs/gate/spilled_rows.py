@@ -19,10 +19,10 @@ from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
+from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import StagedFile, digested_columns, staged_files, wrapped
+from epochlake.jobs.replicas.staging import Announce, StagedFile, digested_columns, stage_here, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
@@ -106,10 +106,9 @@ class SpilledRows:
         self._table = table
         self._windows = windows
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
         rows = (self._digested(batch) if digested else batch for batch in self.batches())
-        told = pa.Table.from_batches(encode_rows(plan, rows), RESULT)
-        return staged_files(told, plan, digested=digested)
+        return stage_here(plan, rows, digested=digested, announce=announce)
 
     def counted(self) -> Count:
         rows, digest = 0, np.int64(0)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from epochlake.jobs.gate import batches
-from epochlake.jobs.gate.change_recording import Recording
+from epochlake.jobs.gate.change_recording import Recording, forget_ahead
 from epochlake.jobs.gate.check_expressions import row_checks
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.crowding import crowded
@@ -20,13 +21,14 @@ from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.staged_checks import Known, StagedChecks, known_checks
 from epochlake.jobs.replicas.change_index import TooEarly
-from epochlake.jobs.replicas.change_intents import PutIntent
+from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import Interval
 
@@ -77,6 +79,7 @@ class Writing:
         self._app_id = app_id
         self._name = name
         self._versions = 0
+        self._ahead: PutIntent | None = None
         self._judged: Known = frozenset()
         """The checks that rows were judged by when they were staged last."""
 
@@ -118,8 +121,13 @@ class Writing:
         opened, failed = self._planning.open_for_write(table)
         self._planning.refuse_senseless_levels(table, level)
         if batch is None:
-            staged = self._stage(rows, table, level, opened, deleted)
-            return self.land(table, staged, level, opened=opened, deletes=deleted, known=self._judged)
+            try:
+                staged = self._stage(rows, table, level, opened, deleted, announces=True)
+            except EpochlakeError:
+                self._forget_ahead()
+                raise
+            ahead, self._ahead = self._ahead, None
+            return self.land(table, staged, level, opened=opened, put=ahead, deletes=deleted, known=self._judged)
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
@@ -266,15 +274,20 @@ class Writing:
         within: Collection[Interval] = (),
         *,
         digested: bool = False,
+        announces: bool = False,
     ) -> list[StagedFile]:
         """Stage rows at a time later than every write that was acknowledged before this one began.
 
         No file's window is partly in one of `within`, so that these windows can be staged again by themselves. A write
         that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are enough
         for the level. Where they are not, they are opened again: staging took time, they may be back.
+
+        `announces`: nothing decides later on whether these files land, so that the write may be put among those that
+        may land while the disks sync them.
         """
         planning = self._planning
-        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digested)
+        announced = level if announces else None
+        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digested, announced)
         windows = {item.file.window for item in staged}
         if table.append_only or not planning.too_few(table, level, windows, opened):
             return staged
@@ -287,7 +300,7 @@ class Writing:
                 return (
                     staged
                     if newest < written_at
-                    else self._stage_now(rows, table, opened, deleted, within, digested)[1]
+                    else self._stage_now(rows, table, opened, deleted, within, digested, announced)[1]
                 )
         raise ConsistencyNotReached(
             f"the write to {table.full_name}",
@@ -305,6 +318,7 @@ class Writing:
         deleted: bool,
         within: Collection[Interval],
         digested: bool,
+        announced: ConsistencyLevel | None,
     ) -> tuple[int, list[StagedFile]]:
         planning = self._planning
         settings = self._cluster.configuration.pipeline
@@ -322,7 +336,22 @@ class Writing:
             checks=row_checks(now),
             kept_at=kept_at,
         )
-        return plan.written_at, rows.stage(plan, digested=digested)
+        announce = partial(self._announce, table, announced) if kept_at and announced is not None else None
+        return plan.written_at, rows.stage(plan, digested=digested, announce=announce)
+
+    def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> None:
+        """Put a write among those that may land while it is staged. Raises StorageUnavailable."""
+        self._forget_ahead()
+        stream = self._planning.metadata.change_streams.by_table[table.table_id]
+        index = self._cluster.change_indexes.of(stream)
+        self._ahead = PutIntent(index, new_intent(None, staged, level.value, self._name, self._app_id))
+        Intents(self._cluster.storage, index).announce(self._ahead.intent)
+
+    def _forget_ahead(self) -> None:
+        """Take away what was put of a write that is staged anew, or not landed."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            forget_ahead(self._cluster.storage, ahead)
 
     def _kept_at(self, table: Table) -> str:
         """Where the files of a write have to be kept for readers of its table's changes; empty: nowhere.

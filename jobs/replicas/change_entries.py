@@ -22,13 +22,20 @@ DATA = "data"
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """How many `rows` and `bytes` all writes of an index have up to an entry, its own included, dropped or not."""
+    """How many `writes` of `rows` and `bytes` an index has up to an entry, its own included, dropped or not."""
 
-    rows: int
-    bytes: int
+    writes: int = 0
+    rows: int = 0
+    bytes: int = 0
 
-    def with_files(self, files: Sequence[DataFile]) -> Totals:
-        return Totals(self.rows + sum(file.rows for file in files), self.bytes + sum(file.size for file in files))
+    def with_write(self, files: Sequence[DataFile]) -> Totals:
+        """With one more write, of these files."""
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        return Totals(self.writes + 1, self.rows + rows, self.bytes + size)
+
+    def since(self, before: Totals) -> Totals:
+        """What came after another one."""
+        return Totals(self.writes - before.writes, self.rows - before.rows, self.bytes - before.bytes)
 
 
 class Said(msgspec.Struct, frozen=True):

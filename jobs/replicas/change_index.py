@@ -126,6 +126,9 @@ class ChangeIndex:
         self._tail: Tail | None = None
         self._begun: Begun | None = None
         self._made: set[str] = set()
+        # Up to where it is known which entries are older than some before them, and these, each with where that begins.
+        self._looked_at = 0
+        self._reach_back: list[tuple[int, int]] = []
         self._entries: OrderedDict[int, ChangeEntry | None] = OrderedDict()
 
     def create(self, table: Table) -> None:
@@ -182,6 +185,8 @@ class ChangeIndex:
                 self._tail = self._begun = known = None
                 self._entries.clear()
                 self._made.clear()
+                self._reach_back.clear()
+                self._looked_at = 0
         if known is None:
             last = delta_commits.newest_version(self._storage, self.uri) if self._is_there() else -1
             if last < 0:
@@ -263,6 +268,25 @@ class ChangeIndex:
         last = entry.position - 1
         return self.before(written_at, Tail(last, self._newest_at(last)))
 
+    def compared_from(self, after: int, up_to: int) -> int:
+        """After which position entries have to be kept, at most `after`, so that each of those after it, up to another
+        position, can be compared with what came before it. Each entry is looked at once by a process.
+        """
+        with self._lock:
+            looked_at = max(self._looked_at, self.floor())
+        found = []
+        for entry in self.entries(looked_at, up_to):
+            begin = self.before_entry(entry, entry.oldest)
+            if begin < entry.position - 1:
+                found.append((entry.position, begin))
+        with self._lock:
+            if self._looked_at <= looked_at:
+                self._looked_at = max(up_to, looked_at)
+                self._reach_back += found
+            reach_back = [(position, begin) for position, begin in self._reach_back if position > after]
+        needed = min((begin for _, begin in reach_back), default=after)
+        return after if needed >= after else self.compared_from(needed, up_to)
+
     def append(
         self,
         write_id: str,
@@ -292,7 +316,8 @@ class ChangeIndex:
                 raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
             self._require_there(new)
             newest = max([tail.newest, *(file.max_written_at for file in new)])
-            now, totals = time.time_ns() // 1000, self._totals_with(new, tail.position)
+            now, before = time.time_ns() // 1000, self._totals_at(tail.position)
+            totals = None if before is None else before.with_write(new)
             said = [Said(write_id, epoch, level, by, now, newest, file, totals) for file in new]
             position, actions = tail.position + 1, [added(one) for one in said]
             if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions):
@@ -367,16 +392,19 @@ class ChangeIndex:
         """When the commit at a position was put, by the clock of the root; microseconds since 1970, 0: not known."""
         return 1000 * (self._storage.modified_ms(delta_commits.commit_uri(self.uri, position)) or 0)
 
-    def kept(self, oldest: int, tail: int) -> Totals:
-        """How many rows and bytes the entries after the position `oldest` have, up to a tail."""
-        last, first = self._last_entry(tail, oldest), next(self.entries(oldest, tail), None)
-        if last is None or first is None:
-            return Totals(0, 0)
-        if last.totals is None or first.totals is None:
-            kept = list(self.entries(oldest, tail))
-            return Totals(sum(entry.rows for entry in kept), sum(entry.size for entry in kept))
-        before = Totals(first.totals.rows - first.rows, first.totals.bytes - first.size)
-        return Totals(last.totals.rows - before.rows, last.totals.bytes - before.bytes)
+    def between(self, after: int, up_to: int) -> Totals:
+        """What the entries after a position have, up to another one, which is no later than the tail."""
+        last, before = self._totals_at(up_to), self._totals_at(after)
+        if last is not None and before is not None:
+            return last.since(before)
+        found = Totals()
+        for entry in self.entries(after, up_to):
+            found = found.with_write(entry.files)
+        return found
+
+    def _totals_at(self, position: int) -> Totals | None:
+        entry = self._last_entry(position)
+        return Totals() if entry is None else entry.totals
 
     def _contended(self) -> StorageUnavailable:
         return StorageUnavailable(
@@ -411,20 +439,14 @@ class ChangeIndex:
         except ValueError as error:
             raise LogUnreadable(f"{uri} is no number", hint="Restore the file") from error
 
-    def _last_entry(self, position: int, after: int = 0) -> ChangeEntry | None:
-        """The last entry up to a position, of those after another one."""
-        while position > after:
+    def _last_entry(self, position: int) -> ChangeEntry | None:
+        """The last entry up to a position."""
+        while position > 0:
             entry = self.entry(position)
             if entry is not None:
                 return entry
             position -= 1
         return None
-
-    def _totals_with(self, files: Sequence[DataFile], last: int) -> Totals | None:
-        """The totals up to an entry of these files after the position `last`; None where those before are not known."""
-        before = self._last_entry(last)
-        so_far = Totals(0, 0) if before is None else before.totals
-        return None if so_far is None else so_far.with_files(files)
 
     def _newest_at(self, position: int) -> int:
         """The newest time of writing up to a position."""

@@ -69,17 +69,29 @@ class Intents:
 
         Raises StorageUnavailable when a file is nowhere whole.
         """
-        files = [staged for staged in intent.files if staged.file.rows]
-        lacking = {file.file_id for file in self._index.lacking([staged.file for staged in files])}
-        there = [staged.file for staged in files if staged.file.file_id not in lacking]
+        lacking = self._lacking(intent)
+        there = [staged.file for staged in intent.files if staged not in lacking and staged.file.rows]
 
         def keep(staged: StagedFile | None) -> None:
-            if staged is None:
-                return self._put(intent, there)
-            self._keep(metadata, table, staged)
-            self._storage.sync_always([self._index.data_uri(staged.file)], [self._index.data_directory])
+            return self.announce(intent, there) if staged is None else self._keep(metadata, table, staged)
 
-        ThreadWorkers(THREADS).run(keep, [None, *(staged for staged in files if staged.file.file_id in lacking)])
+        ThreadWorkers(THREADS).run(keep, [None, *lacking])
+
+    def announce(self, intent: Intent, copies: Sequence[DataFile] = ()) -> None:
+        """Store the intent alone, for files whose copies are stored at the same time; `complete` comes after that.
+
+        Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together. So are
+        `copies`, which others may be storing just now under the same names.
+        """
+        uri = self._uri(intent)
+        self._index.make_directory(OPEN)
+        self._storage.write_bytes(uri, stamped(intent))
+        uris = [self._index.data_uri(file) for file in copies]
+        self._storage.sync_always([uri, *uris], [self._directory, *([self._index.data_directory] if uris else [])])
+
+    def complete(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
+        """Store the copies that an intent lacks. Raises as `put`."""
+        ThreadWorkers(THREADS).run(lambda staged: self._keep(metadata, table, staged), self._lacking(intent))
 
     def end(self, intent: Intent) -> None:
         """Say that its writer goes on no more, so that others need not wait to find out."""
@@ -117,16 +129,10 @@ class Intents:
                 found.append(_decoded(data, entry.name))
         return sorted(found, key=lambda intent: (intent.at, intent.intent_id))
 
-    def _put(self, intent: Intent, there: Sequence[DataFile]) -> None:
-        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together.
-
-        With them what is `there` of its files, which others may be storing just now under the same names.
-        """
-        uri = self._uri(intent)
-        self._index.make_directory(OPEN)
-        self._storage.write_bytes(uri, stamped(intent))
-        copies = [self._index.data_uri(file) for file in there]
-        self._storage.sync_always([uri, *copies], [self._directory, *([self._index.data_directory] if copies else [])])
+    def _lacking(self, intent: Intent) -> list[StagedFile]:
+        files = [staged for staged in intent.files if staged.file.rows]
+        lacking = {file.file_id for file in self._index.lacking([staged.file for staged in files])}
+        return [staged for staged in files if staged.file.file_id in lacking]
 
     def _keep(self, metadata: ClusterMetadata, table: Table, staged: StagedFile) -> None:
         """Store a copy of a staged file in the index, from a replica that has it whole."""
@@ -138,6 +144,7 @@ class Intents:
                 require_intact(self._storage, file, source)
                 self._storage.copy_file(source, target)
                 require_sealed(self._storage, file, target)
+                self._storage.sync_always([target], [self._index.data_directory])
                 return
             except (StorageUnavailable, WrongCluster) as error:
                 failure = error

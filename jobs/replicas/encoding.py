@@ -8,9 +8,10 @@ stored on each replica. Runs on executors: it imports no Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -74,10 +75,15 @@ class RowsRefused(Exception):
         self.hint = hint
 
 
-def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def encode_rows(
+    plan: StagingPlan,
+    batches: Iterable[pa.RecordBatch],
+    announce: Callable[[Sequence[pa.RecordBatch]], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out.
 
     Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
+    `announce` is told of all that is stored while the disks sync it.
     """
     replicas = Replicas(plan.storage, plan.kept_at)
     routing, batches = shared(plan, batches)
@@ -94,7 +100,10 @@ def encode_rows(plan: StagingPlan, batches: Iterable[pa.RecordBatch]) -> Iterato
         if current is not None:
             stored += current.close()
         # Nothing is told before all of it is on the disks: one group, synced while the next file was being encoded.
+        announced = None if announce is None else replicas.beside(partial(announce, [one.told({}) for one in stored]))
         not_synced = replicas.sync()
+        if announced is not None:
+            announced.result()
         yield from (file.told(not_synced) for file in stored)
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
@@ -295,6 +304,10 @@ class Replicas:
                     self._forget_copy(copy)
         self._syncs, self._copies = [], []
         return failed
+
+    def beside(self, task: Callable[[], None]) -> Future[None]:
+        """Run a task at the same time as what comes next."""
+        return self._pool.submit(task)
 
     def close(self) -> None:
         self._pool.shutdown()

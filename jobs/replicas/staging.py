@@ -12,13 +12,13 @@ many neighbouring ones as begin in its slice of the token space (slices.py). Ran
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from epochlake.jobs.replicas.encoding import RESULT_DDL, ROW_DIGEST, encode_rows
+from epochlake.jobs.replicas.encoding import RESULT, RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.slices import tasks_of_slices
@@ -62,6 +62,23 @@ def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[S
     routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table, df.columns)) if digested else df, plan)
     rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
     return staged_files(rows, plan, digested=digested)
+
+
+Announce = Callable[[list[StagedFile]], None]
+"""Is told of files that are stored, and may not be on the disks yet."""
+
+
+def stage_here(
+    plan: StagingPlan, batches: Iterable[pa.RecordBatch], *, digested: bool = False, announce: Announce | None = None
+) -> list[StagedFile]:
+    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told while the disks sync."""
+
+    def stored(told: Sequence[pa.RecordBatch]) -> None:
+        assert announce is not None
+        announce(staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested))
+
+    told = encode_rows(plan, batches, None if announce is None else stored)
+    return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
 
 
 def row_digest(table: Table, given: Collection[str] = ()) -> Column:

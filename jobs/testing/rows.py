@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.gate.batches import Count
-from epochlake.jobs.replicas.encoding import RESULT, ROW_DIGEST, encode_rows
+from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.scanning import Asked
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.replicas.staging import StagedFile, staged_files, wrapped
+from epochlake.jobs.replicas.staging import Announce, StagedFile, stage_here, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
@@ -73,11 +73,10 @@ class WorldRows:
         self._notes = dict(notes)
         self._shares = shares
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
         self.times.append(plan.written_at)
         plan = msgspec.structs.replace(plan, shared_file_bytes=SHARED_FILE_BYTES if self._shares else 0)
-        told = list(encode_rows(plan, [self._batch(digested)]))
-        return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
+        return stage_here(plan, [self._batch(digested)], digested=digested, announce=announce)
 
     def counted(self) -> Count:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Over(msgspec.Struct, frozen=True):
-    """The entries of a stream that nobody needs any more, and `kept_for`: what holds the next one back; empty where
-    there is none.
+    """The entries of a stream that are over, but for what has to be compared with them, and `kept_for`: what holds the
+    next one back; empty where there is none.
     """
 
     entries: tuple[ChangeEntry, ...]
@@ -37,14 +37,15 @@ def drop_old(cluster: Store, stream: ChangeStream) -> tuple[int, int]:
     """
     index = cluster.change_indexes.of(stream)
     over = what_is_over(cluster, stream).entries
-    if index.begun() is None or not (over or index.is_interrupted()):
+    last = index.compared_from(over[-1].position, index.tail().position) if over else 0
+    if index.begun() is None or not (last > index.floor() or index.is_interrupted()):
         return 0, 0
-    dropped = index.drop(over[-1].position if over else 0)
+    dropped = index.drop(last)
     return len(dropped), sum(entry.size for entry in dropped)
 
 
 def what_is_over(cluster: Store, stream: ChangeStream) -> Over:
-    """What `drop_old` would drop, and what keeps the rest; changes nothing."""
+    """What is over, and what keeps the rest; changes nothing."""
     index = cluster.change_indexes.of(stream)
     now = time.time_ns() // 1000
     least = now - int(stream.retention_seconds * 1_000_000)
@@ -71,10 +72,7 @@ def what_is_over(cluster: Store, stream: ChangeStream) -> Over:
         if kept_for:
             break
         over.append(entry)
-    needed = _needed_by_none(index, over, tail.position)
-    if len(needed) < len(over):
-        kept_for = "later changes that are compared with it"
-    return Over(tuple(needed), kept_for)
+    return Over(tuple(over), kept_for)
 
 
 def is_gone(index: ChangeIndex, reader: Reader, floor: int) -> bool:
@@ -88,14 +86,3 @@ def is_gone(index: ChangeIndex, reader: Reader, floor: int) -> bool:
 
 def _committed_at(index: ChangeIndex, entry: ChangeEntry) -> int:
     return index.committed_at(entry.position) or entry.at
-
-
-def _needed_by_none(index: ChangeIndex, over: list[ChangeEntry], tail: int) -> list[ChangeEntry]:
-    """The first of some entries, as many as no later one has to be compared with to tell which of its rows are late."""
-    if not over:
-        return over
-    last = over[-1].position
-    for entry in index.entries(last, tail):
-        last = min(last, index.before_entry(entry, entry.oldest))
-    kept = [entry for entry in over if entry.position <= last]
-    return kept if len(kept) == len(over) else _needed_by_none(index, kept, tail)

@@ -15,6 +15,7 @@ import msgspec
 from epochlake.jobs.administration.schema import replicas_by_volume
 from epochlake.jobs.coordinator.loads import measure_loads
 from epochlake.jobs.replicas.reachability import probe
+from epochlake.jobs.views.change_streams import StreamStatus, reachable_statuses
 from epochlake.jobs.views.health import Health, health
 from epochlake.jobs.views.open_requests import CoordinatorStatus, RequestStatus, request_status
 from epochlake.jobs.views.operations import OperationStatus, operation_statuses
@@ -116,6 +117,7 @@ class Status(Shown, msgspec.Struct, frozen=True):
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
     `health` is null where volumes were not asked. `late_volumes`: those that did not answer this process within the
     deadline; `threads_left_behind`: its threads that hang there. `log` is null for an epoch of the past.
+    `change_streams`: of the tables whose changes are kept; empty for an epoch of the past.
     """
 
     cluster: str
@@ -138,6 +140,7 @@ class Status(Shown, msgspec.Struct, frozen=True):
     late_volumes: tuple[LatePlace, ...] = ()
     threads_left_behind: int = 0
     log: LogComparison | None = None
+    change_streams: tuple[StreamStatus, ...] = ()
 
 
 JOINING = "joining"
@@ -173,6 +176,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         late_volumes=tuple(cluster.storage.deadlines.late_places()),
         threads_left_behind=left_behind(),
         log=_compared(cluster, coordinator) if now else None,
+        change_streams=reachable_statuses(cluster, metadata) if now else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.campaign_mutations.mutation import ROWS, Mutation
 
-RECORDING = "jobs/gate/change_recording.py"
+INTENTS = "jobs/replicas/change_intents.py"
 INDEX = "jobs/replicas/change_index.py"
 READING = "jobs/replicas/change_reading.py"
 STREAMING = "jobs/gate/change_streaming.py"
@@ -40,9 +40,9 @@ MUTATIONS = (
     Mutation(
         "what may land is not put at the root before it lands",
         "070: whatever lands is known before, so what lost its writer is found",
-        RECORDING,
-        "            intents.put(metadata, self._table, intent)\n        except",
-        "            intents.put(metadata, self._table, intent)\n            intents.take_away(intent)\n        except",
+        INTENTS,
+        "            if is_complete(data):\n",
+        "            if not is_complete(data):\n",
         ROWS,
     ),
     Mutation(
@@ -82,8 +82,8 @@ MUTATIONS = (
         "what a late change is compared with goes before it",
         "071: entries stay that a kept one has to be compared with",
         RETENTION,
-        "    needed = _needed_by_none(index, over, tail.position)\n",
-        "    needed = over\n",
+        "    last = index.compared_from(over[-1].position, index.tail().position) if over else 0\n",
+        "    last = over[-1].position if over else 0\n",
         ROWS,
     ),
     Mutation(
@@ -107,8 +107,9 @@ MUTATIONS = (
         "a commit of the index goes over others",
         "070: an entry is put as exactly the version after what was read",
         INDEX,
-        "            position = tail.position + 1\n            uris",
-        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n            uris",
+        "            position, actions = tail.position + 1, [added(one) for one in said]\n",
+        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n"
+        "            actions = [added(one) for one in said]\n",
         ROWS,
     ),
 )

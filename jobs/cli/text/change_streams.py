@@ -24,19 +24,43 @@ def streams(found: Sequence[StreamStatus]) -> list[RenderableType]:
             f"{size(one.bytes)}, kept for {seconds(one.retention_seconds)}",
             style="not bold",
         )
-        parts.append(head)
-        if not one.begun:
-            parts.append(Text("it has not begun: too few replicas answer", style="yellow"))
-        if one.open:
-            parts.append(Text(f"{plural(one.open, 'write')} may still land", style="yellow"))
+        parts += [head, *_obstacles(one)]
+        if one.kept_for:
+            parts.append(Text(f"the oldest of them is kept for {one.kept_for}", style="bright_black"))
         if one.readers:
-            made = table("reader", "position", "behind", "lag", "", right=["position", "behind"])
+            made = table("reader", "position", "behind", "bytes", "lag", "", right=["position", "behind", "bytes"])
             rows = (
-                (r.name, r.position, r.behind, seconds(r.lag_seconds), Text("has to begin again" * r.gone, style="red"))
+                (
+                    *(r.name, r.position, r.behind, size(r.bytes_behind), seconds(r.lag_seconds)),
+                    Text("has to begin again" * r.gone, style="red"),
+                )
                 for r in one.readers
             )
             parts.append(filled(made, rows))
     return parts
+
+
+def in_short(found: Sequence[StreamStatus]) -> list[RenderableType]:
+    """A line for each stream, and for each reader that is behind."""
+    parts: list[RenderableType] = []
+    for one in found:
+        kept = f" for {one.kept_for}" if one.kept_for else ""
+        parts.append(Text(f"  {one.table}: {plural(one.writes, 'write')}, {size(one.bytes)} kept{kept}"))
+        parts += [Text("  ").append(said) for said in _obstacles(one)]
+        for reader in one.readers:
+            if reader.gone:
+                parts.append(Text(f"    reader {reader.name} has to begin again", style="red"))
+            elif reader.behind:
+                behind = f"{plural(reader.behind, 'write')} ({size(reader.bytes_behind)})"
+                parts.append(Text(f"    reader {reader.name} is {behind} and {seconds(reader.lag_seconds)} behind"))
+    return parts
+
+
+def _obstacles(one: StreamStatus) -> list[Text]:
+    if one.obstacle:
+        return [Text(one.obstacle, style="red")]
+    found = [] if one.begun else [Text("it has not begun: too few replicas answer", style="yellow")]
+    return found + ([Text(f"{plural(one.open, 'write')} may still land", style="yellow")] if one.open else [])
 
 
 def kept_up(report: StreamUpkeep) -> list[RenderableType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 
+from epochlake.jobs.cli.text.change_streams import in_short
 from epochlake.jobs.cli.text.nodes import said_of
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, state, table
 from epochlake.jobs.views.health import Health, TableHealth
@@ -60,6 +61,8 @@ def status(document: Status) -> list[RenderableType]:
             for one in document.resizes
         ]
         parts.append(Text())
+    if document.change_streams:
+        parts += [bold("Changes that are kept"), *in_short(document.change_streams), Text()]
     if not (document.requests or document.transitions or document.resizes) and present:
         parts.append(Text("Nothing is under way." if document.now else "Nothing was under way.", style="green"))
     return [*parts[:-1], parts[-1]] if str(parts[-1]) else parts[:-1]

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.agent.following import _streams
+from epochlake.jobs.agent.metrics import _change_streams
+from epochlake.jobs.cli.text.change_streams import in_short
 from epochlake.jobs.datasource.change_reading import ChangeReader, ChangeStreamReader
 from epochlake.jobs.datasource.options import ReadOptions, read_options
 from epochlake.jobs.gate import change_recording, commit_phase
@@ -20,12 +23,14 @@ from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.change_recording import ChangeNotKept
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_intents import Intents
 from epochlake.jobs.replicas.change_readers import Readers
 from epochlake.jobs.upkeep import change_settling
 from epochlake.jobs.upkeep.change_streams import drop_old, settle
 from epochlake.jobs.upkeep.compaction import compact
+from epochlake.jobs.views.change_streams import stream_statuses
+from epochlake.jobs.views.status import status
 from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
@@ -54,6 +59,7 @@ from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
     # Without ZooKeeper nobody can be asked who lives: here nobody does but who says so.
     monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [])
 
@@ -158,10 +164,11 @@ def test_a_writer_is_never_told_of_success_before_its_change_is_kept(kept: Small
     assert told(kept) == [("upsert", 1, "a")]
 
 
-def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster) -> None:
+@pytest.mark.parametrize("batch", [None, "named"])
+def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster, batch: str | None) -> None:
     away = StorageUnavailable("the root is full")
-    with patch.object(Intents, "put", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
-        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with patch.object(Intents, "announce", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert shown(kept) == {}
     assert told(kept) == []
 
@@ -393,3 +400,64 @@ def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> 
     kept.cluster.write(FLIGHTS, [{"number": 1, "remark": "b", "gate": 7}])
     found = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
     assert [(row["number"], row["remark"], row["gate"]) for row in found] == [(1, "a", None), (1, "b", 7)]
+
+
+def test_what_is_kept_for_whom_is_told_without_a_look_at_each_write(
+    kept: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.cluster.changes(FLIGHTS, reader="slow")
+    for number in range(3):
+        kept.cluster.write(FLIGHTS, rows({number: "a", 100 + number: "b"}))
+    assert sum(batch.num_rows for batch in kept.cluster.changes(FLIGHTS, reader="quick")) == 6
+    quick = kept.cluster.changes(FLIGHTS, reader="quick")
+    list(quick)
+    quick.commit()
+    [one] = stream_statuses(kept.cluster, kept.metadata)
+    files = list((Path(index_of(kept).uri) / "data").iterdir())
+    assert (one.writes, one.rows, one.bytes) == (3, 6, sum(path.stat().st_size for path in files))
+    assert one.kept_for == "the retention"
+    assert {reader.name: reader.behind for reader in one.readers} == {"quick": 0, "slow": 3}
+    [slow] = (reader for reader in one.readers if reader.name == "slow")
+    assert (slow.bytes_behind, slow.lag_seconds > 0, slow.gone) == (one.bytes, True, False)
+    assert one.oldest_at is not None
+    aged(kept, 0.0, 3600.0)
+    assert status(kept.cluster).change_streams[0].kept_for == "reader slow"
+    slow_one = kept.cluster.changes(FLIGHTS, reader="slow")
+    list(slow_one)
+    slow_one.commit()
+    drop_old(kept.cluster, stream_of(kept))
+    [one] = stream_statuses(kept.cluster, kept.metadata)
+    assert (one.writes, one.rows, one.bytes, one.kept_for, one.oldest_at) == (0, 0, 0, "", None)
+
+
+def test_a_status_is_shown_though_the_root_tells_nothing_of_a_stream(kept: SmallCluster) -> None:
+    away = StorageUnavailable("the root is away")
+    with patch.object(ChangeIndex, "tail", side_effect=away):
+        [one] = status(kept.cluster).change_streams
+    assert (one.table, one.obstacle) == (FLIGHTS, "the root is away")
+    assert any("the root is away" in str(part) for part in in_short([one]))
+
+
+def test_an_index_of_an_earlier_version_is_counted_write_by_write(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    index = index_of(kept)
+    position = index.tail().position
+    old = index.entry(position)
+    assert old is not None
+    index._entries[position] = msgspec.structs.replace(old, totals=None)
+    kept.cluster.write(FLIGHTS, rows({2: "b", 3: "c"}))
+    assert index.entry(position + 1).totals is None  # type: ignore[union-attr]
+    [one] = stream_statuses(kept.cluster, kept.metadata)
+    assert (one.writes, one.rows) == (2, 3)
+
+
+def test_metrics_tell_what_is_kept_and_how_far_readers_are_behind(kept: SmallCluster) -> None:
+    told(kept, reader="slow")
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    kept.cluster.catch_up()
+    seen = _streams(kept.cluster)
+    page = "".join(_change_streams(seen, seen[0].readers[0].unread_since + 60.0))  # type: ignore[operator]
+    assert f'epochlake_agent_changes_kept_bytes{{table="{FLIGHTS}"}} {seen[0].bytes}\n' in page
+    assert f'epochlake_agent_changes_reader_lag_seconds{{table="{FLIGHTS}",reader="slow"}} 60\n' in page
+    assert f'epochlake_agent_changes_reader_behind_writes{{table="{FLIGHTS}",reader="slow"}} 1\n' in page
+    assert _change_streams((), 0.0) == []

@@ -16,6 +16,7 @@ from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.batches import Located
+from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.planning import HybridClock
 from epochlake.jobs.gate.writing import Writing
@@ -54,6 +55,7 @@ class Killed(BaseException):
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
     for asks in (change_settling, unused_files):
         monkeypatch.setattr(asks, "live_leases", lambda cluster: [])
 
@@ -464,17 +466,40 @@ def test_a_write_stores_its_copies_while_it_is_staged(kept: SmallCluster, monkey
     assert encoding.Replicas(kept.cluster.storage)._copying is False
 
 
-def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(kept: SmallCluster) -> None:
-    put = Intents._put
+@pytest.mark.parametrize("batch", [None, "named"])
+def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
+    kept: SmallCluster, batch: str | None
+) -> None:
+    announce = Intents.announce
 
-    def put_and_fail(self: Intents, intent: Any) -> None:
-        put(self, intent)
+    def put_and_fail(self: Intents, *given: Any) -> None:
+        announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
-    with patch.object(Intents, "_put", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
-        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with patch.object(Intents, "announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert shown(kept) == {}
+
+
+def test_a_write_that_is_staged_again_leaves_nothing_of_its_first_try(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with kept.without("BC"), pytest.raises(ConsistencyNotReached):
+        kept.cluster.write(FLIGHTS, rows({1: "b"}))
+    assert Intents(kept.cluster.storage, index_of(kept)).all() == []
+
+
+def test_a_write_that_was_killed_while_it_was_staged_and_announced_is_forgotten_with_its_files(
+    kept: SmallCluster,
+) -> None:
+    with patch.object(encoding.Replicas, "sync", side_effect=Killed), pytest.raises(Killed):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert settle(kept.cluster, stream_of(kept))[0] == 0
+    for path in replica_files(kept):
+        path.unlink()
+    settle(kept.cluster, stream_of(kept))
+    assert Intents(kept.cluster.storage, index_of(kept)).all() == []
+    assert told(kept) == []
 
 
 def swept(small: SmallCluster) -> int:
@@ -542,3 +567,38 @@ def test_vacuum_leaves_what_a_merge_needs_that_counts_and_has_not_landed(cluster
     assert len(replica_files(cluster)) < files, "what it has staged is taken"
     cluster.cluster.merge(FLIGHTS, rows({2: "next"})).when_not_matched_insert_all().execute()
     assert shown(cluster) == {1: "merged", 2: "next"}
+
+
+def test_retention_looks_at_each_entry_once(kept: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        kept.cluster.write(FLIGHTS, rows({number: "a"}))
+    told(kept, reader="r")
+    index, looks = index_of(kept), []
+    before_entry = change_index.ChangeIndex.before_entry
+
+    def counted(self: Any, entry: Any, written_at: int) -> int:
+        looks.append(entry.position)
+        return before_entry(self, entry, written_at)
+
+    monkeypatch.setattr(change_index.ChangeIndex, "before_entry", counted)
+    for _ in range(3):
+        assert index.compared_from(3, index.tail().position) == 3
+    assert len(looks) == 6
+    kept.cluster.write(FLIGHTS, rows({9: "a"}))
+    index.compared_from(3, index.tail().position)
+    assert len(looks) == 7
+
+
+def test_what_is_compared_with_what_is_compared_is_kept_as_well(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "slow") as slow, Gate(kept.cluster, "slower") as slower:
+        oldest = staged_by(slower, kept, {1: "oldest"})
+        kept.cluster.write(FLIGHTS, rows({1: "b"}))
+        older = staged_by(slow, kept, {1: "older"})
+        kept.cluster.write(FLIGHTS, rows({1: "newest"}))
+        slower.writing.land(kept.table, oldest, ConsistencyLevel.QUORUM)
+        slow.writing.land(kept.table, older, ConsistencyLevel.QUORUM)
+    index = index_of(kept)
+    begun, tail = kept.cluster.changes_position(FLIGHTS), index.tail().position
+    positions = [entry.position for entry in index.entries(0, tail)]
+    assert index.compared_from(positions[-2], tail) == index.begun().position  # type: ignore[union-attr]
+    assert index.compared_from(tail, tail) == tail == begun

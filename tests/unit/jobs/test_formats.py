@@ -295,7 +295,7 @@ def test_an_entry_of_a_change_stream(generation: int) -> None:
     [staged] = generation_of_a_batch(3).files
     said = Said("w-1", 17, "QUORUM", "flights", 100, 101, staged.file)
     if generation == 2:
-        said = msgspec.structs.replace(said, totals=Totals(30, 5000))
+        said = msgspec.structs.replace(said, totals=Totals(2, 30, 5000))
         assert added(said)["add"]["tags"] == {TAG: stored("change-entry.2.json").decode()}  # type: ignore[index]
     action = {"add": {"tags": {TAG: stored(f"change-entry.{generation}.json").decode()}}}
     entry = entry_of(4, [action], "here")
