@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "a merge that was planned before a check counts",
         "jobs/administration/altering.py",
-        "                    let_merges_end(store, table)\n",
-        "                    pass\n",
+        "                let_merges_end(store, table)\n",
+        "                pass\n",
         CHECKS,
     ),
     Mutant(
