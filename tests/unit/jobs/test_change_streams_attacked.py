@@ -6,6 +6,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +34,7 @@ from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, WaitTimeout
 from epochlake.placement.consistency import ConsistencyLevel
 
+from tests.support import killing
 from tests.support.changes import (
     FLIGHTS,
     ONE_TRY,
@@ -45,10 +48,8 @@ from tests.support.changes import (
     told,
 )
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-
-
-class Killed(BaseException):
-    """As if the process ended here."""
+from tests.support.killing import Killed
+from tests.support.slices import some
 
 
 @pytest.fixture(autouse=True)
@@ -602,3 +603,29 @@ def test_what_is_compared_with_what_is_compared_is_kept_as_well(kept: SmallClust
     positions = [entry.position for entry in index.entries(0, tail)]
     assert index.compared_from(positions[-2], tail) == index.begun().position  # type: ignore[union-attr]
     assert index.compared_from(tail, tail) == tail == begun
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_write_that_is_killed_at_any_access_is_in_the_stream_exactly_as_reads_show_it(
+    kept: SmallCluster, named: bool, after: bool
+) -> None:
+    for step in count(1, some(1, 3)):
+        ended = False
+        batch = f"b{step}" if named else None
+        with killing.killed_at(step, after=after), suppress(killing.Killed):
+            kept.cluster.write(FLIGHTS, rows({step: "killed", 1000: f"killed {step}"}), batch=batch)
+            ended = True
+        kept.cluster.write(FLIGHTS, rows({1000: f"other {step}"}))
+        if named:
+            kept.cluster.write(FLIGHTS, rows({step: "killed", 1000: f"killed {step}"}), batch=batch)
+        elif step % 2:
+            settle(kept.cluster, stream_of(kept))
+        if ended:
+            break
+    settle(kept.cluster, stream_of(kept))
+    found = told(kept)
+    assert applied(found) == shown(kept)
+    assert len(found) == len({(key, note) for _, key, note in found}), "each once"
+    assert {note for _, key, note in found if key == 1000} >= {f"other {one}" for one in range(1, step + 1, some(1, 3))}
+    assert step > 12
