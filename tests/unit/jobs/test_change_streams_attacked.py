@@ -32,6 +32,7 @@ from epochlake.jobs.upkeep import change_settling
 from epochlake.jobs.upkeep.change_streams import begin, drop_old, keep_up, settle
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, WaitTimeout
+from epochlake.metastore.storage.failures import StorageLate
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support import killing
@@ -629,3 +630,35 @@ def test_a_write_that_is_killed_at_any_access_is_in_the_stream_exactly_as_reads_
     assert len(found) == len({(key, note) for _, key, note in found}), "each once"
     assert {note for _, key, note in found if key == 1000} >= {f"other {one}" for one in range(1, step + 1, some(1, 3))}
     assert step > 12
+
+
+def test_a_write_fails_while_it_is_staged_where_the_root_hangs(kept: SmallCluster) -> None:
+    storage = kept.cluster.storage
+    whole = storage.write_bytes
+
+    def hangs(uri: str, data: Any) -> None:
+        if f"{index_of(kept).uri}/data" in uri:
+            raise StorageLate("the root has not answered")
+        whole(uri, data)
+
+    with patch.object(storage, "write_bytes", hangs), pytest.raises(StorageLate):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {}
+    assert Intents(storage, index_of(kept)).all() == []
+
+
+def test_a_copy_that_the_disk_does_not_take_is_told_before_anything_lands(kept: SmallCluster) -> None:
+    storage = kept.cluster.storage
+    whole = storage.sync_always
+
+    def broken(files: Any = (), directories: Any = ()) -> None:
+        files = list(files)
+        if any(f"{index_of(kept).uri}/data" in uri for uri in files):
+            raise StorageUnavailable("the device reports an error")
+        whole(files, directories)
+
+    deletes = storage.delete_file
+    kept_back = patch.object(storage, "delete_file", lambda uri: False if "/data/" in uri else deletes(uri))
+    with kept_back, patch.object(storage, "sync_always", broken), pytest.raises(StorageUnavailable, match="device"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {}
