@@ -472,13 +472,13 @@ def test_a_write_stores_its_copies_while_it_is_staged(kept: SmallCluster, monkey
 def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     kept: SmallCluster, batch: str | None
 ) -> None:
-    announce = Intents.announce
+    announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
         announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
-    with patch.object(Intents, "announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
+    with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
         kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert shown(kept) == {}
