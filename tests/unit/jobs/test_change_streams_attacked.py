@@ -34,6 +34,7 @@ from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, WaitTimeout
 from epochlake.metastore.storage.failures import StorageLate
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import InvalidRequest
 
 from tests.support import killing
 from tests.support.changes import (
@@ -662,3 +663,46 @@ def test_a_copy_that_the_disk_does_not_take_is_told_before_anything_lands(kept: 
     with kept_back, patch.object(storage, "sync_always", broken), pytest.raises(StorageUnavailable, match="device"):
         kept.cluster.write(FLIGHTS, rows({1: "a"}))
     assert shown(kept) == {}
+
+
+def test_a_named_reader_is_told_that_its_stream_has_ended_and_another_one_has_begun(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    told(kept, reader="search")
+    drop_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({2: "in no stream"}))
+    keep_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({3: "c"}))
+    with pytest.raises(ChangesGone) as gone:
+        kept.cluster.changes(FLIGHTS, reader="search")
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0))[0] == 1, "nothing is kept for it"
+    kept.cluster.write(FLIGHTS, rows({4: "d"}))
+    assert told(kept, reader="search", after=gone.value.position) == [("upsert", 4, "d")]
+    assert told(kept, reader="new") == [("upsert", 4, "d")]
+
+
+def test_a_bookmark_goes_on_and_is_told_when_its_stream_is_another_one_or_went_back(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS)
+    first = changes.bookmark
+    list(changes)
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    assert [note for _, _, note in told(kept, after=first)] == ["a", "b"]
+    assert [note for _, _, note in told(kept, after=changes.bookmark)] == ["b"]
+    later: list[str] = []
+
+    def read_further() -> None:
+        kept.cluster.write(FLIGHTS, rows({3: "gone"}))
+        further = kept.cluster.changes(FLIGHTS)
+        list(further)
+        later.append(further.bookmark)
+
+    gone_back(kept, read_further)
+    kept.cluster.write(FLIGHTS, rows({4: "in its place"}))
+    with pytest.raises(ChangesGone, match="went back"):
+        kept.cluster.changes(FLIGHTS, after=later[0])
+    drop_changes(kept.cluster, FLIGHTS)
+    keep_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(ChangesGone, match="another one has begun"):
+        kept.cluster.changes(FLIGHTS, after=first)
+    with pytest.raises(InvalidRequest, match="no bookmark"):
+        kept.cluster.changes(FLIGHTS, after="seven")
