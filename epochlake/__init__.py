@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         replace_node,
         restore_table,
         resume_balancing,
+        validate_checks,
     )
     from epochlake.jobs.administration.past_rows import rollback
     from epochlake.jobs.cluster import Cluster, init_cluster, open_cluster
@@ -122,6 +123,7 @@ __all__ = [
     "resume_balancing",
     "rollback",
     "session",
+    "validate_checks",
 ]
 
 _HOMES = {
@@ -171,6 +173,7 @@ _HOMES = {
     "resume_balancing": "jobs.administration",
     "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
+    "validate_checks": "jobs.administration",
 }
 
 _DEPRECATED: dict[str, tuple[str, str]] = {}

@@ -95,6 +95,10 @@ class Code(StrEnum):
     NARROWER_TYPE = "narrower-type", "the column's type cannot become that one: not every value of it would fit"
     NULLABLE_COLUMN = "nullable-column", "rows that are there may have null in the column: it cannot become not null"
     INVALID_DEFAULT = "invalid-default", "the column needs a default, or cannot have this one"
+    INVALID_CHECK = "invalid-check", "the check cannot be understood, or its name is taken"
+    UNKNOWN_CHECK = "unknown-check", "the table has no such check"
+    CHECKED_COLUMN = "checked-column", "a check of the table reads the column"
+    CHECK_VIOLATED = "check-violated", "a row makes a check of the table false"
     SCHEMA_CHANGED = "schema-changed", "the columns have changed since the rows were made, so that some would be lost"
     # Tablets.
     UNKNOWN_TABLET = "unknown-tablet", "there is no such tablet"

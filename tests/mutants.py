@@ -36,6 +36,7 @@ class Mutant(NamedTuple):
 
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
+CHECKS = ("tests/unit/jobs/test_checks.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
@@ -66,6 +67,48 @@ MUTANTS = (
         "        if now.version != table.version:\n            raise TableAltered",
         "        if False:\n            raise TableAltered",
         ("tests/unit/jobs/test_altering_races.py",),
+    ),
+    Mutant(
+        "rows are not judged by checks where they are encoded",
+        "jobs/replicas/encoding.py",
+        "        _refuse_violations(rows, self._plan)\n",
+        "",
+        CHECKS,
+    ),
+    Mutant(
+        "what was staged before a check lands",
+        "jobs/gate/staged_checks.py",
+        "        if table is None or self._known is None:\n",
+        "        if True:\n",
+        CHECKS,
+    ),
+    Mutant(
+        "a batch of an earlier try is not judged by the checks of now",
+        "jobs/gate/writing.py",
+        "        known = None if already else Known()\n",
+        "        known = known_checks(table)\n",
+        CHECKS,
+    ),
+    Mutant(
+        "a merge that was planned before a check counts",
+        "jobs/administration/altering.py",
+        "                    let_merges_end(store, table)\n",
+        "                    pass\n",
+        CHECKS,
+    ),
+    Mutant(
+        "validating reads a quorum",
+        "jobs/administration/checks.py",
+        "        plan = gate.plan_read(table, ConsistencyLevel.ALL)\n",
+        "        plan = gate.plan_read(table, ConsistencyLevel.ONE)\n",
+        CHECKS,
+    ),
+    Mutant(
+        "a rollback trusts rows of a write that failed",
+        "jobs/administration/past_rows.py",
+        "                _acknowledge(cluster, gate, target, first, consistency)\n",
+        "                pass\n",
+        PAST_TESTS,
     ),
     Mutant(
         "claims before the log is read",

@@ -7,6 +7,7 @@ CommitUnknown, CoordinationUnavailable, StorageUnavailable, LogUnreadable. Docst
 
 from epochlake.jobs.administration.altering import alter_table
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.administration.checks import validate_checks
 from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, set_maintenance
@@ -60,4 +61,5 @@ __all__ = [
     "set_maintenance",
     "sweep",
     "take_snapshot",
+    "validate_checks",
 ]

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 from epochlake.jobs.administration.adopting import Adopted
+from epochlake.jobs.administration.checks import ChecksFound
 from epochlake.jobs.administration.past_rows import RolledBack
 from epochlake.jobs.administration.unused_files import Sweep
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
@@ -68,6 +69,7 @@ DOCUMENTS: dict[str, Any] = {
     "table adopt": Adopted,
     "table export": Exported,
     "table alter": CHANGE,
+    "table validate": ChecksFound,
     "table list": list[TableRow],
     "table show": TableShown,
     "table drop": CHANGE,

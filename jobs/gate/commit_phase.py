@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import msgspec
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.routing import named
+from epochlake.jobs.gate.staged_checks import StagedChecks
 from epochlake.jobs.gate.stretches import Shared, Stay, Stretches
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
@@ -128,8 +129,10 @@ class CommitPhase:
         receipts: Receipts | None = None,
         stretches: Stretches | None = None,
         before_round: Callable[[ClusterMetadata], None] = lambda _: None,
+        checks: StagedChecks | None = None,
     ) -> None:
         self._before_round = before_round
+        self._checks = checks
         self._storage = storage
         self._batch = batch
         self._metadata = metadata
@@ -168,9 +171,8 @@ class CommitPhase:
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
             unsatisfied = self._unsatisfied(newest)
-            lost = self._lost_columns(newest)
-            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS or lost):
-                # What has landed at its level before a column was dropped is a write from before.
+            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS or self._is_of_before(newest)):
+                # What has landed at its level before a column was dropped, or a check added, is a write from before.
                 return self._landed(newest.epoch, rounds)
             self._require_nothing_lost(newest)
             self._metadata = newest
@@ -388,8 +390,14 @@ class CommitPhase:
         written = {column.column_id for column in then.numbered}
         return [one for one in now.dropped if one.column_id in written]
 
+    def _is_of_before(self, metadata: ClusterMetadata) -> bool:
+        """Whether the files cannot land in the table as it is now."""
+        return bool(self._lost_columns(metadata)) or not (self._checks is None or self._checks.hold(metadata))
+
     def _require_nothing_lost(self, metadata: ClusterMetadata) -> None:
-        """Raises Rejected where values of the files would be lost by a change of the table since they were made."""
+        """Raises Rejected where values of the files would be lost by a change of the table since they were made, or
+        rows make a check false that it has got.
+        """
         lost = self._lost_columns(metadata)
         if lost:
             named = ", ".join(f"{one.name} by epoch {one.epoch}" for one in lost)
@@ -399,6 +407,8 @@ class CommitPhase:
                 f"{named}",
                 hint="Write the rows again without them",
             )
+        if self._checks is not None:
+            self._checks.require(metadata)
 
     def _require_table(self, metadata: ClusterMetadata) -> None:
         table = self._batch.table

@@ -12,12 +12,14 @@ from functools import partial
 import msgspec
 from epochlake.jobs.gate import batches
 from epochlake.jobs.gate.change_recording import Recording, forget_ahead
+from epochlake.jobs.gate.check_expressions import row_checks
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.crowding import crowded
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.gate.staged_checks import Known, StagedChecks, known_checks
 from epochlake.jobs.replicas.change_index import TooEarly
 from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.files import DataFile
@@ -78,6 +80,8 @@ class Writing:
         self._name = name
         self._versions = 0
         self._ahead: PutIntent | None = None
+        self._judged: Known = frozenset()
+        """The checks that rows were judged by when they were staged last."""
 
     def write(
         self,
@@ -123,7 +127,7 @@ class Writing:
                 self._forget_ahead()
                 raise
             ahead, self._ahead = self._ahead, None
-            return self.land(table, staged, level, opened=opened, put=ahead, deletes=deleted)
+            return self.land(table, staged, level, opened=opened, put=ahead, deletes=deleted, known=self._judged)
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
@@ -131,7 +135,9 @@ class Writing:
             staged = self._stage(rows, table, level, opened, deleted, digested=True)
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
             if decision.files == tuple(staged):
-                return self.land(table, staged, level, opened=opened, write_id=name, deletes=deleted)
+                return self.land(
+                    table, staged, level, opened=opened, write_id=name, deletes=deleted, known=self._judged
+                )
             given = batches.BatchContents(1, tuple(staged)).rows
         else:
             given = rows.counted()
@@ -147,7 +153,12 @@ class Writing:
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
             located = self.locate(table, decision, opened, failed)
         already = self.is_reached(table, level, located, opened)
-        return self.land(table, located.files, level, located, already=already, write_id=name, deletes=deleted)
+        # Files of an earlier try are as they were staged then: whether they satisfy the checks of now they say only
+        # themselves. What has reached its level has been there before these.
+        known = None if already else Known()
+        return self.land(
+            table, located.files, level, located, already=already, write_id=name, deletes=deleted, known=known
+        )
 
     def stage(
         self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
@@ -167,11 +178,14 @@ class Writing:
         write_id: str | None = None,
         put: PutIntent | None = None,
         deletes: bool = False,
+        known: Known | None = None,
     ) -> Written:
-        """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached.
+        """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached, Rejected.
 
         `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `put`: the intent of an earlier
-        try that is finished here. `deletes`: the files have nothing but keys to delete.
+        try that is finished here. `deletes`: the files have nothing but keys to delete. `known`: checks of the
+        table that their rows are known to satisfy, of others they are judged anew; None: they count already, whatever
+        they are.
         """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
@@ -191,6 +205,7 @@ class Writing:
             cluster.receipts,
             planning.stretches,
             recording.before_round,
+            StagedChecks(cluster.storage, table.table_id, staged, None if deletes else known),
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         try:
@@ -307,6 +322,8 @@ class Writing:
     ) -> tuple[int, list[StagedFile]]:
         planning = self._planning
         settings = self._cluster.configuration.pipeline
+        now = planning.metadata.schema.tables.get(table.table_id, table)
+        self._judged = known_checks(now)
         kept_at = self._kept_at(table)
         plan = StagingPlan(
             table=table,
@@ -316,6 +333,7 @@ class Writing:
             target_file_bytes=settings.target_file_bytes,
             storage=self._cluster.storage,
             shared_file_bytes=settings.shared_file_bytes,
+            checks=row_checks(now),
             kept_at=kept_at,
         )
         announce = partial(self._announce, table, announced) if kept_at and announced is not None else None

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
+from epochlake.jobs.replicas.row_checks import violation
 from epochlake.jobs.replicas.row_groups import RowGroups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
@@ -195,6 +196,7 @@ class RangeEncoder:
                 self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
             rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
+        _refuse_violations(rows, self._plan)
         if self._file is None:
             self._file = OpenFile(rows.schema, new_file_id())
         self._file.write(rows)
@@ -362,6 +364,15 @@ def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:
                 f"rows given",
                 hint="Fill in a value, or leave these rows out",
             )
+
+
+def _refuse_violations(rows: pa.Table, plan: StagingPlan) -> None:
+    """Refuse rows, as a file is to have them, that make a check of the table false."""
+    found = None if plan.checks is None or plan.deleted else violation(plan.checks, rows)
+    if found is not None:
+        raise RowsRefused(
+            f"cannot write to {plan.table.full_name}: {found}", hint="Correct these rows, or leave them out"
+        )
 
 
 def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.row_checks import RowChecks
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     """All that a task needs to know; travels to the executors.
 
     `tasks`: how many share the ranges, by slices of the token space. `shared_file_bytes`: neighbouring ranges share a
-    file of up to so many bytes in memory; 0: none do.
+    file of up to so many bytes in memory; 0: none do. `checks`: what rows are judged by, None for nothing.
     `kept_at`: a directory at the root that gets a copy of each file as well; empty: none does.
     """
 
@@ -43,4 +44,5 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     storage: Storage
     tasks: int = 1
     shared_file_bytes: int = 0
+    checks: RowChecks | None = None
     kept_at: str = ""

@@ -87,6 +87,35 @@ SLOW_EYES = Theme(
 )
 """Tablets that go to and fro while those who read stand still between what they have planned and what they open."""
 
+LATE_HANDS = Theme(
+    seconds=(4.0, 7.0),
+    tables=0.0,
+    keys=(1, 2, 4),
+    paces=(0.05, 0.2),
+    operations=("shift",),
+    operator_paces=(0.4, 0.8),
+    upkeep=("snapshot",),
+    sorts=(),
+    tablets=(1,),
+    sights=("all",),
+    replication=(3, 2, 2),
+    accesses=(*["write"] * 6, "read"),
+    pipelines=(3, 4),
+    levels=("QUORUM", "ALL"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume link", "volume link", "volume write, done", "volume sync, done"),
+            (12, 24),
+            (0.6, 2.5),
+            ("", "tablet allow_write_both_read_old", "tablet write_both_read_new", "tablet use_new"),
+        ),
+    ),
+)
+"""Tablets that leave one node after the other, and stay away, while those who write to them stand still."""
+
 BACK_AND_AGAIN = Theme(
     seconds=(9.0, 13.0),
     tables=0.0,

@@ -64,9 +64,19 @@ class ColumnShown(Shown, msgspec.Struct, frozen=True):
     comment: str | None
 
 
+class CheckShown(Shown, msgspec.Struct, frozen=True):
+    """A check of a table, which came with `epoch`; `validated`: as of which epoch all rows satisfied it, or null."""
+
+    name: str
+    predicate: str
+    epoch: int
+    validated: int | None
+
+
 class TableShown(Shown, msgspec.Struct, frozen=True):
     """A table in full; `version` is the state id of the last change of its columns, which came with `columns_epoch`:
-    null where they are as they were created. `dropped`: the columns that it had once.
+    null where they are as they were created. `dropped`: the columns that it had once. `checks`: what no row may make
+    false; rows from before a check was there may, until it is `validated`.
 
     On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
     """
@@ -85,6 +95,7 @@ class TableShown(Shown, msgspec.Struct, frozen=True):
     epoch: int
     columns_epoch: int | None = None
     dropped: tuple[DroppedColumn, ...] = ()
+    checks: tuple[CheckShown, ...] = ()
 
 
 class DroppedTableRow(Shown, msgspec.Struct, frozen=True):
@@ -155,6 +166,10 @@ def shown_table(metadata: ClusterMetadata, name: str) -> TableShown:
         epoch=table.epoch,
         columns_epoch=None if table.alterations is msgspec.UNSET else table.alterations.epoch,
         dropped=table.dropped,
+        checks=tuple(
+            CheckShown(one.name, one.predicate, one.epoch, None if one.validated is msgspec.UNSET else one.validated)
+            for one in table.checked
+        ),
     )
 
 

@@ -77,7 +77,8 @@ def encode_event(event: Event, asked: str = "") -> EncodedEvent:
     no event is decided by it.
     """
     attachment = getattr(event, "attachment", b"") or None
-    fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "attachment"}
+    given = {name: getattr(event, name) for name in event.__struct_fields__ if name != "attachment"}
+    fields = {name: value for name, value in given.items() if value is not msgspec.UNSET}
     if asked:
         fields[ASKED] = asked
     return EncodedEvent(event.kind(), _encoder.encode(fields).decode(), attachment)

@@ -132,6 +132,20 @@ class DroppedColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int
 
 
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What must not be false of any row: `predicate`, as text over the columns numbered `columns`, for ever the same.
+
+    `epoch`: since when it is there, given by the committer. `validated`: the epoch as of which every row was looked at,
+    those from before it too; where it is not said, rows from before may have it otherwise.
+    """
+
+    name: str
+    predicate: str
+    columns: tuple[int, ...]
+    epoch: int = 0
+    validated: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class TabletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tablets of a table are sized, and where they may go; None: the default of the configuration.
 
@@ -185,6 +199,12 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compaction: CompactionOptions | msgspec.UnsetType = msgspec.UNSET
     history_seconds: float | msgspec.UnsetType = msgspec.UNSET
     alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
+    checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def checked(self) -> tuple[Check, ...]:
+        """What must not be false of any row."""
+        return () if self.checks is msgspec.UNSET else self.checks
 
     @property
     def keeps_history_seconds(self) -> float:

@@ -102,7 +102,7 @@ MUTATIONS = (
         "vacuum does not ask who lives",
         "vacuum deletes nothing that a live pipeline may read",
         SWEEP,
-        "    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.started_at for lease in leases)]))\n",
+        "    keep = max(0, min([now - int(older_than_seconds * 1000), *(lease.needs_from for lease in leases)]))\n",
         "    keep = max(0, now - int(older_than_seconds * 1000))\n",
         ROWS,
     ),

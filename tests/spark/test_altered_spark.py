@@ -15,6 +15,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.metastore.errors import Rejected
+from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.clusters import grow, spark_stages_all, without_zookeeper
@@ -93,3 +94,24 @@ def in_utc(frame: DataFrame) -> list[tuple[object, ...]]:
     """The rows by id, as Arrow gives them: moments in UTC."""
     table = frame.toArrow().sort_by("id")
     return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def test_rows_that_spark_stages_are_judged_by_the_checks_of_the_table(cluster: Cluster, spark: SparkSession) -> None:
+    names = COLUMNS.replace(" not null", "")
+    rest = ("n", 7, Decimal("1.25"), date(2020, 1, 1), 0.5, "x")
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(spark.createDataFrame([(1, *rest)], names), TABLE)
+        # The pipeline learns of the checks from the first replica that it opens.
+        with Cluster(cluster.configuration) as other:
+            checks = {"young": "day >= '2020-01-01' and price < 2", "named": "note is not null and size + 1 > 0"}
+            administration.alter_table(other, TABLE, add_checks=checks)
+        old = spark.createDataFrame([(2, *rest), (3, *rest[:3], date(2019, 12, 31), *rest[4:])], names)
+        with pytest.raises(InvalidRequest, match="check 'young'"):
+            pipeline.write(old, TABLE)
+        with pytest.raises(InvalidRequest, match="check 'young'"):
+            pipeline.write(old, TABLE, batch="b")
+        unnamed = spark.createDataFrame([(4, None, *rest[1:])], names)
+        with pytest.raises(InvalidRequest, match="check 'named'"):
+            pipeline.write(unnamed, TABLE, deletes=spark.createDataFrame([(1,)], "id bigint"))
+        pipeline.write(spark.createDataFrame([(5, *rest)], names), TABLE, batch="b")
+        assert sorted(row["id"] for row in pipeline.read(TABLE).collect()) == [1, 5]

@@ -321,6 +321,17 @@ def test_rows_are_inserted_replaced_and_deleted_by_their_keys_and_a_batch_lands_
     assert not [path for path in spills.rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_check_of_the_table_is_one_for_rows_of_a_dataframe_too(lake: Lake, sales: str, mode: str) -> None:
+    epochlake.alter_table(lake.cluster, sales, add_checks={"low": "id < 250 or note = 'high'"})
+    write(lake, some(lake, 0, 200), sales)
+    with pytest.raises(Exception, match=r"check 'low' .* is false"):
+        write(lake, some(lake, 200, 300), sales, mode)
+    assert lake.cluster.count(sales) == 200
+    write(lake, some(lake, 200, 300, "high"), sales, mode)
+    assert lake.cluster.count(sales) == (300 if mode == "append" else 100)
+
+
 def test_overwriting_leaves_the_new_rows_alone_in_the_table_or_in_a_part_of_it(lake: Lake, sales: str) -> None:
     write(lake, some(lake, 0, 300, "old"), sales)
     write(lake, some(lake, 90, 120, "part"), sales, "overwrite", replaceWhere="id >= 50 and id < 200", batch="p")

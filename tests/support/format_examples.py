@@ -53,6 +53,7 @@ from epochlake.metastore.metadata.events import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.model import (
+    Check,
     Column,
     CompactionOptions,
     Keyspace,
@@ -196,6 +197,13 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("AlterNode", 2): AlterNode(1, 0.5, ("ssd", "hot")),
     ("AlterTable", 2): AlterTable("t-1", "air.flights", TabletOptions(2**30, 2, 64, ("ssd",), ("t-2",))),
     ("AlterColumns", 5): AlterColumns("t-1", "air.flights", "00000006-0000-7000-8000-000000000000", ALTERED),
+    ("AlterColumns", 6): AlterColumns(
+        "t-1",
+        "air.flights",
+        "00000006-0000-7000-8000-000000000000",
+        ALTERED,
+        (Check("named", "note is not null", (2,), 5, 6), Check("paid", "number >= 0 and note <> 'x'", (1, 2))),
+    ),
     ("AlterTable", 4): AlterTable(
         "t-1",
         "air.flights",

@@ -17,6 +17,7 @@ from epochlake.metastore.following.snapshot_format import encode_snapshot
 from epochlake.metastore.log.entry import GENESIS, Entry, Position, position_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import GENERATION, AlterColumns, CreateKeyspace, Event, TakeSnapshot
+from epochlake.metastore.metadata.model import Check
 
 from tests.support import histories
 from tests.support.format_examples import EVENTS
@@ -136,7 +137,7 @@ def _join_under_way() -> list[Event]:
 
 
 def _altered(events: Sequence[Event]) -> list[Event]:
-    """A table whose key is renamed and that loses a column, and then gets another one of the same name."""
+    """A table whose key is renamed and that loses a column, and then gets another one of the same name, and checks."""
     before = histories.applied(events)
     table = before.schema.tables["id-flights"]
     key, note = table.numbered
@@ -144,7 +145,8 @@ def _altered(events: Sequence[Event]) -> list[Event]:
     fresh = msgspec.structs.replace(note, column_id=3, stored_as="note#3", default="none", comment="new")
     loses = AlterColumns(table.table_id, table.full_name, table.version, (renamed,))
     version = histories.applied([loses], before).schema.tables[table.table_id].version
-    return [loses, AlterColumns(table.table_id, table.full_name, version, (fresh, renamed))]
+    checks = (Check("positive", "number >= 0", (1,)), Check("said", "note <> ''", (3,)))
+    return [loses, AlterColumns(table.table_id, table.full_name, version, (fresh, renamed), checks)]
 
 
 def _put(file: Path, data: bytes) -> Path | None:

@@ -50,6 +50,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.model import (
+    Check,
     Column,
     Keyspace,
     Node,
@@ -424,8 +425,10 @@ def a_word_of_an_operator(metadata: ClusterMetadata, dice: random.Random) -> Eve
 
 
 def other_columns(table: Table, dice: random.Random) -> AlterColumns:
-    """Columns that come, go, change their names and places; names that were used come again."""
+    """Columns that come, go, change their names and places; names that were used come again. Or checks of these."""
     replace = msgspec.structs.replace
+    if dice.random() < 0.3:
+        return other_checks(table, dice)
     columns = [
         replace(column, name=dice.choice(["id", "key", "note", "text"])) if dice.random() < 0.3 else column
         for column in table.numbered
@@ -435,6 +438,18 @@ def other_columns(table: Table, dice: random.Random) -> AlterColumns:
     columns.append(Column(dice.choice(["note", "text"]), "string", True, number, f"stored#{number}"))
     dice.shuffle(columns)
     return AlterColumns(table.table_id, table.full_name, table.version, tuple(columns))
+
+
+def other_checks(table: Table, dice: random.Random) -> AlterColumns:
+    """Checks that come, go, and are found to hold."""
+    kept = [one for one in table.checked if dice.random() < 0.7]
+    if kept and dice.random() < 0.5:
+        kept[0] = msgspec.structs.replace(kept[0], validated=table.epoch)
+    else:
+        name, column = dice.choice(["first", "second", "third"]), dice.choice(table.numbered)
+        assert column.column_id is not msgspec.UNSET
+        kept.append(Check(name, f"{column.name} is not null", (column.column_id,)))
+    return AlterColumns(table.table_id, table.full_name, table.version, table.numbered, tuple(kept))
 
 
 def a_switch(metadata: ClusterMetadata, dice: random.Random) -> Event:

@@ -24,6 +24,7 @@ LEAST = {
     "repair, compaction, vacuum, space": 8,
     "change streams": 5,
     "rows as they were": 3,
+    "tables that were dropped": 3,
     "placement and membership": 5,
     "storage layer": 5,
     "rules that stand behind each other": 5,

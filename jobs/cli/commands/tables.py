@@ -20,12 +20,12 @@ from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import files_bar
 from epochlake.jobs.cli.text.rows import adopted, exported, rolled_back, rows_table
-from epochlake.jobs.cli.text.schema import dropped_list, table_list, table_shown
+from epochlake.jobs.cli.text.schema import checks_found, dropped_list, table_list, table_shown
 from epochlake.jobs.exchange.export_formats import ExportFormat, ending
 from epochlake.jobs.gate.moments import micros_of, words_of_moment
 from epochlake.jobs.views.schema import dropped_rows, shown_table, table_rows
 from epochlake.metastore.metadata.model import CompactionOptions, Table
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 USUAL = "usual"
 
@@ -234,6 +234,17 @@ def alter(
         list[str] | None,
         typer.Option("--order", metavar="COLUMN[,COLUMN]", help="The columns that come first, by their new names."),
     ] = None,
+    add_check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-check",
+            metavar="'NAME: PREDICATE'",
+            help="No row that is written from now on makes it false: 'paid: amount >= 0'. Repeat for several.",
+        ),
+    ] = None,
+    drop_check: Annotated[
+        list[str] | None, typer.Option("--drop-check", metavar="NAME[,NAME]", help="Checks that end.")
+    ] = None,
 ) -> None:
     """Change the columns of a table; or how its tablets are sized, where they may go, and how it is compacted.
 
@@ -248,6 +259,8 @@ def alter(
         comment=_pairs(comment, "comment", "COLUMN:TEXT"),
         nullable=tuple(parse_names(nullable or [])),
         order=tuple(parse_names(order or [])),
+        add_checks=_pairs(add_check, "add-check", "'NAME: PREDICATE'") or msgspec.UNSET,
+        drop_checks=tuple(parse_names(drop_check or [])) or msgspec.UNSET,
     )
     said = _compaction(session.cluster.catch_up().table(table), compaction, compaction_hours, tombstone_grace)
     wanted = OptionChanges(
@@ -261,10 +274,29 @@ def alter(
     if wanted == OptionChanges() and columns == ColumnChanges():
         raise InvalidRequest(
             f"nothing is to be different about {table}",
-            hint="Say what changes of its columns, the size or number of its tablets, its tags, what it keeps apart "
-            "from, or how it is compacted",
+            hint="Say what changes of its columns and checks, the size or number of its tablets, its tags, what it "
+            "keeps apart from, or how it is compacted",
         )
     carry_out(session, how, table_alteration(table, wanted, columns))
+
+
+@app.command("validate")
+def validate(
+    context: typer.Context,
+    table: TableName,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="NAME[,NAME]", help="These only; else all of its checks.")
+    ] = None,
+) -> None:
+    """Look whether the rows that a table has satisfy its checks, and record it. Exit code 4: some do not."""
+    from epochlake.jobs.administration.checks import validate_checks
+
+    session = of(context)
+    with interrupted_says("nothing was recorded; run it again"):
+        found = validate_checks(session.cluster, table, parse_names(check or []))
+    session.show(found, checks_found)
+    if not found.holds:
+        raise typer.Exit(InvariantViolated.exit_code)
 
 
 @app.command("list")

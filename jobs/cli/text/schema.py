@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from epochlake.jobs.administration.checks import ChecksFound
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
-from epochlake.jobs.views.schema import DroppedTableRow, KeyspaceRow, TableOptions, TableRow, TableShown
+from epochlake.jobs.views.schema import CheckShown, DroppedTableRow, KeyspaceRow, TableOptions, TableRow, TableShown
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
@@ -102,7 +103,45 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
     gone = [f"{one.name} (by epoch {one.epoch})" for one in shown.dropped]
     dropped = [Text(f"dropped: {', '.join(gone)}", style="bright_black")] if gone else []
-    return [line, facts, *_options(shown.options), Text(), columns, *dropped, Text(), bold("Replicas"), by_node]
+    checks = [Text(), _checks(shown.checks)] if shown.checks else []
+    return [
+        line,
+        facts,
+        *_options(shown.options),
+        Text(),
+        columns,
+        *dropped,
+        *checks,
+        Text(),
+        bold("Replicas"),
+        by_node,
+    ]
+
+
+def _checks(checks: Sequence[CheckShown]) -> RenderableType:
+    return filled(
+        table("check", "predicate", "", wide=["predicate"]),
+        (
+            (
+                one.name,
+                one.predicate,
+                "not validated" if one.validated is None else f"validated by epoch {one.validated}",
+            )
+            for one in checks
+        ),
+    )
+
+
+def checks_found(found: ChecksFound) -> list[RenderableType]:
+    """What the rows of a table make of its checks."""
+    if not found.checks:
+        return [Text(f"{found.table} has no checks")]
+    lines: list[RenderableType] = []
+    for one in found.checks:
+        said = f"violated by {plural(one.violated, 'row')}, as {', '.join(map(str, one.examples))}"
+        lines.append(Text(f"{one.name} ({one.predicate}): {said if one.violated else 'holds'}"))
+    after = "" if found.epoch is None else f"; recorded in epoch {found.epoch}"
+    return [*lines, Text(f"{plural(found.rows, 'row')} of {found.table} looked at{after}", style="bright_black")]
 
 
 def _options(options: TableOptions) -> list[RenderableType]:

@@ -11,14 +11,16 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.metastore.metadata.events.base import Event, require
+from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.events.schema import check_table_columns
-from epochlake.metastore.metadata.model import Alterations, Column, DroppedColumn, Table
+from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, Table
 from epochlake.placement.rejections import Code
 from epochlake.placement.widening import is_wider
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+LONGEST_PREDICATE = 4_000
 
 _NESTED = re.compile(r"\s*(array|map|struct)\b", re.IGNORECASE)
 
@@ -27,13 +29,15 @@ class AlterColumns(Event, frozen=True):
     """The columns of a table from now on, in this order. `version`: that of the table for which they were planned.
 
     A column keeps its number and its name in files whatever else becomes of it; one whose number is not among these is
-    dropped; one with a number that the table has not had is added. The primary key stays the same columns.
+    dropped; one with a number that the table has not had is added. The primary key stays the same columns. `checks`:
+    all that the table has from now on; those of before where it is not said.
     """
 
     table_id: str
     name: str
     version: str
     columns: tuple[Column, ...]
+    checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
@@ -43,7 +47,8 @@ class AlterColumns(Event, frozen=True):
             Code.STALE_PLAN,
             f"the columns of {self.name} have been changed since then",
         )
-        require(self.columns != table.numbered, Code.NOTHING_TO_DO, f"the columns of {self.name} are like that already")
+        same = self.columns == table.numbered and self._checks(table) == table.checked
+        require(not same, Code.NOTHING_TO_DO, f"the columns of {self.name} are like that already")
         before = {column.column_id: column for column in table.numbered}
         _require_whole(table, self.columns)
         after = {column.column_id: column for column in self.columns}
@@ -60,6 +65,7 @@ class AlterColumns(Event, frozen=True):
             else:
                 _require_addable(table, column)
         _require_default_can_be_read(table, self.columns)
+        _require_checks(table, self.columns, self._checks(table))
         check_table_columns(_altered(table, self.columns))
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
@@ -72,19 +78,24 @@ class AlterColumns(Event, frozen=True):
         )
         created = len(table.columns) if table.alterations is msgspec.UNSET else table.alterations.created
         last = max([table.last_column_id, *map(_number, self.columns)])
-        altered = msgspec.structs.replace(
-            _altered(table, self.columns),
-            version=state_id,
-            epoch=epoch,
-            alterations=Alterations(epoch, created, last, (*table.dropped, *gone)),
-        )
+        checks = tuple(one if one.epoch else msgspec.structs.replace(one, epoch=epoch) for one in self._checks(table))
+        altered = msgspec.structs.replace(_altered(table, self.columns), epoch=epoch, checks=checks or msgspec.UNSET)
+        if self.columns != table.numbered or _said(checks) != _said(table.checked):
+            altered = msgspec.structs.replace(
+                altered, version=state_id, alterations=Alterations(epoch, created, last, (*table.dropped, *gone))
+            )
         tables = {**metadata.schema.tables, self.table_id: altered}
         return msgspec.structs.replace(
             metadata, schema=msgspec.structs.replace(metadata.schema, tables=tables, epoch=epoch)
         )
 
     def summary(self) -> str:
-        return f"table {self.name} has the columns {', '.join(column.name for column in self.columns)}"
+        checks = [] if self.checks is msgspec.UNSET else [one.name for one in self.checks]
+        told = f", checked by {', '.join(checks)}" if checks else ""
+        return f"table {self.name} has the columns {', '.join(column.name for column in self.columns)}{told}"
+
+    def _checks(self, table: Table) -> tuple[Check, ...]:
+        return table.checked if self.checks is msgspec.UNSET else self.checks
 
 
 def _altered(table: Table, columns: tuple[Column, ...]) -> Table:
@@ -93,6 +104,11 @@ def _altered(table: Table, columns: tuple[Column, ...]) -> Table:
     names = {column.column_id: column.name for column in columns}
     key = tuple(names.get(numbers[name], name) for name in table.primary_key)
     return msgspec.structs.replace(table, columns=columns, primary_key=key)
+
+
+def _said(checks: tuple[Check, ...]) -> list[tuple[str, str]]:
+    """What is asked of rows, whatever is known of those that are there."""
+    return [(one.name, one.predicate) for one in checks]
 
 
 def _number(column: Column) -> int:
@@ -174,3 +190,39 @@ def _require_default_can_be_read(table: Table, columns: tuple[Column, ...]) -> N
         f"{table.full_name} cannot have column {default!r} with a default beside column {nested!r}, which is nested",
         hint="Add it without a default, and write the values",
     )
+
+
+def _require_checks(table: Table, columns: tuple[Column, ...], checks: tuple[Check, ...]) -> None:
+    """That each check is one, that those which stay are what they were, and that no column which one reads changes."""
+    before = {one.name: one for one in table.checked}
+    names = [one.name.lower() for one in checks]
+    twice = next((one.name for one in checks if names.count(one.name.lower()) > 1), None)
+    require(
+        twice is None,
+        Code.INVALID_CHECK,
+        f"{table.full_name} has a check {twice!r} already",
+        hint="Give this one another name, or drop the other one first",
+    )
+    was, now = ({column.column_id: column.name for column in of} for of in (table.numbered, columns))
+    for one in checks:
+        require_name("check", one.name)
+        require(
+            0 < len(one.predicate) <= LONGEST_PREDICATE,
+            Code.INVALID_CHECK,
+            f"the predicate of check {one.name!r} is empty, or has more than {LONGEST_PREDICATE:,} characters",
+        )
+        known = before.get(one.name)
+        kept = known is not None and msgspec.structs.replace(one, validated=known.validated) == known
+        require(
+            kept or (one.epoch == 0 and one.validated is msgspec.UNSET and bool(one.columns)),
+            Code.INVALID_EVENT,
+            f"check {one.name!r} of {table.full_name} cannot become another one under its name",
+            hint="Drop it, and then add the other one",
+        )
+        for number in one.columns:
+            require(
+                number in now and (not kept or was[number] == now[number]),
+                Code.CHECKED_COLUMN,
+                f"check {one.name!r} of {table.full_name} reads column {was.get(number, number)!r}: {one.predicate}",
+                hint=f"Drop the check first: --drop-check {one.name}",
+            )

@@ -40,12 +40,12 @@ from epochlake.metastore.metadata.events.resizing import DecideResize, FinishRes
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
 
-GENERATION = 5
+GENERATION = 6
 """The generation of the product that this is; a new kind of event begins with it.
 
 A generation is a state of the product whose logs every later one reads. 1: nodes, schema and tablets. 2: the ring,
 splits and merges, what operators say of nodes and tables. 3: lost storage, lost epochs and relaxed barriers. 4: frozen
-formats. 5: altered columns.
+formats. 5: altered columns. 6: checks of tables.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from epochlake.jobs.administration.columns import parse_added
+from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
@@ -71,3 +72,24 @@ def test_what_makes_no_sense_is_refused_before_anything_is_committed(
     assert refused.code == 2
     assert said in refused.error_text
     assert unchanged.log() == before
+
+
+def test_checks_are_added_shown_validated_and_dropped(grown: CommandLine, cluster: Cluster) -> None:
+    grown.done("table", "create", "air.c", "--column", "id bigint, n int", "--primary-key", "id")
+    grown.done("table", "alter", "air.c", "--add-check", "small: n < 5", "--add-check", "set: n is not null")
+    shown = grown.done("table", "show", "air.c")["checks"]
+    assert [(one["name"], one["predicate"], one["validated"]) for one in shown] == [
+        ("small", "n < 5", None),
+        ("set", "n is not null", None),
+    ]
+    assert "not validated" in grown.text("table", "show", "air.c").out
+    cluster.write("air.c", [{"id": 1, "n": 4}])
+    found = grown.done("table", "validate", "air.c", "--check", "set")
+    assert (found["rows"], found["checks"][0]["violated"]) == (1, 0)
+    grown.done("table", "alter", "air.c", "--drop-check", "small")
+    cluster.write("air.c", [{"id": 2, "n": 9}])
+    grown.done("table", "alter", "air.c", "--add-check", "small: n < 5")
+    bad = grown.text("table", "validate", "air.c")
+    assert bad.code == 4
+    assert "small (n < 5): violated by 1 row" in bad.out
+    assert "checked by set, small" in grown.done("log", "list")[-1]["summary"]

@@ -126,7 +126,7 @@ def test_a_replica_table_is_fenced_from_the_moment_it_is_made(tmp_path: Path, mo
     join(ring)
     ring.until(Step.PREPARE)
     epoch = ring.metadata.epoch
-    monkeypatch.setattr(ring_effects, "drop", lambda *_, **__: None)
+    monkeypatch.setattr(ring_effects, "drop_before", lambda *_, **__: None)
     ring.round()
     assert open_snapshot(ring.address("X")).fence >= epoch
 

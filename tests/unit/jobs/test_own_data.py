@@ -608,13 +608,6 @@ def test_bad_input_gets_one_error_and_changes_nothing(
     assert ids_in(small) == []
 
 
-def test_a_cluster_shows_which_one_it_is(small: SmallCluster) -> None:
-    shown = repr(small.cluster)
-    assert re.fullmatch(rf"<cluster \w+ at epoch {small.cluster.metadata.epoch}, root \S+>", shown), shown
-    small.cluster.close()
-    assert repr(small.cluster).endswith(", closed>")
-
-
 def test_what_directories_say_of_rows_is_a_column_of_them(
     line: CommandLine, small: SmallCluster, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -150,3 +151,12 @@ def test_what_one_keeps_is_made_once_however_many_threads_ask() -> None:
     for thread in asking:
         thread.join()
     assert len({id(kept) for kept in found}) == 1
+
+
+def test_each_shows_which_one_it_is(both: tuple[SmallCluster, ...]) -> None:
+    for small in both:
+        shown = repr(small.cluster)
+        assert re.fullmatch(rf"<cluster \w+ at epoch {small.cluster.metadata.epoch}, root \S+>", shown), shown
+        assert small.cluster.root.uri in shown
+    both[0].cluster.close()
+    assert [repr(small.cluster).endswith(", closed>") for small in both] == [True, False]

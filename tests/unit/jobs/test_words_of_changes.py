@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration.checks import ChecksValidated
 from epochlake.jobs.administration.nodes import VolumeSpec
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
@@ -209,6 +210,17 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         ),
         'alter columns {"changes":{"add":[],"comment":{"n":"x"},"drop":[],"nullable":[],"order":["n"],'
         '"rename":{"a":"b"},"widen":{"n":"bigint"}},"full_name":"air.flights"}',
+    ),
+    (
+        lambda cluster: administration.alter_table(
+            cluster, "air.flights", add_checks={"paid": "n >= 0"}, drop_checks=["old"]
+        ),
+        'alter columns {"changes":{"add":[],"add_checks":{"paid":"n >= 0"},"comment":{},"drop":[],'
+        '"drop_checks":["old"],"nullable":[],"order":[],"rename":{},"widen":{}},"full_name":"air.flights"}',
+    ),
+    (
+        lambda cluster: cluster.commit(ChecksValidated("air.flights", "v-1", ("paid",))),
+        'validate checks {"full_name":"air.flights","names":["paid"],"version":"v-1"}',
     ),
     (lambda cluster: administration.pause_changes(cluster, reason="upgrade"), "pause changes"),
     (lambda cluster: administration.resume_changes(cluster), "resume changes"),

@@ -51,6 +51,7 @@ from epochlake.metastore.metadata.events import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.model import (
+    Check,
     Column,
     CompactionOptions,
     Keyspace,
@@ -106,6 +107,9 @@ def scenes() -> dict[str, ClusterMetadata]:
         "snapshot": applied([TakeSnapshot()], small),
         "keeping": applied([KeepChanges(FLIGHTS, "air.flights", "s1", 1.0, 2.0)], small),
         "small": small,
+        "checked": applied(
+            [AlterColumns(FLIGHTS, "air.flights", small.schema.tables[FLIGHTS].version, NUMBERED, (SAID,))], small
+        ),
         "pending": pending,
         "running": running,
         "leaving": leaving,
@@ -228,12 +232,19 @@ NOTE = Column("note", "string", column_id=2, stored_as="note")
 NUMBERED = (KEY, NOTE)
 
 
+SAID = Check("said", "note is not null", (2,))
+
+
 def altered(
-    columns: tuple[Column, ...], *, scene: str = "small", version: str | None = None, table_id: str = "id-flights"
+    columns: tuple[Column, ...],
+    *checks: Check,
+    scene: str = "small",
+    version: str | None = None,
+    table_id: str = "id-flights",
 ) -> AlterColumns:
-    """The event by which table `air.flights` gets these columns."""
+    """The event by which table `air.flights` gets these columns, and these checks where there are any."""
     now = scenes()[scene].schema.tables[FLIGHTS].version
-    return AlterColumns(table_id, "air.flights", now if version is None else version, columns)
+    return AlterColumns(table_id, "air.flights", now if version is None else version, columns, checks or msgspec.UNSET)
 
 
 REJECTED: list[tuple[str, object, str]] = [
@@ -342,6 +353,17 @@ REJECTED: list[tuple[str, object, str]] = [
         "invalid-default",
     ),
     ("small", lambda: altered((KEY, replace(NOTE, name="ID"))), "column-exists"),
+    ("small", lambda: altered(NUMBERED, SAID, replace(SAID, name="SAID")), "invalid-check"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, predicate="")), "invalid-check"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, predicate="x" * 4001)), "invalid-check"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, name="a check")), "invalid-name"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, columns=())), "invalid-event"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, validated=3)), "invalid-event"),
+    ("small", lambda: altered(NUMBERED, replace(SAID, columns=(7,))), "checked-column"),
+    ("checked", lambda: altered(NUMBERED, scene="checked"), "nothing-to-do"),
+    ("checked", lambda: altered((KEY,), scene="checked"), "checked-column"),
+    ("checked", lambda: altered((KEY, replace(NOTE, name="text")), scene="checked"), "checked-column"),
+    ("checked", lambda: altered(NUMBERED, replace(SAID, predicate="true", epoch=3), scene="checked"), "invalid-event"),
     ("small", CreateKeyspace(keyspace("1st")), "invalid-name"),
     ("small", CreateKeyspace(keyspace("air")), "keyspace-exists"),
     (
