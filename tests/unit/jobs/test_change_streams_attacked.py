@@ -6,6 +6,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,8 +32,11 @@ from epochlake.jobs.upkeep import change_settling
 from epochlake.jobs.upkeep.change_streams import begin, drop_old, keep_up, settle
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, WaitTimeout
+from epochlake.metastore.storage.failures import StorageLate
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import InvalidRequest
 
+from tests.support import killing
 from tests.support.changes import (
     FLIGHTS,
     ONE_TRY,
@@ -45,10 +50,8 @@ from tests.support.changes import (
     told,
 )
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-
-
-class Killed(BaseException):
-    """As if the process ended here."""
+from tests.support.killing import Killed
+from tests.support.slices import some
 
 
 @pytest.fixture(autouse=True)
@@ -470,13 +473,13 @@ def test_a_write_stores_its_copies_while_it_is_staged(kept: SmallCluster, monkey
 def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     kept: SmallCluster, batch: str | None
 ) -> None:
-    announce = Intents.announce
+    announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
         announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
-    with patch.object(Intents, "announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
+    with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
         kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert shown(kept) == {}
@@ -602,3 +605,104 @@ def test_what_is_compared_with_what_is_compared_is_kept_as_well(kept: SmallClust
     positions = [entry.position for entry in index.entries(0, tail)]
     assert index.compared_from(positions[-2], tail) == index.begun().position  # type: ignore[union-attr]
     assert index.compared_from(tail, tail) == tail == begun
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_write_that_is_killed_at_any_access_is_in_the_stream_exactly_as_reads_show_it(
+    kept: SmallCluster, named: bool, after: bool
+) -> None:
+    for step in count(1, some(1, 3)):
+        ended = False
+        batch = f"b{step}" if named else None
+        with killing.killed_at(step, after=after), suppress(killing.Killed):
+            kept.cluster.write(FLIGHTS, rows({step: "killed", 1000: f"killed {step}"}), batch=batch)
+            ended = True
+        kept.cluster.write(FLIGHTS, rows({1000: f"other {step}"}))
+        if named:
+            kept.cluster.write(FLIGHTS, rows({step: "killed", 1000: f"killed {step}"}), batch=batch)
+        elif step % 2:
+            settle(kept.cluster, stream_of(kept))
+        if ended:
+            break
+    settle(kept.cluster, stream_of(kept))
+    found = told(kept)
+    assert applied(found) == shown(kept)
+    assert len(found) == len({(key, note) for _, key, note in found}), "each once"
+    assert {note for _, key, note in found if key == 1000} >= {f"other {one}" for one in range(1, step + 1, some(1, 3))}
+    assert step > 12
+
+
+def test_a_write_fails_while_it_is_staged_where_the_root_hangs(kept: SmallCluster) -> None:
+    storage = kept.cluster.storage
+    whole = storage.write_bytes
+
+    def hangs(uri: str, data: Any) -> None:
+        if f"{index_of(kept).uri}/data" in uri:
+            raise StorageLate("the root has not answered")
+        whole(uri, data)
+
+    with patch.object(storage, "write_bytes", hangs), pytest.raises(StorageLate):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {}
+    assert Intents(storage, index_of(kept)).all() == []
+
+
+def test_a_copy_that_the_disk_does_not_take_is_told_before_anything_lands(kept: SmallCluster) -> None:
+    storage = kept.cluster.storage
+    whole = storage.sync_always
+
+    def broken(files: Any = (), directories: Any = ()) -> None:
+        files = list(files)
+        if any(f"{index_of(kept).uri}/data" in uri for uri in files):
+            raise StorageUnavailable("the device reports an error")
+        whole(files, directories)
+
+    deletes = storage.delete_file
+    kept_back = patch.object(storage, "delete_file", lambda uri: False if "/data/" in uri else deletes(uri))
+    with kept_back, patch.object(storage, "sync_always", broken), pytest.raises(StorageUnavailable, match="device"):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {}
+
+
+def test_a_named_reader_is_told_that_its_stream_has_ended_and_another_one_has_begun(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    told(kept, reader="search")
+    drop_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({2: "in no stream"}))
+    keep_changes(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({3: "c"}))
+    with pytest.raises(ChangesGone) as gone:
+        kept.cluster.changes(FLIGHTS, reader="search")
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0))[0] == 1, "nothing is kept for it"
+    kept.cluster.write(FLIGHTS, rows({4: "d"}))
+    assert told(kept, reader="search", after=gone.value.position) == [("upsert", 4, "d")]
+    assert told(kept, reader="new") == [("upsert", 4, "d")]
+
+
+def test_a_bookmark_goes_on_and_is_told_when_its_stream_is_another_one_or_went_back(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS)
+    first = changes.bookmark
+    list(changes)
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    assert [note for _, _, note in told(kept, after=first)] == ["a", "b"]
+    assert [note for _, _, note in told(kept, after=changes.bookmark)] == ["b"]
+    later: list[str] = []
+
+    def read_further() -> None:
+        kept.cluster.write(FLIGHTS, rows({3: "gone"}))
+        further = kept.cluster.changes(FLIGHTS)
+        list(further)
+        later.append(further.bookmark)
+
+    gone_back(kept, read_further)
+    kept.cluster.write(FLIGHTS, rows({4: "in its place"}))
+    with pytest.raises(ChangesGone, match="went back"):
+        kept.cluster.changes(FLIGHTS, after=later[0])
+    drop_changes(kept.cluster, FLIGHTS)
+    keep_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(ChangesGone, match="another one has begun"):
+        kept.cluster.changes(FLIGHTS, after=first)
+    with pytest.raises(InvalidRequest, match="no bookmark"):
+        kept.cluster.changes(FLIGHTS, after="seven")
