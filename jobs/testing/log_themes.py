@@ -266,7 +266,10 @@ UNANNOUNCED = GONE_BACK._replace(
     accepting=(0, 0),
     unannounced=True,
 )
-"""Who appends for others dies before it has announced that, and the log goes back to before it when they have heard."""
+"""Who appends for others dies before it has announced that, and the log goes back to before it when they have heard.
+
+It had no histories yet, so nobody draws it who does not ask for it.
+"""
 
 AGEING = LogTheme(
     tables=1.0,
@@ -380,7 +383,6 @@ LOG_THEMES = (
         AGAIN_IN_LINE,
         KILLED_IN_LINE,
         FAILING_APPENDS,
-        UNANNOUNCED,
     ),
 )
 

@@ -28,6 +28,7 @@ from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.row_histories import left_undone, new_volume, resumed, set_up, waited
 from epochlake.jobs.testing.rows import TABLE
 from epochlake.jobs.testing.scenario import Operation, Scenario
+from epochlake.jobs.testing.stepping import Steps
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.metastore.following.verification import verify
 
@@ -116,11 +117,13 @@ def merge_history(seed: int | Scenario, *, world: World | None = None) -> MergeH
                     for operation in waited(playing, player, thread):
                         operate(cluster, partial(new_volume, world), operation)
 
-        playing = Playing(world, scenario, play)
+        playing, steps = Playing(world, scenario, play), Steps(world, ())
+        playing.learned.append(steps.learn)
         playing.run()
         _come_to_rest(world, accesses, playing)
+        wrong = [*playing.unexpected, *steps.wrong]
         return MergeHistory(
-            scenario, accesses.all, world.scheduler.steps, playing.nemesis.done, playing.coverage, playing.unexpected
+            scenario, accesses.all, world.scheduler.steps, playing.nemesis.done, playing.coverage, wrong
         )
 
 

@@ -159,14 +159,14 @@ HALF_BATCHES = Theme(
     upkeep=("snapshot",),
     sorts=((), ("kill",)),
     tablets=(1, 2, 0),
-    sights=("few", "few", "most"),
+    sights=("sides",),
     replication=(3,),
     accesses=(*["batch"] * 4, *["batch again"] * 6, "read", OTHER_ROWS),
     pipelines=(3, 4),
     levels=("QUORUM",),
     append_only=0.8,
 )
-"""Batches that are tried again by those who see other replicas than whoever tried before."""
+"""Batches that are tried again by those who see the other replicas, and none that whoever tried before has reached."""
 
 COMPACTED_BATCHES = Theme(
     seconds=(20.0, 30.0),
@@ -438,18 +438,11 @@ SHELVING = Theme(
 )
 """Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
 
-RULES = (
-    *(
-        BLIND_COORDINATORS,
-        OUT_OF_REACH,
-        LOST_FENCES,
-        SLOW_EYES,
-        BACK_AND_AGAIN,
-        HALF_BATCHES,
-        COMPACTED_BATCHES,
-        HOLDING,
-    ),
-    *(HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE, LATE_REPAIRS),
-    *(PREPARED_TWICE, GIVEN_UP, SHELVING),
+RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
+"""Those that are drawn with all others."""
+
+BY_NAME_ONLY = (
+    *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP),
 )
-"""All of them."""
+"""Those that had too few histories yet to be drawn where nobody asks for them."""
