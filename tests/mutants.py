@@ -457,7 +457,7 @@ MUTANTS = (
         "jobs/upkeep/change_sweeping.py",
         "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
         "    named: set[str] = set()\n",
-        ("tests/unit/jobs/test_change_streams_attacked.py",),
+        ("tests/unit/jobs/test_change_streams_left.py",),
     ),
 )
 
