@@ -298,7 +298,7 @@ class Cluster(Store):
         self,
         table: str,
         *,
-        after: int | None = None,
+        after: int | str | None = None,
         up_to: int | None = None,
         reader: str | None = None,
         columns: Iterable[str] | None = None,
@@ -311,9 +311,10 @@ class Cluster(Store):
         delete), `_written_at`, `_position` and `_late`: whether a newer change of the key comes before it. Whoever
         applies the changes that are not late, in their order, comes to what reads show; `late=False` leaves these out.
 
-        After the position `after`, None: after what the named `reader` has told of, or from the oldest that is kept. Up
-        to the position `up_to`, None: the newest; with `follow` it never ends. docs/changes.md says all of it. Raises
-        Rejected (no-changes), ChangesGone where the position is not kept any more, StorageUnavailable.
+        After `after`, a position or a `bookmark`; None: after what the named `reader` has told of, or from the oldest
+        that is kept. Up to the position `up_to`, None: the newest; with `follow` it ends with the stream.
+        docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
+        more, or is of another stream, StorageUnavailable.
         """
         from epochlake.jobs.gate.change_streaming import Changes
 

@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "a merge that was planned before a check counts",
         "jobs/administration/altering.py",
-        "                    let_merges_end(store, table)\n",
-        "                    pass\n",
+        "                let_merges_end(store, table)\n",
+        "                pass\n",
         CHECKS,
     ),
     Mutant(
@@ -416,6 +416,48 @@ MUTANTS = (
         "                        continue\n",
         "                        pass\n",
         ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "a stream of changes begins beside merges",
+        "jobs/upkeep/change_streams.py",
+        "    _let_merges_pass(cluster, table)\n",
+        "",
+        ("tests/unit/jobs/test_change_streams_attacked.py",),
+    ),
+    Mutant(
+        "a write stays with the stream that was on when it began to land",
+        "jobs/gate/change_recording.py",
+        "        if self._put is None or self._put.index.uri != index.uri:\n",
+        "        if self._put is None:\n",
+        ("tests/unit/jobs/test_change_streams_attacked.py",),
+    ),
+    Mutant(
+        "what a killed coordinator has not deleted is not looked for",
+        "jobs/replicas/change_index.py",
+        "        deleted, floor = self._deleted_up_to(), max(floor, self.floor())\n",
+        "        deleted, floor = self.floor(), max(floor, self.floor())\n",
+        ("tests/unit/jobs/test_change_streams_attacked.py",),
+    ),
+    Mutant(
+        "a digest at the end of a small file is not looked at",
+        "jobs/replicas/stamped.py",
+        "    if found and _with_digest(head) != data:\n",
+        "    if False:\n",
+        ("tests/unit/jobs/test_change_streams_attacked.py", "tests/unit/jobs/test_merge.py"),
+    ),
+    Mutant(
+        "a copy is stored again as it lies",
+        "jobs/gate/merge_finishing.py",
+        "        require_intact(storage, staged.file, kept)\n",
+        "",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
+        "vacuum takes copies that an intent names",
+        "jobs/upkeep/change_sweeping.py",
+        "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
+        "    named: set[str] = set()\n",
+        ("tests/unit/jobs/test_change_streams_left.py",),
     ),
 )
 

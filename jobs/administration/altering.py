@@ -18,12 +18,13 @@ from epochlake.jobs.administration.merge_barrier import let_merges_end
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
 from epochlake.jobs.gate.check_expressions import new_check
+from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished
 from epochlake.jobs.gate.routing import grouped
 from epochlake.jobs.replicas.file_columns import default_of
 from epochlake.jobs.replicas.schema import check_columns
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
-from epochlake.metastore.errors import Rejected
+from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterColumns
 from epochlake.metastore.metadata.model import Alterations, Check, Column, Table, TableId
@@ -162,19 +163,33 @@ class _Fenced(Preparation[AlterColumns]):
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._table: TableId | None = None
+        self._adds_checks = True  # where nothing is prepared it was committed before, and nobody knows
 
     def prepare(self, event: AlterColumns, metadata: ClusterMetadata) -> None:
         self._table = event.table_id
+        self._adds_checks = event.checks is not msgspec.UNSET and any(not check.epoch for check in event.checks)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
             fence_replicas(self._metastore, self._table)
-            store: Store = self._metastore  # type: ignore[assignment]
-            for table in self._metastore.metadata.schema.tables.values():
-                if table.checked and self._table in (None, table.table_id):
-                    let_merges_end(store, table)
+            if self._adds_checks:
+                self._let_merges_end()
+
+    def _let_merges_end(self) -> None:
+        store: Store = self._metastore  # type: ignore[assignment]
+        for table in self._metastore.metadata.schema.tables.values():
+            if not table.checked or self._table not in (None, table.table_id):
+                continue
+            try:
+                let_merges_end(store, table)
+            except (MergeContended, MergeUnfinished, ConsistencyNotReached, StorageUnavailable) as error:
+                raise ReplicasNotFenced(
+                    f"{table.full_name} has its checks by now, and a merge that was planned before may still count: "
+                    f"{error.statement}",
+                    hint="Submit the change again under its request id",
+                ) from error
 
 
 def fence_replicas(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 from epochlake.jobs.replicas.change_index import ChangeIndexes
+from epochlake.jobs.replicas.change_readers import Readers
 from epochlake.jobs.upkeep.change_streams import begin
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
@@ -107,5 +108,13 @@ class _Index(Preparation[KeepChanges]):
     def prepare(self, event: KeepChanges, metadata: ClusterMetadata) -> None:
         if event.table_id not in metadata.change_streams.by_table:
             table = metadata.schema.tables[event.table_id]
-            indexes = ChangeIndexes(self._metastore.storage, self._metastore.root.changes)
-            indexes.at(event.table_id, event.stream_id).create(table)
+            storage = self._metastore.storage
+            indexes = ChangeIndexes(storage, self._metastore.root.changes)
+            index = indexes.at(event.table_id, event.stream_id)
+            index.create(table)
+            # Who has read a stream that ended has missed what was written since: he is told to begin again.
+            place = places.join(self._metastore.root.changes, event.table_id)
+            for ended in storage.list_names(place):
+                if ended != event.stream_id:
+                    for reader in Readers(storage, indexes.at(event.table_id, ended)).all():
+                        Readers(storage, index).set(reader.name, 0)

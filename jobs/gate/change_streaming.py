@@ -84,7 +84,7 @@ class Changes:
         cluster: Store,
         table: str,
         *,
-        after: int | None = None,
+        after: int | str | None = None,
         up_to: int | None = None,
         reader: str | None = None,
         columns: Iterable[str] | None = None,
@@ -100,6 +100,8 @@ class Changes:
         self._late = late
         self._follow = follow
         known = None if reader is None else self._readers.of(reader)
+        if isinstance(after, str):
+            after = _position_of(after, stream)
         if after is None and known is not None:
             require_same(self._index, known)
             after = known.position
@@ -147,11 +149,33 @@ class Changes:
                 return
             time.sleep(FOLLOW_SECONDS)
 
+    @property
+    def bookmark(self) -> str:
+        """The `position`, with what tells the stream and the write there from others that may come in their place: give
+        it as `after` next time, and it is told when the stream is another one, or the root was restored.
+        """
+        return f"{self.position}/{self._stream.stream_id}/{self._write_id}"
+
     def commit(self) -> Reader:
         """Tell that what was given out up to `position` was dealt with. Raises InvalidRequest without a reader."""
         if self._reader is None:
             raise InvalidRequest("these changes are read by nobody who has a name", hint="Give reader=NAME")
         return self._readers.tell(self._reader, self.position)
+
+
+def _position_of(bookmark: str, stream: OpenStream) -> int:
+    """Raises ChangesGone for a bookmark of another stream, or of one that went back; InvalidRequest for no bookmark."""
+    position, _, rest = bookmark.partition("/")
+    stream_id, _, write_id = rest.partition("/")
+    if not position.isdigit() or not stream_id:
+        raise InvalidRequest(f"{bookmark!r} is no bookmark of changes", hint="Give a position, or what `bookmark` was")
+    if stream_id != stream.stream_id:
+        raise ChangesGone(
+            f"the stream of changes of {stream.table.full_name} that was read has ended, and another one has begun",
+            stream.index.tail().position,
+        )
+    require_same(stream.index, Reader("with a bookmark", int(position), write_id, 0))
+    return int(position)
 
 
 def require_same(index: ChangeIndex, reader: Reader) -> None:

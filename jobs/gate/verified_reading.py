@@ -19,7 +19,7 @@ from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.opening import open_to_read
-from epochlake.jobs.replicas.reading import Asked, ReadPlan, plan_read
+from epochlake.jobs.replicas.reading import Asked, ReadPlan, joined, plan_read
 from epochlake.jobs.replicas.sealing import DamagedBytes, require_intact, require_sealed
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable
@@ -198,7 +198,8 @@ def _live(
 
 
 def _files(asked: Sequence[Asked]) -> list[DataFile]:
-    return [file for _, _, snapshots in asked for snapshot in snapshots for file in snapshot.all_files.values()]
+    """The files that a read of what is asked may show."""
+    return [file for low, high, snapshots in joined(asked) for one in snapshots for file in one.within(low, high)]
 
 
 def _key(one: ExpectedFile) -> _Key:

@@ -70,23 +70,25 @@ class Intents:
         Raises StorageUnavailable when a file is nowhere whole.
         """
         lacking = self._lacking(intent)
-        there = [staged.file for staged in intent.files if staged not in lacking and staged.file.rows]
 
         def keep(staged: StagedFile | None) -> None:
-            return self.announce(intent, there) if staged is None else self._keep(metadata, table, staged)
+            return self._announce(intent, lacking) if staged is None else self._keep(metadata, table, staged)
 
         ThreadWorkers(THREADS).run(keep, [None, *lacking])
 
-    def announce(self, intent: Intent, copies: Sequence[DataFile] = ()) -> None:
-        """Store the intent alone, for files whose copies are stored at the same time; `complete` comes after that.
+    def announce(self, intent: Intent) -> None:
+        """Store the intent, and have the disk have those copies that there are: `complete` stores the others."""
+        self._announce(intent, self._lacking(intent))
 
-        Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together. So are
-        `copies`, which others may be storing just now under the same names.
+    def _announce(self, intent: Intent, lacking: Sequence[StagedFile]) -> None:
+        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together. So
+        are its copies, whoever has stored them, and may not have come to their sync.
         """
         uri = self._uri(intent)
         self._index.make_directory(OPEN)
         self._storage.write_bytes(uri, stamped(intent))
-        uris = [self._index.data_uri(file) for file in copies]
+        there = [staged.file for staged in intent.files if staged not in lacking and staged.file.rows]
+        uris = [self._index.data_uri(file) for file in there]
         self._storage.sync_always([uri, *uris], [self._directory, *([self._index.data_directory] if uris else [])])
 
     def complete(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:

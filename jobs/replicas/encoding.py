@@ -31,6 +31,7 @@ from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
 from epochlake.metastore.storage import places
+from epochlake.metastore.storage.failures import StorageLate
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN
 from numpy.typing import NDArray
@@ -253,7 +254,8 @@ class Replicas:
     """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
 
     What is stored is synced in the background; `sync` waits for all of it. Each file is stored in the directory
-    `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it makes it.
+    `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it makes it; where it hangs
+    the task fails.
     """
 
     def __init__(self, storage: Storage, kept_at: str = "") -> None:
@@ -299,6 +301,8 @@ class Replicas:
         for synced in copies:
             try:
                 synced.result()
+            except StorageLate:
+                raise
             except StorageUnavailable:
                 for copy, _ in self._copies:
                     self._forget_copy(copy)
@@ -317,6 +321,8 @@ class Replicas:
         copy = places.join(self._kept_at, f"{file_id}.parquet")
         try:
             self._storage.write_bytes(copy, data)
+        except StorageLate:
+            raise  # it may still be written under this name, over what somebody else copies there
         except StorageUnavailable:
             self._forget_copy(copy)
             return ""

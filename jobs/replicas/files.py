@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -53,9 +54,7 @@ class DataFile(msgspec.Struct, frozen=True):
     @property
     def window(self) -> tuple[int, int]:
         """First and last token of which this file has every row of its origin."""
-        directory, _, name = self.path.rpartition("/")
-        cut = name.removesuffix(".parquet").partition(".")[2]
-        return tokens_of_label(cut or directory.partition("=")[2])
+        return _window_in(self.path)
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -70,6 +69,13 @@ class DataFile(msgspec.Struct, frozen=True):
         nulls = dict.fromkeys(STATISTICS_COLUMNS, 0)
         stats = {"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls}
         return msgspec.json.encode(stats).decode()
+
+
+@lru_cache(maxsize=1 << 17)  # each snapshot of a replica asks all of its files, of which few are new
+def _window_in(path: str) -> tuple[int, int]:
+    directory, _, name = path.rpartition("/")
+    cut = name.removesuffix(".parquet").partition(".")[2]
+    return tokens_of_label(cut or directory.partition("=")[2])
 
 
 def new_file_id() -> str:

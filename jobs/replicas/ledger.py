@@ -143,9 +143,12 @@ class Ledger:
         Look after opening the snapshots that the files are of: an entry is older than any replica's commit of its file.
         Raises StorageUnavailable when the ledger cannot be read, or lacks the entry of a file.
         """
+        files = list(files)
+        merged = {file.origin for file in files if file.file_id.startswith(MERGED)}
+        if not merged:
+            return NO_LINEAGE
         origins = {file.origin for file in files}
-        merged = [origin for origin in origins if origin.startswith(MERGED)]
-        if not merged or len(origins) == 1:
+        if len(origins) == 1:
             return NO_LINEAGE
         for origin in merged:
             if origin not in self._stands_for:

@@ -212,7 +212,7 @@ def plan_read(
     holders: dict[str, dict[VolumeId, ReplicaAddress]] = defaultdict(dict)
     wanted: dict[str, list[Interval]] = defaultdict(list)
     lost: dict[tuple[VolumeId, str], ExpectedFile] = {}
-    for low, high, snapshots in _joined(asked):
+    for low, high, snapshots in joined(asked):
         union: dict[str, DataFile] = {}
         bad: list[ExpectedFile] = []
         for snapshot in snapshots:
@@ -279,15 +279,15 @@ def _scans(runs: Iterable[Run]) -> tuple[Scan, ...]:
     return tuple(Scan(tuple(found), intervals) for intervals, found in sorted(paths.items()))
 
 
-def _joined(asked: Iterable[Asked]) -> list[Asked]:
+def joined(asked: Iterable[Asked]) -> list[Asked]:
     """Neighbouring ranges that the same replicas serve as one: fewer files are read in parts."""
-    joined: list[Asked] = []
+    found: list[Asked] = []
     for low, high, snapshots in sorted(asked, key=lambda one: one[0]):
-        if joined and joined[-1][1] == low - 1 and set(joined[-1][2]) == set(snapshots):
-            joined[-1] = (joined[-1][0], high, snapshots)
+        if found and found[-1][1] == low - 1 and set(found[-1][2]) == set(snapshots):
+            found[-1] = (found[-1][0], high, snapshots)
         else:
-            joined.append((low, high, snapshots))
-    return joined
+            found.append((low, high, snapshots))
+    return found
 
 
 def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 
 import msgspec
-import numpy as np
 from deltalake import DeltaTable
 from epochlake.jobs.replicas.creating import create_table
 from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
-from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, open_state
+from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, Windows, open_state
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -28,7 +27,6 @@ from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from numpy.typing import NDArray
 
 FENCE = "epochlake.fence"
 SESSIONS = "epochlake.sessions"
@@ -124,20 +122,18 @@ class ReplicaSnapshot:
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
-        files, lows, highs = self._windows
-        return [files[index] for index in np.flatnonzero((lows <= high) & (highs >= low)).tolist()]
+        return self._windows.within(low, high)
 
     @property
     def newest_written_at(self) -> int:
         """The newest `_written_at` of any live row, microseconds; 0 when there is none."""
-        return max((file.max_written_at for file in self.all_files.values()), default=0)
+        _ = self.all_files  # within the deadline
+        return self._state.newest_written_at
 
     @cached_property
-    def _windows(self) -> tuple[list[DataFile], NDArray[np.int64], NDArray[np.int64]]:
-        """The live files with the first and the last tokens of their windows."""
-        files = list(self.all_files.values())
-        windows = np.array([file.window for file in files], dtype=np.int64).reshape(len(files), 2)
-        return files, windows[:, 0], windows[:, 1]
+    def _windows(self) -> Windows:
+        _ = self.all_files
+        return self._state.windows
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""

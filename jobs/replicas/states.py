@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -26,6 +27,7 @@ from epochlake.metastore.delta_commits import Action
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
+from numpy.typing import NDArray
 
 LOG_RETENTION_SECONDS = 86_400
 """Clean-up of a replica table deletes commits that are older."""
@@ -36,6 +38,33 @@ between what is kept and what is there has been deleted by then."""
 
 KEPT_FILES = 1_000_000
 """So many live files of all replica tables together are kept in memory, a few hundred bytes each."""
+
+
+class Windows(NamedTuple):
+    """Files with the first and the last tokens of their windows, (files,)."""
+
+    files: list[DataFile]
+    lows: NDArray[np.int64]
+    highs: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile]) -> Windows:
+        files = list(files)
+        windows = np.array([file.window for file in files], dtype=np.int64).reshape(len(files), 2)
+        return cls(files, windows[:, 0], windows[:, 1])
+
+    def and_of(self, new: Sequence[DataFile]) -> Windows:
+        """With those of other files."""
+        if not new:
+            return self
+        more = Windows.of(new)
+        lows, highs = np.concatenate([self.lows, more.lows]), np.concatenate([self.highs, more.highs])
+        return Windows([*self.files, *new], lows, highs)
+
+    def within(self, low: int, high: int) -> list[DataFile]:
+        """The files whose window meets these tokens, both included."""
+        meets = np.flatnonzero((self.lows <= high) & (self.highs >= low))
+        return [self.files[index] for index in meets.tolist()]
 
 
 class UnknownAction(Exception):
@@ -82,6 +111,16 @@ class ReplicaState:
         actions = pa.RecordBatchReader.from_stream(self.handle().get_add_actions(flatten=True)).read_all()
         return {file.file_id: file for file in from_add_actions(actions)}
 
+    @cached_property
+    def windows(self) -> Windows:
+        """The live files and their windows; of a state that follows another one only what is new is looked at."""
+        return Windows.of(self.files.values())
+
+    @cached_property
+    def newest_written_at(self) -> int:
+        """The newest `_written_at` of any live row, microseconds; 0 when there is none."""
+        return max((file.max_written_at for file in self.files.values()), default=0)
+
     def applied(self, app_id: str, open_anew: Callable[[], DeltaTable]) -> int | None:
         """The newest version that was committed under this application id, None when none was.
 
@@ -116,6 +155,7 @@ class ReplicaState:
 
     def _after(self, commits: Sequence[Sequence[Action]]) -> ReplicaState:
         metadata, files, applied = self.metadata, None, dict(self._applied)
+        new: list[DataFile] | None = []
         for commit in commits:
             adds = []
             for action in commit:
@@ -127,6 +167,7 @@ class ReplicaState:
                         adds.append(from_add(content))
                         _ = adds[-1].window  # of another tool's file there is none
                     case "remove", dict():
+                        new = None
                         files = dict(self.files) if files is None else files
                         files.pop(id_in(content["path"]), None)
                     case "txn", dict():
@@ -137,9 +178,22 @@ class ReplicaState:
                         raise UnknownAction(f"{kind} in a commit")
             if adds:
                 files = dict(self.files) if files is None else files
+                if new is not None:
+                    new = None if any(file.file_id in files for file in adds) else [*new, *adds]
                 files.update((file.file_id, file) for file in adds)
         kept = files if files is not None else self.__dict__.get("files")
-        return ReplicaState(self.version + len(commits), metadata, self._read_from, kept, applied)
+        state = ReplicaState(self.version + len(commits), metadata, self._read_from, kept, applied)
+        if new is not None:
+            self._tell(state, new)
+        return state
+
+    def _tell(self, state: ReplicaState, new: Sequence[DataFile]) -> None:
+        """Hand on to a state that has these files besides what has been reckoned of all others."""
+        windows, newest = self.__dict__.get("windows"), self.__dict__.get("newest_written_at")
+        if windows is not None:
+            state.windows = windows.and_of(new)
+        if newest is not None:
+            state.newest_written_at = max([newest, *(file.max_written_at for file in new)])
 
 
 class _Kept(msgspec.Struct, frozen=True):

@@ -110,8 +110,8 @@ def test_rows_that_spark_stages_are_judged_by_the_checks_of_the_table(cluster: C
             pipeline.write(old, TABLE)
         with pytest.raises(InvalidRequest, match="check 'young'"):
             pipeline.write(old, TABLE, batch="b")
-        unnamed = spark.createDataFrame([(4, None, *rest[1:])], names)
+        small = spark.createDataFrame([(4, "n", -5, *rest[2:])], names)
         with pytest.raises(InvalidRequest, match="check 'named'"):
-            pipeline.write(unnamed, TABLE, deletes=spark.createDataFrame([(1,)], "id bigint"))
+            pipeline.write(small, TABLE, deletes=spark.createDataFrame([(1,)], "id bigint"))
         pipeline.write(spark.createDataFrame([(5, *rest)], names), TABLE, batch="b")
         assert sorted(row["id"] for row in pipeline.read(TABLE).collect()) == [1, 5]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
 import pyarrow as pa
+import pytest
 from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.gate import change_recording
 from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.change_index import ChangeIndex
@@ -13,6 +21,7 @@ from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.clusters import SmallCluster
+from tests.support.killing import Killed
 
 ONE_TRY = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
@@ -66,3 +75,28 @@ def shown(small: SmallCluster) -> dict[int, str | None]:
 def aged(small: SmallCluster, retention: float, limit: float) -> ChangeStream:
     keep_changes(small.cluster, FLIGHTS, retention_seconds=retention, limit_seconds=limit)
     return stream_of(small)
+
+
+def data_files(small: SmallCluster) -> list[Path]:
+    """The copies that the index has."""
+    return sorted((Path(index_of(small).uri) / "data").glob("*.parquet"))
+
+
+def replica_files(small: SmallCluster) -> list[Path]:
+    return [
+        path for path in small.directory.rglob("*.parquet") if not {"changes", "merges", "_delta_log"} & {*path.parts}
+    ]
+
+
+def killed_before_it_is_in_the_index(small: SmallCluster, notes: dict[int, str]) -> None:
+    with patch.object(change_recording.ChangeIndex, "append", side_effect=Killed), pytest.raises(Killed):
+        small.cluster.write(FLIGHTS, rows(notes))
+
+
+def gone_back(small: SmallCluster, act: Callable[[], object]) -> None:
+    """The index goes back to what it is now after `act`, as one that is restored from a backup."""
+    place = Path(index_of(small).uri)
+    shutil.copytree(place, place.with_name("backup"))
+    act()
+    shutil.rmtree(place)
+    os.rename(place.with_name("backup"), place)

@@ -285,6 +285,7 @@ STATE_OF_THE_PROCESS = {
     ): "threads that hang are counted for all storages, and forgotten in a fork",
     ("metastore/storage/deadlines.py", "_current"): "which access a thread is in",
     ("metastore/storage/local_disk.py", "_lost"): "what the kernel may call clean though its sync failed, whoever asks",
+    ("jobs/replicas/files.py", "_window_in"): "the window that a path names, which is the same in every storage",
     ("metastore/storage/storage.py", "storage_of_process"): "in an executor what is kept lives on between tasks",
 }
 """What no storage holds. Everything else belongs to the storage of one cluster."""

@@ -167,7 +167,7 @@ def test_a_writer_is_never_told_of_success_before_its_change_is_kept(kept: Small
 @pytest.mark.parametrize("batch", [None, "named"])
 def test_nothing_lands_that_could_not_be_kept(kept: SmallCluster, batch: str | None) -> None:
     away = StorageUnavailable("the root is full")
-    with patch.object(Intents, "announce", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
+    with patch.object(Intents, "_announce", side_effect=away), pytest.raises(StorageUnavailable, match="full"):
         kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert shown(kept) == {}
     assert told(kept) == []

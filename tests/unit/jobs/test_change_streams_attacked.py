@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +36,11 @@ from tests.support.changes import (
     ONE_TRY,
     aged,
     applied,
+    data_files,
+    gone_back,
     index_of,
+    killed_before_it_is_in_the_index,
+    replica_files,
     rows,
     shown,
     staged_by,
@@ -45,10 +48,7 @@ from tests.support.changes import (
     told,
 )
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-
-
-class Killed(BaseException):
-    """As if the process ended here."""
+from tests.support.killing import Killed
 
 
 @pytest.fixture(autouse=True)
@@ -71,22 +71,6 @@ def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
 def kept(cluster: SmallCluster) -> SmallCluster:
     keep_changes(cluster.cluster, FLIGHTS)
     return cluster
-
-
-def data_files(small: SmallCluster) -> list[Path]:
-    """The copies that the index has."""
-    return sorted((Path(index_of(small).uri) / "data").glob("*.parquet"))
-
-
-def replica_files(small: SmallCluster) -> list[Path]:
-    return [
-        path for path in small.directory.rglob("*.parquet") if not {"changes", "merges", "_delta_log"} & {*path.parts}
-    ]
-
-
-def killed_before_it_is_in_the_index(small: SmallCluster, notes: dict[int, str]) -> None:
-    with patch.object(change_recording.ChangeIndex, "append", side_effect=Killed), pytest.raises(Killed):
-        small.cluster.write(FLIGHTS, rows(notes))
 
 
 def while_landing(gate: Gate, act: Callable[[], object]) -> Any:
@@ -317,15 +301,6 @@ def test_changes_of_a_writer_whose_clock_is_behind_are_kept_as_long_as_others(ke
     assert told(kept) == [("upsert", 1, "a")]
 
 
-def gone_back(small: SmallCluster, act: Callable[[], object]) -> None:
-    """The index goes back to what it is now after `act`, as one that is restored from a backup."""
-    place = Path(index_of(small).uri)
-    shutil.copytree(place, place.with_name("backup"))
-    act()
-    shutil.rmtree(place)
-    os.rename(place.with_name("backup"), place)
-
-
 def test_a_process_that_lives_while_the_root_goes_back_leaves_no_hole_in_the_index(kept: SmallCluster) -> None:
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
     gone_back(kept, lambda: [kept.cluster.write(FLIGHTS, rows({2: "gone"})) for _ in range(3)])
@@ -470,13 +445,13 @@ def test_a_write_stores_its_copies_while_it_is_staged(kept: SmallCluster, monkey
 def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     kept: SmallCluster, batch: str | None
 ) -> None:
-    announce = Intents.announce
+    announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
         announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
-    with patch.object(Intents, "announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
+    with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
         kept.cluster.write(FLIGHTS, rows({1: "a"}), batch=batch)
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert shown(kept) == {}
@@ -500,105 +475,3 @@ def test_a_write_that_was_killed_while_it_was_staged_and_announced_is_forgotten_
     settle(kept.cluster, stream_of(kept))
     assert Intents(kept.cluster.storage, index_of(kept)).all() == []
     assert told(kept) == []
-
-
-def swept(small: SmallCluster) -> int:
-    """How many files at the root vacuum has deleted, to which all of them are old."""
-    old = time.time() - 7200
-    for path in Path(small.cluster.root.uri).rglob("*"):
-        os.utime(path, (old, old))
-    return administration.sweep(small.cluster, older_than_seconds=60).root_files
-
-
-def test_vacuum_takes_the_copies_of_a_write_that_never_came_to_land_and_nothing_else(kept: SmallCluster) -> None:
-    kept.cluster.write(FLIGHTS, rows({1: "a"}))
-    killed_before_it_is_in_the_index(kept, {2: "b"})
-    needed = data_files(kept)
-    with Gate(kept.cluster, "fails") as gate:
-        staged = staged_by(gate, kept, {3: "never"})
-    assert len(data_files(kept)) == len(needed) + len(staged) == 3
-    assert administration.sweep(kept.cluster, older_than_seconds=0).root_files == 0, "it may be about to land"
-    assert swept(kept) == 1
-    assert data_files(kept) == needed
-    assert settle(kept.cluster, stream_of(kept)) == (1, 0, 0)
-    assert told(kept) == [("upsert", 1, "a"), ("upsert", 2, "b")]
-
-
-def test_a_write_that_was_paused_beyond_vacuum_before_it_could_land_makes_its_copies_again(kept: SmallCluster) -> None:
-    with Gate(kept.cluster, "paused") as gate:
-        staged = staged_by(gate, kept, {1: "a"})
-        assert swept(kept) == 1
-        gate.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
-    assert told(kept) == [("upsert", 1, "a")]
-
-
-def test_vacuum_takes_streams_that_have_ended_and_all_of_tables_that_are_forgotten(
-    kept: SmallCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept.cluster.write(FLIGHTS, rows({1: "a"}))
-    kept.cluster.merge(FLIGHTS, rows({2: "b"})).when_not_matched_insert_all().execute()
-    ended = Path(index_of(kept).uri)
-    drop_changes(kept.cluster, FLIGHTS)
-    keep_changes(kept.cluster, FLIGHTS)
-    kept.cluster.write(FLIGHTS, rows({3: "c"}))
-    assert ended.exists()
-    assert swept(kept) > 0
-    assert not ended.exists()
-    assert told(kept) == [("upsert", 3, "c")]
-    root = Path(kept.cluster.root.uri)
-    administration.drop_table(kept.cluster, FLIGHTS, keep_seconds=3600)
-    swept(kept)
-    administration.restore_table(kept.cluster, FLIGHTS)
-    assert told(kept) == [("upsert", 3, "c")]
-    administration.drop_table(kept.cluster, FLIGHTS)
-    administration.sweep(kept.cluster, older_than_seconds=0)
-    assert [list((root / name).iterdir()) for name in ("changes", "merges")] == [[], []]
-
-
-def test_vacuum_leaves_what_a_merge_needs_that_counts_and_has_not_landed(cluster: SmallCluster, tmp_path: Path) -> None:
-    cluster.cluster.write(FLIGHTS, rows({1: "a"}))
-    with patch.object(Writing, "land", side_effect=Killed), pytest.raises(Killed):
-        cluster.cluster.merge(FLIGHTS, rows({1: "merged"})).when_matched_update_all().execute()
-    old = time.time() - 7200
-    for path in tmp_path.rglob("*"):
-        os.utime(path, (old, old))
-    files = len(replica_files(cluster))
-    administration.sweep(cluster.cluster, older_than_seconds=60)
-    assert len(replica_files(cluster)) < files, "what it has staged is taken"
-    cluster.cluster.merge(FLIGHTS, rows({2: "next"})).when_not_matched_insert_all().execute()
-    assert shown(cluster) == {1: "merged", 2: "next"}
-
-
-def test_retention_looks_at_each_entry_once(kept: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(6):
-        kept.cluster.write(FLIGHTS, rows({number: "a"}))
-    told(kept, reader="r")
-    index, looks = index_of(kept), []
-    before_entry = change_index.ChangeIndex.before_entry
-
-    def counted(self: Any, entry: Any, written_at: int) -> int:
-        looks.append(entry.position)
-        return before_entry(self, entry, written_at)
-
-    monkeypatch.setattr(change_index.ChangeIndex, "before_entry", counted)
-    for _ in range(3):
-        assert index.compared_from(3, index.tail().position) == 3
-    assert len(looks) == 6
-    kept.cluster.write(FLIGHTS, rows({9: "a"}))
-    index.compared_from(3, index.tail().position)
-    assert len(looks) == 7
-
-
-def test_what_is_compared_with_what_is_compared_is_kept_as_well(kept: SmallCluster) -> None:
-    with Gate(kept.cluster, "slow") as slow, Gate(kept.cluster, "slower") as slower:
-        oldest = staged_by(slower, kept, {1: "oldest"})
-        kept.cluster.write(FLIGHTS, rows({1: "b"}))
-        older = staged_by(slow, kept, {1: "older"})
-        kept.cluster.write(FLIGHTS, rows({1: "newest"}))
-        slower.writing.land(kept.table, oldest, ConsistencyLevel.QUORUM)
-        slow.writing.land(kept.table, older, ConsistencyLevel.QUORUM)
-    index = index_of(kept)
-    begun, tail = kept.cluster.changes_position(FLIGHTS), index.tail().position
-    positions = [entry.position for entry in index.entries(0, tail)]
-    assert index.compared_from(positions[-2], tail) == index.begun().position  # type: ignore[union-attr]
-    assert index.compared_from(tail, tail) == tail == begun

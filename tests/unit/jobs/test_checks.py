@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration.altering import ReplicasNotFenced
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
@@ -259,3 +260,15 @@ def test_a_program_that_does_not_know_the_columns_of_a_check_is_judged_by_it(clu
         gate.write(rows_to_write([GOOD], old), old, None, None)
     assert cluster.get(TABLE, 1) == {"id": 1, "city": "Rome", "cents": 1}
     assert cluster.count(TABLE, where=pc.field("cents") < 0) == 0
+
+
+def test_a_merge_that_keeps_on_counting_is_told_by_who_adds_a_check(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(MergeJournal, "put", lambda *_: False)
+        with pytest.raises(ReplicasNotFenced, match="a merge that was planned before may still count"):
+            administration.alter_table(cluster, TABLE, add_checks=PAID, request_id="r")
+        administration.alter_table(cluster, TABLE, add=["c int"])  # asks no merge
+    assert cluster.table(TABLE).checks[0].name == "paid"
+    administration.alter_table(cluster, TABLE, add_checks=PAID, request_id="r")

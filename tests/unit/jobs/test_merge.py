@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ from epochlake.metastore.storage import places
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 
+from tests.support import killing
 from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.killing import killed_at
+from tests.support.slices import some
 from tests.support.storages import STORAGE
 
 STOCK = "air.stock"
@@ -619,3 +624,23 @@ def test_who_stores_a_file_again_that_is_live_by_now_never_tears_it(
         with pytest.raises(Killed):
             finishing._stored_again(table, 1, entry, StagedFile(entry.files[0].file, frozenset(), {}))
         assert [path.read_bytes() for path in places_of] == whole
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_merge_that_is_killed_at_any_access_with_others_in_between_counts_once(cluster: Cluster, after: bool) -> None:
+    put(cluster, (1, 0, "Rome"))
+    other = cluster.merge(STOCK, [{"id": 1, "n": 100}]).when_matched_update(ADD)
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 1}]).when_matched_update(ADD)
+    total = 0
+    for step in count(1, some(1, 3)):
+        ended = False
+        with killed_at(step, after=after) as seen, suppress(killing.Killed):
+            merge.execute(batch=f"b{step}")
+            ended = True
+        other.execute()
+        merge.execute(batch=f"b{step}")
+        total += 101
+        assert rows_of(cluster)[1][0] == total, seen[-1:]
+        if ended:
+            break
+    assert step > 20

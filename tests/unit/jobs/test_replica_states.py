@@ -17,6 +17,7 @@ from epochlake.jobs.replicas import commits, fences, states
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel
 from epochlake.jobs.replicas.fences import close_sessions, open_session, raise_fence
 from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.intervals import meet
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.states import ReplicaState
@@ -30,7 +31,7 @@ from tests.support.replicas import make_replica, store
 from tests.support.storages import STORAGE, forget
 
 READERS = ["load", "stream", "nobody"]
-Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None]]
+Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None], int, dict[str, tuple[int, int]]]
 
 
 @pytest.fixture
@@ -56,7 +57,10 @@ def never() -> DeltaTable:
 
 
 def shown(state: ReplicaState) -> Shown:
-    return state.version, state.metadata, state.files, [state.applied(name, never) for name in READERS]
+    applied = [state.applied(name, never) for name in READERS]
+    files, lows, highs = state.windows
+    windows = {file.file_id: ends for file, *ends in zip(files, lows.tolist(), highs.tolist(), strict=True)}
+    return state.version, state.metadata, state.files, applied, state.newest_written_at, windows
 
 
 def assert_as_read_anew(address: ReplicaAddress) -> None:
@@ -70,7 +74,10 @@ def test_after_any_commits_what_is_kept_is_what_is_read_from_the_beginning(
     for turn in range(60):
         match dice.randrange(7):
             case 0 | 1 | 2:
-                staged = [store(address, dice.choice(["2-0", "2-1"])) for _ in range(dice.randint(1, 2))]
+                staged = [
+                    store(address, dice.choice(["2-0", "2-1"]), at=dice.randrange(1000))
+                    for _ in range(dice.randint(1, 2))
+                ]
                 files += len(staged)
                 commit_files(address, staged, epoch=epoch, app_id=dice.choice(READERS[:2]), app_version=turn)
             case 3:
@@ -83,7 +90,14 @@ def test_after_any_commits_what_is_kept_is_what_is_read_from_the_beginning(
             case 6:
                 low, high = tokens_of_label("2-1")
                 drop_ranges(address, [(low + 1, high)] if dice.random() < 0.5 else [(low, high)], epoch)
-        open_snapshot(address)
+        snapshot = open_snapshot(address)
+        if dice.random() < 0.7:  # what was reckoned of one is handed on to the next
+            window = tokens_of_label("2-1")
+            asked = {file.file_id for file in snapshot.within(*window)}
+            meeting = [one for one in snapshot.all_files.values() if meet(one.window, window)]
+            assert asked == {one.file_id for one in meeting}
+            newest = max((one.max_written_at for one in snapshot.all_files.values()), default=0)
+            assert snapshot.newest_written_at == newest
         if dice.random() < 0.3:
             assert_as_read_anew(address)
     assert_as_read_anew(address)
