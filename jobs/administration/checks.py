@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import msgspec
 import pyarrow as pa
 from epochlake.jobs.administration.altering import fence_replicas
-from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.check_expressions import read_check
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.routing import grouped
-from epochlake.jobs.replicas.scanning import scan
 from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.errors import Rejected, WaitTimeout
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -64,6 +62,10 @@ def validate_checks(
     Raises Rejected (unknown-check; stale-plan where the table was altered meanwhile), ConsistencyNotReached and
     WaitTimeout where not every replica answers or ranges are moving: worth trying again.
     """
+    # Only here: what scans rows brings pandas along, for which commands that read none are not to pay.
+    from epochlake.jobs.gate.arrow_reading import question
+    from epochlake.jobs.replicas.scanning import scan
+
     table = cluster.catch_up().table(full_name)
     asked = _asked(table, names)
     if not asked:
