@@ -21,7 +21,7 @@ from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.clusters import SmallCluster
-from tests.support.killing import Killed
+from tests.support.killed_access import Killed
 
 ONE_TRY = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)

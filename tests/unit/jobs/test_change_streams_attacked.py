@@ -48,7 +48,7 @@ from tests.support.changes import (
     told,
 )
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.killing import Killed
+from tests.support.killed_access import Killed
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from epochlake.metastore.storage.failures import StorageLate
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 
-from tests.support import killing
+from tests.support import killed_access
 from tests.support.changes import (
     FLIGHTS,
     ONE_TRY,
@@ -46,7 +46,7 @@ from tests.support.changes import (
     told,
 )
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.killing import Killed
+from tests.support.killed_access import Killed
 from tests.support.slices import some
 
 
@@ -182,7 +182,7 @@ def test_a_write_that_is_killed_at_any_access_is_in_the_stream_exactly_as_reads_
     for step in count(1, some(1, 3)):
         ended = False
         batch = f"b{step}" if named else None
-        with killing.killed_at(step, after=after), suppress(killing.Killed):
+        with killed_access.killed_at(step, after=after), suppress(killed_access.Killed):
             kept.cluster.write(FLIGHTS, rows({step: "killed", 1000: f"killed {step}"}), batch=batch)
             ended = True
         kept.cluster.write(FLIGHTS, rows({1000: f"other {step}"}))
