@@ -27,8 +27,8 @@ from epochlake.metastore.storage import places
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
 
+from tests.support import killed_access
 from tests.support.clusters import FOUR, placed, without_zookeeper
-from tests.support.killed_access import killed_at
 from tests.support.slices import some
 from tests.support.storages import STORAGE
 
@@ -633,7 +633,7 @@ def test_a_merge_that_is_killed_at_any_access_with_others_in_between_counts_once
     total = 0
     for step in count(1, some(1, 3)):
         ended = False
-        with killed_at(step, after=after) as seen, suppress(killed_access.Killed):
+        with killed_access.killed_at(step, after=after) as seen, suppress(killed_access.Killed):
             merge.execute(batch=f"b{step}")
             ended = True
         other.execute()
