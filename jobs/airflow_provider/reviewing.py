@@ -18,7 +18,6 @@ from epochlake.jobs.airflow_provider.ending import AirflowSkipException
 from epochlake.jobs.airflow_provider.hook import DEFAULT_CONNECTION
 from epochlake.jobs.airflow_provider.operators import EpochlakeOperator
 from epochlake.jobs.airflow_provider.submitting import EpochlakeVerifyOperator
-from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -166,6 +165,7 @@ def planned(cluster: TaskCluster) -> tuple[BalancePlan, ResizePlan]:
     """What would be moved, and split or merged, at the newest epoch."""
     from epochlake.jobs.views.balancing import plan_balance
     from epochlake.jobs.views.resizing import plan_resize
+    from epochlake.metastore.planning.streams import StreamLimits
 
     metadata, settings = cluster.catch_up(), cluster.configuration
     moving = plan_balance(cluster.storage, metadata, StreamLimits.of(settings.coordinator))
