@@ -178,9 +178,6 @@ def drop_ranges(
     address: ReplicaAddress,
     ranges: Collection[Interval],
     epoch: int,
-    *,
-    once: str | None = None,
-    incarnation: int = 1,
 ) -> CommitOutcome:
     """Take all rows with a token in one of the ranges (first and last token) out of the replica.
 
@@ -188,11 +185,7 @@ def drop_ranges(
     replaced by what stays of them, in the same commit. Logical: pipelines with an older snapshot still read the files,
     `vacuum` deletes them later. Appends elsewhere may come in between. Safe to repeat; AlreadyApplied when there was
     nothing to drop.
-
-    With `once`, a name, as `drop_once`.
     """
-    if once is not None:
-        return drop_once(address, [Once(once, incarnation, tuple(ranges))], epoch)
     return _drop(address, epoch, lambda _: (ranges, ()))
 
 

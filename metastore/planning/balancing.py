@@ -298,13 +298,9 @@ def _rebuilds_on_replacement(
             holds[volume] += len(tablet_map.tablets_on([volume]))
     found = []
     for table_id, tablet in metadata.replicas_in_use(lost):
-        size = max(
-            (
-                loads.sizes.get((table_id, tablet, volume), 0)
-                for volume in metadata.tablets.maps[table_id].replicas(tablet)
-            ),
-            default=0,
-        )
+        others = [volume for volume in metadata.tablets.maps[table_id].replicas(tablet) if volume not in lost]
+        known = [loads.sizes.get((table_id, tablet, one), 0) for one in others if one not in loads.unmeasured]
+        size = max(known, default=None)
         free = [volume for volume in targets if room.has(volume, size=size)]
         if not free:
             break

@@ -77,7 +77,7 @@ def plan_table(catalog: Catalog, replicas: pa.Table, policy: BalancingPolicy) ->
         replica_tablet=(np.cumsum(change) - 1).astype(np.int32),
         replica_volume=_rows_of(volume_ids, replicas["volume_id"].to_numpy()[order], "volume"),
         replica_size=replicas["bytes"].to_numpy()[order],
-        **_busy(catalog, volume_ids),
+        **_busy(catalog, volume_ids, policy),
         table_nodes=_rules(catalog, names, node_ids),
     )
     plan = plan_moves(load, policy)
@@ -154,12 +154,14 @@ def _rules(catalog: Catalog, names: pa.Array, node_ids: np.ndarray) -> np.ndarra
     return allowed
 
 
-def _busy(catalog: Catalog, volume_ids: np.ndarray) -> dict[str, Ints]:
-    """Streams that are running, out of and into each volume."""
+def _busy(catalog: Catalog, volume_ids: np.ndarray, policy: BalancingPolicy) -> dict[str, Ints]:
+    """Streams that are running, out of and into each volume; one for each way where tablets may share one."""
     if catalog.in_flight is None:
         return {}
     busy = {}
-    ways = catalog.in_flight.group_by(["leaving", "pending"]).aggregate([])
+    ways = catalog.in_flight
+    if policy.shared_stream_bytes:
+        ways = ways.group_by(["leaving", "pending"]).aggregate([])
     for name, column in (("busy_out", "leaving"), ("busy_in", "pending")):
         volumes = ways[column].drop_null().to_numpy()
         busy[name] = np.bincount(_rows_of(volume_ids, volumes, "volume"), minlength=len(volume_ids))

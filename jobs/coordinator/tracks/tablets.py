@@ -122,8 +122,11 @@ class TabletTrack:
             try:
                 prepare_pending(self._cluster.storage, metadata, group, self._cluster.receipts)
             except SideEffectFailed as failure:
-                for transition in group:
-                    self._fail(metadata, transition, failure)
+                if len(group) > 1:
+                    for transition in group:
+                        attempt([transition])
+                else:
+                    self._fail(metadata, group[0], failure)
             else:
                 for transition in group:
                     self._failures.pop(transition.key, None)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.fencing import barrier_of
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.coordinator.tracks.tablets import advance_unless_moved
@@ -27,6 +28,7 @@ from epochlake.jobs.replicas.streaming import Copied, Copier
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import NewTransition, StageChange, StartTransitions
+from epochlake.metastore.metadata.model import Transition
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.tablets.transitions import Kind, Stage
 
@@ -472,6 +474,24 @@ def test_small_tablets_of_one_way_are_prepared_streamed_and_cleaned_up_together(
     assert (cluster.rows_on("A"), cluster.rows_on("X")) == ([], list(EIGHT))
     cluster.settle()
     all_at_rest(cluster, acknowledged)
+
+
+def test_tablets_that_cannot_be_prepared_together_are_prepared_each_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = placed(tmp_path, FOUR, EIGHT, configuration=QUICK)
+    prepare = tablet_track.prepare_pending
+
+    def all_but_the_fifth(storage: object, metadata: object, transitions: Sequence[Transition], *given: object) -> None:
+        if any(one.tablet == 5 for one in transitions):
+            raise SideEffectFailed("a file of it is damaged")
+        prepare(storage, metadata, transitions, *given)  # type: ignore[arg-type]
+
+    start_all(cluster, "A", "X")
+    monkeypatch.setattr(tablet_track, "prepare_pending", all_but_the_fifth)
+    cluster.round()
+    stages = {tablet: cluster.stage(tablet) for tablet in EIGHT}
+    assert stages == dict.fromkeys(EIGHT, S.WRITE_BOTH_READ_OLD) | {5: S.ALLOW_WRITE_BOTH_READ_OLD}
 
 
 def test_of_tablets_that_share_a_commit_those_go_on_whose_sessions_are_open(tmp_path: Path) -> None:

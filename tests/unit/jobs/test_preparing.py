@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from epochlake.jobs.replicas import commits
 from epochlake.jobs.replicas.commits import Once, commit_files, drop_once, drop_ranges
-from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff
+from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
@@ -25,6 +25,10 @@ TABLET = "2-0"
 RANGE = [tokens_of_label(TABLET)]
 
 
+def prepare(address: ReplicaAddress, epoch: int, name: str, incarnation: int = 1) -> CommitOutcome:
+    return drop_once(address, [Once(name, incarnation, tuple(RANGE))], epoch)
+
+
 @pytest.fixture
 def address(tmp_path: Path) -> ReplicaAddress:
     return make_replica(tmp_path, 1)
@@ -33,30 +37,30 @@ def address(tmp_path: Path) -> ReplicaAddress:
 def test_what_an_earlier_transition_left_is_dropped_and_what_comes_after_stays(address: ReplicaAddress) -> None:
     left, written = store(address, TABLET), store(address, TABLET, ids=(4, 5), at=200)
     commit_files(address, [left], epoch=2, app_id="load", app_version=1)
-    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), Acknowledged)
+    assert isinstance(prepare(address, 7, "prepare"), Acknowledged)
     assert isinstance(commit_files(address, [written], epoch=8, app_id="load", app_version=2), Acknowledged)
-    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), AlreadyApplied)
+    assert isinstance(prepare(address, 7, "prepare"), AlreadyApplied)
     assert list(open_snapshot(address).all_files) == [written.file_id]
 
 
 def test_a_replica_that_had_nothing_to_drop_is_prepared_as_well(address: ReplicaAddress) -> None:
     written = store(address, TABLET)
-    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), Acknowledged)
+    assert isinstance(prepare(address, 7, "prepare"), Acknowledged)
     commit_files(address, [written], epoch=8, app_id="load", app_version=1)
-    drop_ranges(address, RANGE, 7, once="prepare")
+    prepare(address, 7, "prepare")
     assert list(open_snapshot(address).all_files) == [written.file_id]
-    assert isinstance(drop_ranges(address, RANGE, 9, once="prepare for another"), Acknowledged)
+    assert isinstance(prepare(address, 9, "prepare for another"), Acknowledged)
     assert not open_snapshot(address).all_files
 
 
 def test_what_was_prepared_in_epochs_that_were_lost_is_prepared_again_and_only_once(address: ReplicaAddress) -> None:
-    drop_ranges(address, RANGE, 7, once="prepare")
+    prepare(address, 7, "prepare")
     of_lost_epochs, written = store(address, TABLET), store(address, TABLET, ids=(4, 5), at=200)
     commit_files(address, [of_lost_epochs], epoch=8, app_id="load", app_version=1)
     fence = Fence(7, 2)
-    assert isinstance(drop_ranges(address, RANGE, fence, once="prepare", incarnation=2), Acknowledged)
+    assert isinstance(prepare(address, fence, "prepare", 2), Acknowledged)
     commit_files(address, [written], epoch=Fence(8, 2), app_id="load", app_version=2)
-    assert isinstance(drop_ranges(address, RANGE, fence, once="prepare", incarnation=2), AlreadyApplied)
+    assert isinstance(prepare(address, fence, "prepare", 2), AlreadyApplied)
     assert list(open_snapshot(address).all_files) == [written.file_id]
 
 
@@ -64,9 +68,9 @@ def test_what_was_prepared_before_epochs_were_lost_and_still_goes_on_is_not_prep
     address: ReplicaAddress,
 ) -> None:
     for incarnation in (1, 2):
-        drop_ranges(address, RANGE, Fence(7, 2), once=f"prepare {incarnation}", incarnation=incarnation)
+        prepare(address, Fence(7, 2), f"prepare {incarnation}", incarnation)
     for incarnation in (1, 2):
-        later = drop_ranges(address, RANGE, Fence(9, 3), once=f"prepare {incarnation}", incarnation=1)
+        later = prepare(address, Fence(9, 3), f"prepare {incarnation}", 1)
         assert isinstance(later, AlreadyApplied)
 
 
@@ -101,12 +105,12 @@ def test_one_that_looked_before_the_other_had_prepared_drops_nothing(
     def look_and_be_overtaken(where: ReplicaAddress) -> ReplicaSnapshot:
         snapshot = looked(where)
         monkeypatch.setattr(commits, "open_snapshot", looked)
-        drop_ranges(where, RANGE, 7, once="prepare")
+        prepare(where, 7, "prepare")
         commit_files(where, [written], epoch=8, app_id="load", app_version=2)
         return snapshot
 
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
-    assert isinstance(drop_ranges(address, RANGE, 7, once="prepare"), AlreadyApplied)
+    assert isinstance(prepare(address, 7, "prepare"), AlreadyApplied)
     assert list(looked(address).all_files) == [written.file_id]
 
 
@@ -118,15 +122,15 @@ def test_one_that_looked_at_an_empty_replica_before_the_other_had_prepared_drops
     def look_and_be_overtaken(where: ReplicaAddress) -> ReplicaSnapshot:
         snapshot = looked(where)
         monkeypatch.setattr(commits, "open_snapshot", looked)
-        drop_ranges(where, RANGE, 7, once="prepare")
+        prepare(where, 7, "prepare")
         commit_files(where, [written], epoch=8, app_id="load", app_version=1)
         return snapshot
 
     monkeypatch.setattr(commits, "open_snapshot", look_and_be_overtaken)
-    drop_ranges(address, RANGE, 7, once="prepare")
+    prepare(address, 7, "prepare")
     assert list(looked(address).all_files) == [written.file_id]
 
 
 def test_preparing_is_fenced_like_everything(address: ReplicaAddress) -> None:
     drop_ranges(address, RANGE, 9)
-    assert drop_ranges(address, RANGE, 7, once="prepare") == FencedOff(9)
+    assert prepare(address, 7, "prepare") == FencedOff(9)
