@@ -272,17 +272,23 @@ def _checks(table: Table, columns: tuple[Column, ...], changes: ColumnChanges) -
     dropped = () if changes.drop_checks is msgspec.UNSET else changes.drop_checks
     if not added and not dropped:
         return msgspec.UNSET
-    known = {check.name for check in table.checked}
-    unknown = [name for name in dropped if name not in known]
+    checks_of(table, dropped)
+    kept = [check for check in table.checked if check.name not in dropped]
+    after = msgspec.structs.replace(table, columns=columns, alterations=Alterations(0, len(columns), 0))
+    return (*kept, *(new_check(name, predicate, after) for name, predicate in added.items()))
+
+
+def checks_of(table: Table, names: Sequence[str]) -> list[Check]:
+    """The checks of a table with these names. Raises Rejected (unknown-check)."""
+    known = {check.name: check for check in table.checked}
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise Rejected(
             Code.UNKNOWN_CHECK,
             f"{table.full_name} has no check {', '.join(unknown)}",
             hint=f"It has {', '.join(sorted(known))}" if known else "It has none",
         )
-    kept = [check for check in table.checked if check.name not in dropped]
-    after = msgspec.structs.replace(table, columns=columns, alterations=Alterations(0, len(columns), 0))
-    return (*kept, *(new_check(name, predicate, after) for name, predicate in added.items()))
+    return [known[name] for name in names]
 
 
 def _require_known(table: Table, names: Sequence[str], known: set[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 import pyarrow as pa
-from epochlake.jobs.administration.altering import fence_replicas
+from epochlake.jobs.administration.altering import checks_of, fence_replicas
 from epochlake.jobs.gate.check_expressions import read_check
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.routing import grouped
@@ -15,7 +15,7 @@ from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.errors import Rejected, WaitTimeout
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterColumns
-from epochlake.metastore.metadata.model import Check, Table
+from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel
 from epochlake.placement.rejections import Code
 from epochlake.placement.showing import Shown
@@ -67,7 +67,7 @@ def validate_checks(
     from epochlake.jobs.replicas.scanning import scan
 
     table = cluster.catch_up().table(full_name)
-    asked = _asked(table, names)
+    asked = checks_of(table, names) if names else list(table.checked)
     if not asked:
         return ChecksFound(table.full_name, 0, ())
     fence_replicas(cluster, table.table_id, BarrierLevel.ALL)
@@ -115,18 +115,6 @@ class ChecksValidated(Change[AlterColumns], frozen=True):
             for one in table.checked
         )
         return AlterColumns(table.table_id, table.full_name, table.version, table.numbered, checks)
-
-
-def _asked(table: Table, names: Sequence[str]) -> list[Check]:
-    known = {one.name: one for one in table.checked}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise Rejected(
-            Code.UNKNOWN_CHECK,
-            f"{table.full_name} has no check {', '.join(unknown)}",
-            hint=f"It has {', '.join(sorted(known))}" if known else "It has none",
-        )
-    return [known[name] for name in names] if names else list(table.checked)
 
 
 def _require_still(metadata: ClusterMetadata, table: Table) -> None:

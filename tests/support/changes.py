@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.change_streams import keep_changes
-from epochlake.jobs.gate import change_recording
+from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.staging import StagedFile
+from epochlake.jobs.upkeep import change_settling
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.consistency import ConsistencyLevel
 
-from tests.support.clusters import SmallCluster
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.killed_access import Killed
 
 ONE_TRY = Configuration(
     pipeline=PipelineSettings(attempts=1), coordinator=CoordinatorSettings(backoff_seconds=0.0, streams_per_volume=4)
 )
 FLIGHTS = "air.flights"
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on there is no ZooKeeper, nothing is waited for, and nobody lives but who says so."""
+    without_zookeeper(monkeypatch)
+    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
+    # Without ZooKeeper nobody can be asked who lives.
+    for asks in (change_settling, unused_files):
+        monkeypatch.setattr(asks, "live_leases", lambda cluster: [])
+
+
+@contextmanager
+def flights(root: Path, tablets: int) -> Iterator[SmallCluster]:
+    """A table on three of four nodes, with so many tablets; open until the end of the block."""
+    small = placed(root, FOUR, dict.fromkeys(range(tablets), "ABC"), configuration=ONE_TRY)
+    with small.cluster:
+        yield small
 
 
 def rows(notes: dict[int, str]) -> pa.Table:

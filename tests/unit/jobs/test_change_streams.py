@@ -42,9 +42,10 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from tests.support.changes import (
     FLIGHTS,
-    ONE_TRY,
     aged,
+    alone,
     applied,
+    flights,
     index_of,
     rows,
     shown,
@@ -52,23 +53,18 @@ from tests.support.changes import (
     stream_of,
     told,
 )
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import SmallCluster
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_zookeeper(monkeypatch)
-    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
-    # Without ZooKeeper nobody can be asked who lives: here nobody does but who says so.
-    monkeypatch.setattr(change_settling, "live_leases", lambda cluster: [])
+    alone(monkeypatch)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
-    with_tablets = placed(tmp_path, FOUR, dict.fromkeys(range(8), "ABC"), configuration=ONE_TRY)
-    with with_tablets.cluster:
-        yield with_tablets
+    with flights(tmp_path, 8) as small:
+        yield small
 
 
 @pytest.fixture

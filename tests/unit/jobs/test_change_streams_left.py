@@ -13,15 +13,12 @@ from unittest.mock import patch
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
-from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.writing import Writing
 from epochlake.jobs.replicas import change_index
 from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.change_intents import Intents
-from epochlake.jobs.upkeep import change_settling
 from epochlake.jobs.upkeep.change_streams import drop_old, settle
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.failures import StorageLate
@@ -31,10 +28,11 @@ from epochlake.placement.errors import InvalidRequest
 from tests.support import killed_access
 from tests.support.changes import (
     FLIGHTS,
-    ONE_TRY,
     aged,
+    alone,
     applied,
     data_files,
+    flights,
     gone_back,
     index_of,
     killed_before_it_is_in_the_index,
@@ -45,25 +43,20 @@ from tests.support.changes import (
     stream_of,
     told,
 )
-from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.clusters import SmallCluster
 from tests.support.killed_access import Killed
 from tests.support.slices import some
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_zookeeper(monkeypatch)
-    monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(change_recording, "in_background", lambda task: task())
-    for asks in (change_settling, unused_files):
-        monkeypatch.setattr(asks, "live_leases", lambda cluster: [])
+    alone(monkeypatch)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
-    with_tablets = placed(tmp_path, FOUR, dict.fromkeys(range(2), "ABC"), configuration=ONE_TRY)
-    with with_tablets.cluster:
-        yield with_tablets
+    with flights(tmp_path, 2) as small:
+        yield small
 
 
 @pytest.fixture
