@@ -22,7 +22,7 @@ from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.fences import declare_columns, raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, remove_line, to_add, to_remove
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, holds, meet, merged, superseded, without
-from epochlake.jobs.replicas.ledger import Ledger, is_merged
+from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import (
     Acknowledged,
     AlreadyApplied,
@@ -143,7 +143,7 @@ def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[Da
     files = [*snapshot.all_files.values(), *adds]
     if ledger is not None:
         return ledger.lineage(snapshot.address.table_id, files)
-    if not any(is_merged(file) for file in files):
+    if not any(file.is_merged for file in files):
         return NO_LINEAGE
     raise StorageUnavailable(
         f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions",

@@ -81,6 +81,9 @@ class HeldFiles(Protocol):
     def within(self, low: int, high: int) -> Sequence[DataFile]:
         """Those whose window meets these tokens, both included."""
 
+    def showing(self, low: int, high: int) -> Sequence[DataFile]:
+        """Those of `within` that may show a row of these tokens, or stand for files that would."""
+
 
 Asked = tuple[int, int, Sequence[HeldFiles]]
 """A range, first and last token, and what the replicas have that were chosen for it."""
@@ -255,7 +258,8 @@ def plan_read(
         union: dict[str, DataFile] = {}
         bad: list[ExpectedFile] = []
         for snapshot in snapshots:
-            for file in snapshot.within(low, high):
+            # A file without a row here may still say that another one, which is damaged, has none either.
+            for file in snapshot.within(low, high) if damaged else snapshot.showing(low, high):
                 if (snapshot.address.volume_id, file.path) in damaged:
                     bad.append(ExpectedFile(file, snapshot.address))
                     continue

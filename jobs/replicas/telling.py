@@ -37,7 +37,7 @@ class SliceKey(NamedTuple):
 
 
 class Memory:
-    """What was told of slices, up to `most` bytes. Safe from several threads."""
+    """What was told of slices, up to `most` bytes; kept by a storage. Safe from several threads."""
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
         self._most = most
@@ -69,17 +69,14 @@ class Memory:
                 self._size -= _size(*self._told.popitem(last=False))
 
 
-remembered = Memory()
-"""By this process."""
-
-
-def tell_here(told_by: Sequence[str], tasks: Sequence[Task], memory: Memory = remembered) -> list[Told]:
-    """What is told of the slices of `tasks`, in their order; `told_by` as for `superseding.judged`.
+def tell_here(told_by: Sequence[str], tasks: Sequence[Task]) -> list[Told]:
+    """What is told of the slices of `tasks`, one at least, in their order; `told_by` as for `superseding.judged`.
 
     Raises StorageUnavailable, which names the file, for one that has to be looked at, and is missing, torn or has a
     page with other bytes than were written.
     """
     pieces = [piece for task in tasks for piece in task]
+    memory = pieces[0].runs[0].copy.address.storage.kept(Memory)
     keys = [_key(told_by, piece) for piece in pieces]
     known = [memory.get(key) for key in keys]
     new = [number for number, told in enumerate(known) if told is None]

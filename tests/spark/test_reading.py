@@ -470,6 +470,6 @@ def test_what_is_little_is_told_while_it_is_planned(
     for replica, file in itertools.product(replicas, files):
         flip_in(Path(replica.uri) / file.path, "_token")
     assert values(read_files(spark, TABLE, pinned(replicas))) == expected, "what was told needs no second look"
-    telling.remembered.clear()
+    replicas[0].storage.kept(telling.Memory).clear()
     with pytest.raises(StorageUnavailable, match="|".join(file.file_id for file in files)):
         read_files(spark, TABLE, pinned(replicas))

@@ -30,8 +30,14 @@ def batches(replica: ReplicaAddress, dice: random.Random, count: int) -> list[Ru
     ]
 
 
-def told_of(runs: list[Run], memory: Memory, task_rows: int = 500) -> dict[str, list[int]]:
-    return positions_of(tell_here((), tasks(sections(runs), task_rows), memory))
+def told_of(runs: list[Run], task_rows: int = 500) -> dict[str, list[int]]:
+    return positions_of(tell_here((), tasks(sections(runs), task_rows)))
+
+
+def told_anew(runs: list[Run], task_rows: int = 500) -> dict[str, list[int]]:
+    """As the files say it."""
+    work = tasks(sections(runs), task_rows)
+    return positions_of([one for task in work for piece in task for one in superseding.told((), piece)])
 
 
 def a_key(number: int) -> SliceKey:
@@ -41,34 +47,33 @@ def a_key(number: int) -> SliceKey:
 def test_what_is_remembered_is_what_files_say(replica: ReplicaAddress, seed: int) -> None:
     """Batches come and are merged away, so that slices are cut differently each time; every answer is told anew too."""
     dice = random.Random(seed)
-    memory = Memory(dice.choice([2_000, 1 << 20]))
     runs = batches(replica, dice, 6)
     for _ in range(20):
         some = dice.sample(runs, dice.randint(2, 6))
         task_rows = dice.choice([100, 500, 10_000])
-        assert told_of(some, memory, task_rows) == told_of(some, Memory(), task_rows)
+        assert told_of(some, task_rows) == told_anew(some, task_rows)
+        if dice.random() < 0.1:
+            replica.storage.kept(Memory).clear()
 
 
 def test_files_that_were_told_of_are_not_looked_at_again(replica: ReplicaAddress, seed: int) -> None:
-    memory = Memory()
     runs = batches(replica, random.Random(seed), 3)
-    first = told_of(runs, memory)
+    first = told_of(runs)
     for run in runs:
         Path(run.copy.uri).unlink()
-    assert told_of(runs, memory) == first
+    assert told_of(runs) == first
     with pytest.raises(StorageUnavailable):
-        told_of(runs, Memory())
+        told_anew(runs)
     with pytest.raises(StorageUnavailable):
-        told_of(runs[:2], memory)
+        told_of(runs[:2])
 
 
 def test_the_wanted_rows_of_a_file_are_part_of_what_is_remembered(replica: ReplicaAddress) -> None:
-    memory = Memory()
     old = stored_versions(replica, [(token, token, 1, False) for token in range(100)])
     new = stored_versions(replica, [(token, token, 2, False) for token in range(100)])
-    assert told_of([old, new], memory) == {old.name: list(range(100))}
+    assert told_of([old, new]) == {old.name: list(range(100))}
     part = stored_versions(replica, [(token, token, 2, False) for token in range(100)], intervals=((10, 19),))
-    assert told_of([old, part], memory) == {old.name: list(range(10, 20))}
+    assert told_of([old, part]) == {old.name: list(range(10, 20))}
 
 
 def test_no_more_is_remembered_than_there_is_room(replica: ReplicaAddress) -> None:
@@ -88,5 +93,5 @@ def test_no_more_is_remembered_than_there_is_room(replica: ReplicaAddress) -> No
 def test_nothing_is_told_of_files_without_an_older_version(replica: ReplicaAddress) -> None:
     even = stored_versions(replica, [(token, token, 1, False) for token in range(0, 100, 2)])
     odd = stored_versions(replica, [(token, token, 2, False) for token in range(1, 100, 2)])
-    assert told_of([even, odd], Memory()) == {}
+    assert told_of([even, odd]) == {}
     assert superseding.as_table([]).num_rows == 0
