@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 
@@ -131,6 +131,14 @@ class ReplicaSnapshot:
     def smaller(self, low: int, high: int, size: int) -> int:
         """How many of `within` are smaller than `size` bytes."""
         return self._table.smaller(low, high, size)
+
+    def of_origins(self, origins: Collection[str]) -> list[DataFile]:
+        """The live files of one of these origins."""
+        return self._table.of_origins(origins)
+
+    def merged_files(self) -> list[DataFile]:
+        """The live files that stand for others."""
+        return self._table.merged_files()
 
     @property
     def fingerprint(self) -> bytes:

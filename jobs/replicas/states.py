@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ KEPT_FILES = 1_000_000
 
 class FileTable(NamedTuple):
     """Files with what they are chosen by, an array of shape (files,) each: first and last tokens of their `windows` and
-    of their rows (`extents`), sizes in bytes, and whether they stand for other files.
+    of their rows (`extents`), sizes in bytes, whether they stand for other files, and checksums of their origins.
     """
 
     files: list[DataFile]
@@ -51,6 +52,7 @@ class FileTable(NamedTuple):
     extents: NDArray[np.int64]
     sizes: NDArray[np.int64]
     merged: NDArray[np.bool_]
+    origins: NDArray[np.uint32]
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> FileTable:
@@ -61,6 +63,7 @@ class FileTable(NamedTuple):
             np.array([file.extent for file in files], dtype=np.int64).reshape(len(files), 2).T,
             np.array([file.size for file in files], dtype=np.int64),
             np.array([file.is_merged for file in files], dtype=bool),
+            np.array([_checksum(file.origin) for file in files], dtype=np.uint32),
         )
 
     def and_of(self, new: Sequence[DataFile]) -> FileTable:
@@ -85,8 +88,21 @@ class FileTable(NamedTuple):
         """How many of `within` are smaller than `size` bytes."""
         return int(np.count_nonzero(_meet(self.windows, low, high) & (self.sizes < size)))
 
+    def of_origins(self, origins: Collection[str]) -> list[DataFile]:
+        """The files of one of these origins."""
+        sums = np.array([_checksum(origin) for origin in origins], dtype=np.uint32)
+        return [file for file in self._of(np.isin(self.origins, sums)) if file.origin in origins]
+
+    def merged_files(self) -> list[DataFile]:
+        """The files that stand for others."""
+        return self._of(self.merged)
+
     def _of(self, chosen: NDArray[np.bool_]) -> list[DataFile]:
         return [self.files[index] for index in np.flatnonzero(chosen).tolist()]
+
+
+def _checksum(origin: str) -> int:
+    return zlib.crc32(origin.encode())
 
 
 def _meet(spans: NDArray[np.int64], low: int, high: int) -> NDArray[np.bool_]:
