@@ -236,8 +236,9 @@ def _allocated(
     except PlacementImpossible as error:
         if not unreachable:
             raise
-        raise PlacementImpossible(
-            f"{error.reason}. These volumes do not answer: {'; '.join(unreachable.values())}", hint=error.hint
+        raise StorageUnavailable(
+            f"{error.reason}, and these volumes do not answer: {'; '.join(unreachable)}",
+            hint="`epochlake status` says why. Bring them back, or replace their nodes, and try again",
         ) from error
     return replicas, unreachable
 

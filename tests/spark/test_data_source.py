@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epochlake
+import pyarrow as pa
 import pytest
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
+from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
+from epochlake.placement.dataframes.frames import schema_of
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tests.support.replicas import flip_in_a_page
 
@@ -448,11 +452,44 @@ def test_a_stream_is_written_once_across_restarts(lake: Lake, sales: str, tmp_pa
     lake.cluster.delete(sales, [{"id": 149}])
     play()
     assert lake.cluster.count(sales) == 149, "a batch that had landed is not written again"
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
     rows = lake.spark.readStream.schema("id bigint, note string, day date").parquet(str(source))
     unnamed = rows.writeStream.format("epochlake").option("checkpointLocation", str(tmp_path / "other"))
     unnamed = unnamed.options(conf=str(lake.conf)).trigger(availableNow=True)
     with pytest.raises(Exception, match=r'option\("batch", NAME\)'):
         unnamed.start(sales).awaitTermination(120)
+
+
+def test_a_micro_batch_is_what_its_tasks_have_made_whichever_writer_commits_it(lake: Lake, sales: str) -> None:
+    """Spark makes a writer for the tasks, and another one in the process that commits."""
+    given = pa.schema([("id", pa.int64()), ("note", pa.string()), ("day", pa.date32())])
+    options = {"conf": str(lake.conf), "batch": "s", "path": sales}
+
+    def writer() -> DataSourceStreamArrowWriter:
+        made = EpochlakeDataSource(options).streamWriter(schema_of(given), overwrite=False)
+        assert isinstance(made, DataSourceStreamArrowWriter)
+        return made
+
+    def stored(number: int) -> WriterCommitMessage:
+        rows = pa.record_batch([[number], ["n"], [None]], schema=given)
+        return writer().write(iter([rows]))
+
+    first = stored(1)
+    epochlake.alter_table(lake.cluster, sales, add=[("more", "int", True)])
+    writer().commit([first, None], 0)
+    [row] = lake.cluster.scan(sales).read_all().to_pylist()
+    assert row == {"id": 1, "note": "n", "day": None, "more": None}
+    epochlake.alter_table(lake.cluster, sales, drop=["more"])
+    writer().abort([stored(2), None], 1)
+    late = stored(3)
+    epochlake.drop_table(lake.cluster, sales)
+    epochlake.create_table(
+        lake.cluster, sales, [("id", "bigint", False), ("note", "string", True), ("day", "date", True)], ["id"]
+    )
+    with pytest.raises(PySparkException, match="was dropped and made anew"):
+        writer().commit([late], 2)
+    assert lake.cluster.count(sales) == 0
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
 
 
 def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, sales: str) -> None:

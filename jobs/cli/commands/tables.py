@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -139,7 +138,7 @@ def export(
     context: typer.Context,
     table: TableName,
     destination: Annotated[
-        Path, typer.Argument(metavar="DESTINATION", help="A file, or the directory of a Delta table.")
+        str, typer.Argument(metavar="DESTINATION", help="A file, or the directory of a Delta table.")
     ],
     format_: Annotated[
         ExportFormat | None,
@@ -153,15 +152,17 @@ def export(
     """Write all rows of a table, as of now, to a file or a Delta table: whole or not at all. Starts no Spark."""
     from epochlake.jobs.exchange.exporting import Exported, require_no_place_of
     from epochlake.jobs.exchange.exporting import export as export_rows
+    from epochlake.jobs.exchange.row_files import path_of
 
     session = of(context)
-    chosen = format_ or ending(destination)
-    require_no_place_of(session.cluster, destination)
+    place = path_of(destination)
+    chosen = format_ or ending(place)
+    require_no_place_of(session.cluster, place)
     with interrupted_says(f"nothing was written to {destination}"):
         epoch = session.cluster.catch_up().epoch
         rows = session.cluster.scan(table, consistency=consistency)
-        written = export_rows(rows, destination, chosen, overwrite=overwrite)
-    session.show(Exported(table, str(destination), chosen.value, written, epoch), exported)
+        written = export_rows(rows, place, chosen, overwrite=overwrite)
+    session.show(Exported(table, str(place), chosen.value, written, epoch), exported)
 
 
 @change_command(app, "alter")
