@@ -119,6 +119,8 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
             raise InvalidRequest(
                 f"there is no file {path}", hint="Check the name; it counts from the working directory"
             ) from error
+        if isinstance(error, PermissionError):
+            raise InvalidRequest(f"the file {path} may not be read: permission denied", hint=_OWNER) from error
         raise InvalidRequest(
             f"the file {path} cannot be read as {format_}: {words_of(error)}",
             hint=_ADVICE[format_] if os.path.isfile(path) else "",
@@ -128,6 +130,8 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
 _ADVICE = dict.fromkeys(Format, "Say what it is with --format") | {
     Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format"
 }
+
+_OWNER = "Check owner and mode"
 
 _NO_ZONE = "a time without a zone is no moment: add one (2013-01-01T10:00:00Z), or declare the column timestamp_ntz"
 
@@ -259,6 +263,8 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
         synced(path.parent)
     except FileExistsError as error:
         raise already_there(path) from error
+    except PermissionError as error:
+        raise InvalidRequest(f"no file may be written to {path.parent}: permission denied", hint=_OWNER) from error
     except (OSError, pa.ArrowException) as error:
         raise InvalidRequest(
             f"the file {path} cannot be written as {format_}: {words_of(error)}", hint="Name another place"

@@ -166,6 +166,33 @@ def test_a_file_that_may_not_be_read_is_said_in_one_line(
         small.cluster.load(TABLE, tmp_path / "a.csv")
 
 
+def test_what_may_not_be_read_or_written_is_no_file_that_is_not_there(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever tests may be allowed everything, so the file system is played."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    Path("a.csv").write_text("id,day\n")
+    Path("delta").mkdir()
+    monkeypatch.setattr(row_files, "_of_csv", refused)
+    monkeypatch.setattr(row_files, "_writer", refused)
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path: refused() if path == Path("delta/_delta_log") else os.path.isdir(path)
+    )
+    for words, said in (
+        (["load", TABLE, "a.csv", "--format", "csv"], "a.csv may not be read: permission denied"),
+        (["table", "export", TABLE, "rows.csv"], "no file may be written to ."),
+        (["table", "adopt", "delta", "air.adopted"], "delta may not be read: permission denied"),
+    ):
+        told = line.text(*words)
+        assert told.code == 2
+        assert said in told.error_text
+        assert told.hint == "Check owner and mode"
+
+
 def test_a_load_that_could_land_twice_needs_a_name(small: SmallCluster, tmp_path: Path) -> None:
     epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
     pq.write_table(rows(0, 250), tmp_path / "a.parquet")
@@ -594,7 +621,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a URI": (["load", TABLE, "s3://lake/a.parquet"], "s3://lake/a.parquet is no path of a file system"),
     "export to a URI": (["table", "export", TABLE, "s3://lake/rows"], "s3://lake/rows is no path of a file system"),
     "to a URI": (["query", TABLE, "--to", "s3://lake/rows.csv"], "is no path of a file system"),
-    "like a URI": (["table", "create", "air.x", "--like", "s3://lake/a.csv"], "is no path of a file system"),
+    "like a URI": (["table", "create", "air.x", "--like", "abc://lake/a.csv"], "is no path of a file system"),
     "a key that is no column": (
         ["table", "create", "air.x", "--like", "a.parquet", "--primary-key", "tail"],
         "are id, day",
