@@ -21,6 +21,7 @@ from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
 from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Listing, html_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ class Cluster(Store):
         from epochlake.jobs.gate.pipeline import Pipeline  # only here: most commands start no Spark
 
         self.require_open()
+        if not hasattr(spark, "createDataFrame"):
+            raise InvalidRequest(
+                f"{spark!r} is no session of Spark", hint="Give the notebook's `spark`, or epochlake.session(NAME)"
+            )
         return Pipeline(self, name, spark, datacenter)
 
     def write(
@@ -345,6 +350,8 @@ class Cluster(Store):
         from epochlake.jobs.exchange.loading import load_files
 
         named = [files] if isinstance(files, str | Path) else files
+        if not isinstance(named, Iterable):
+            raise InvalidRequest(f"{files!r} is no name of a file", hint="Give a path, or a list of them")
         return load_files(self, table, named, batch=batch, consistency=consistency, datacenter=datacenter)
 
     def sql(self, query: str, *, consistency: str | None = None, datacenter: str | None = None) -> pa.RecordBatchReader:
@@ -355,6 +362,8 @@ class Cluster(Store):
         """
         from epochlake.jobs.exchange.sql import ask
 
+        if not isinstance(query, str):
+            raise InvalidRequest(f"{query!r} is no query", hint='Write one SELECT: "SELECT count(*) FROM air.flights"')
         return ask(self, query, consistency, datacenter)
 
     def count(

@@ -584,6 +584,17 @@ def test_a_query_that_cannot_be_answered_says_why(line: CommandLine, what: str) 
     assert "EXPLAIN" not in told.err
 
 
+def test_what_is_no_query_no_file_and_no_session_is_said_at_once(small: SmallCluster) -> None:
+    cluster: Any = small.cluster
+    for call, said in (
+        (lambda: cluster.sql(None), "None is no query. Write one SELECT"),
+        (lambda: cluster.load(TABLE, 7), "7 is no name of a file. Give a path"),
+        (lambda: cluster.pipeline("load", None), "None is no session of Spark. Give the notebook's `spark`"),
+    ):
+        with pytest.raises(InvalidRequest, match=re.escape(said)):
+            call()
+
+
 def test_a_file_that_is_damaged_while_a_query_reads_it_is_said_as_by_a_scan(small: SmallCluster) -> None:
     small.cluster.write(TABLE, [{"id": number, "day": None, "delay": 1} for number in range(500)], consistency="ALL")
     for path in small.directory.rglob("*.parquet"):
