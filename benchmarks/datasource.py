@@ -159,8 +159,8 @@ def importing() -> list[Result]:
 def parsing() -> list[Result]:
     """Both example DAGs, as a DAG processor reads them, beside the import of Airflow that each such file needs.
 
-    In the environment of `make test-airflow`; where there is none, nothing is measured. One process says both: it begins
-    with some seconds of Airflow, which two processes would take twice, and not equally long.
+    In the environment of `make test-airflow`; where there is none, nothing is measured. One process says both: it
+    begins with some seconds of Airflow, which two processes would take twice, and not equally long.
     """
     if not WITH_AIRFLOW.exists():
         return []
