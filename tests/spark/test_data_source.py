@@ -531,7 +531,7 @@ def test_what_is_no_session_no_cluster_and_no_list_is_said_at_once(lake: Lake) -
 
 
 # Spark's own words, by its own errors: whoever types these finds nothing changed.
-REFUSED = {
+STATEMENTS = {
     "UPDATE {} SET note = 'x' WHERE id = 1": "does not support UPDATE",
     "DELETE FROM {} WHERE id = 1": "does not support deletes",
     "MERGE INTO {} t USING (SELECT 1L AS id) s ON s.id = t.id WHEN MATCHED THEN DELETE": "does not support MERGE",
@@ -553,7 +553,7 @@ def test_statements_that_it_has_not_are_refused_and_change_nothing(lake: Lake, s
     write(lake, some(lake, 0, 5), sales)
     epochlake.attach(lake.spark, lake.cluster)
     before = lake.cluster.catch_up().epoch
-    for statement, said in REFUSED.items():
+    for statement, said in STATEMENTS.items():
         with pytest.raises(PySparkException) as told:
             lake.spark.sql(statement.format(f"`{sales}`")).collect()
         assert said in str(told.value), statement
