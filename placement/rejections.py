@@ -24,6 +24,9 @@ class Code(StrEnum):
     # The cluster, its log and requests to it.
     ALREADY_INITIALISED = "already-initialised", "there is a cluster at the root already"
     NOT_INITIALISED = "not-initialised", "there is no cluster yet: nothing but its beginning can be committed"
+    FEATURE_NOT_ENABLED = "feature-not-enabled", "the change needs a feature that the cluster does not use yet"
+    FEATURE_LACKING = "feature-lacking", "a member does not support the feature"
+    UNKNOWN_FEATURE = "unknown-feature", "this version has no such feature"
     CHANGES_PAUSED = "changes-paused", "an operator has paused changes of the cluster"
     EPOCH_MOVED = "epoch-moved", "the change was asked for at another epoch than the newest one"
     STALE_PLAN = "stale-plan", "the metadata is not what the change was planned on: it is planned again, or refused"

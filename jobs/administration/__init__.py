@@ -9,6 +9,7 @@ from epochlake.jobs.administration.altering import alter_table
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.administration.checks import validate_checks
 from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
+from epochlake.jobs.administration.features import enable_features
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, set_maintenance
 from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
@@ -44,6 +45,7 @@ __all__ = [
     "drop_changes",
     "drop_keyspace",
     "drop_table",
+    "enable_features",
     "keep_changes",
     "keep_history",
     "move_node",

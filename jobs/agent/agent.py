@@ -37,6 +37,7 @@ from epochlake.jobs.agent.messages import (
 )
 from epochlake.jobs.agent.processes import configured
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
@@ -169,6 +170,7 @@ class Agent:
             product_version=PRODUCT_VERSION,
             counter=self.membership.counter,
             epoch=epoch,
+            features=SUPPORTED,
         )
 
     async def run(self) -> None:

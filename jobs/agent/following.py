@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from epochlake.jobs.administration.features import announce_version
 from epochlake.jobs.agent.home import TAG, VIEW, Home, HomeDamaged, View, write_whole
 from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
 from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
@@ -90,12 +91,23 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
     except LogWentBack as error:
         return Followed(Outcome.WENT_BACK, str(error), tag)
     _keep_snapshot(home, cluster, metadata)
-    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes)
+    enabled = tuple(sorted(metadata.features.enabled))
+    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes, enabled)
     known = home.read(VIEW, View)
     if known is None or msgspec.structs.replace(known, seen_at=view.seen_at) != view:
         home.write(VIEW, view)
     outcome = Outcome.FOLLOWED if here is not None else Outcome.LEFT
     return Followed(outcome, "" if here is not None else f"node {name!r} is not in the log", tag, position.epoch)
+
+
+def announced(home: Home, cluster: Cluster, name: str) -> bool:
+    """Say in the log what runs here, where the log does not say so yet. False: not now; the next follower tries again."""
+    try:
+        announce_version(cluster, name, home.identity(name).agent_id)
+    except EpochlakeError as error:
+        logger.warning("the version of this agent is not announced: %s", error)
+        return False
+    return True
 
 
 def verify_copy(home: Home) -> str | None:
@@ -219,12 +231,14 @@ def main(arguments: list[str] | None = None) -> int:
         damaged = verify_copy(home) if given.verify else None
         settings = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
         with open_cluster(settings) as cluster:
-            told = None
+            told, announces = None, True
             quiet_since = time.monotonic()
             while True:
                 followed = msgspec.structs.replace(
                     follow_once(home, cluster, given.name, home.read(TAG, Tag)), damaged=damaged
                 )
+                if announces and followed.outcome is Outcome.FOLLOWED and not given.once:
+                    announces = announced(home, cluster, given.name)
                 if followed != told:
                     _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                     told, quiet_since = followed, time.monotonic()

@@ -50,7 +50,7 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the log said when it was last followed: the end of the copy, and the nodes."""
+    """What the log said when it was last followed: the end of the copy, the nodes, and the features that are enabled."""
 
     tag: Tag
     epoch: int
@@ -58,6 +58,7 @@ class View(msgspec.Struct, frozen=True):
     incarnation: int
     seen_at: float
     nodes: tuple[LoggedNode, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 class Home:

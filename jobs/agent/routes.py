@@ -155,7 +155,8 @@ class Routes:
             raise Refused(400, "malformed", f"a node has a place, and 1 to {MOST_VOLUMES} volumes")
         agent = self._agent
         open_as = agent.admitting.open_as(asked.sender.name)
-        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as)
+        enabled = () if agent.view is None else agent.view.features
+        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as, enabled)
         if why is not None:
             agent.admitting.refused(asked, why.reason)
             raise Refused(409, why.code, why.reason)

@@ -12,6 +12,7 @@ from epochlake.jobs.cli.commands import (
     cluster,
     configuration,
     coordinator,
+    features,
     keyspaces,
     log,
     maintenance,
@@ -81,6 +82,7 @@ for name, group in (
     ("balance", switches.balance),
     ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("feature", features.app),
     ("agent", agent.app),
     ("config", configuration.app),
 ):

@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.components.change_streams import CHANGE_STREAM
 from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
 from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
+from epochlake.metastore.metadata.components.features import FEATURES, Features
 from epochlake.metastore.metadata.components.identity import IDENTITY
 from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
 from epochlake.metastore.metadata.components.rings import RINGS, Rings
@@ -23,6 +24,7 @@ from epochlake.metastore.metadata.components.schema import SCHEMA, Schema
 from epochlake.metastore.metadata.components.switches import SWITCHES
 from epochlake.metastore.metadata.components.tablets import TABLETS, Tablets
 from epochlake.metastore.metadata.components.topology_requests import REQUESTS, Requests
+from epochlake.metastore.metadata.features import lacks
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import (
     Identity,
@@ -82,6 +84,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
     change_streams: Annotated[ChangeStreams, CHANGE_STREAMS]
     dropped: Annotated[Dropped, DROPPED]
+    features: Annotated[Features, FEATURES]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())
@@ -115,7 +118,23 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
                 f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'})",
                 hint="Run `epochlake changes resume` first",
             )
+        self.require_enabled(*event.features_used())
         event.check(self)
+
+    def may_use(self, kind: type[Event]) -> bool:
+        """Whether events of a kind may be committed: the features that they belong to are enabled."""
+        return not lacks(kind.features_of_kind(), self.features.enabled)
+
+    def require_enabled(self, *names: str) -> None:
+        """Raise Rejected (feature-not-enabled) unless the cluster may use these features: members may not know them."""
+        lacking = lacks(names, self.features.enabled)
+        if lacking:
+            raise Rejected(
+                Code.FEATURE_NOT_ENABLED,
+                f"the cluster does not use the feature {', '.join(lacking)} yet: members of an older version could not "
+                "read what comes of it",
+                hint=f"Run `epochlake feature enable {' '.join(lacking)}` when every member has been upgraded",
+            )
 
     def apply(self, event: Event, state_id: str) -> ClusterMetadata:
         """The metadata after the next epoch, in which `event` happened. The event must have passed `check`."""

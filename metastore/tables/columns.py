@@ -86,6 +86,10 @@ STREAM_ID = "stream_id"
 RETENTION_SECONDS = "retention_seconds"
 LIMIT_SECONDS = "limit_seconds"
 SINCE_EPOCH = "since_epoch"
+PRODUCT_VERSION = "product_version"
+SUPPORTED_FEATURES = "supported_features"
+FEATURE = "feature"
+ENABLED_EPOCH = "enabled_epoch"
 
 INT = pa.int32()
 LONG = pa.int64()
@@ -134,6 +138,8 @@ NODES_SCHEMA = pa.schema(
         _field(MAINTENANCE, pa.bool_(), "whether it keeps its replicas and gets no new ones"),
         _field(WEIGHT, pa.float64(), "what the capacity of its volumes is multiplied by for the balancer"),
         _field(TAGS, _list(TEXT), "what placement rules may ask for"),
+        _maybe(PRODUCT_VERSION, TEXT, "the version that its agent has announced; null: none has"),
+        _field(SUPPORTED_FEATURES, _list(TEXT), "the features that its agent has announced"),
     ]
 )
 VOLUMES_SCHEMA = pa.schema(
@@ -272,6 +278,12 @@ OPERATIONS_SCHEMA = pa.schema(
         _maybe(SESSION, TEXT, "open session of its streaming"),
         _field(STARTED_EPOCH, LONG, "the epoch of PREPARE"),
         _field(EPOCH, LONG, "the epoch of its last step"),
+    ]
+)
+FEATURES_SCHEMA = pa.schema(
+    [
+        _field(FEATURE, TEXT, "name of a feature that the cluster uses, for ever"),
+        _field(ENABLED_EPOCH, LONG, "the epoch that enabled it"),
     ]
 )
 REQUESTS_SCHEMA = pa.schema(

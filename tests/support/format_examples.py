@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events import (
     AlterColumns,
     AlterNode,
     AlterTable,
+    AnnounceVersion,
     CancelRequest,
     CreateKeyspace,
     CreateTable,
@@ -23,6 +24,7 @@ from epochlake.metastore.metadata.events import (
     DropChanges,
     DropKeyspace,
     DropTable,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishResize,
@@ -110,6 +112,9 @@ REPLICATION = _operation(
 
 EVENTS: dict[tuple[str, int], Event] = {
     ("Initialise", 1): Initialise("main", "01930000-0000-7000-8000-000000000000", "0.1.0"),
+    ("Initialise", 7): Initialise("main", "01930000-0000-7000-8000-000000000000", "0.1.0", ("announcements",)),
+    ("EnableFeatures", 7): EnableFeatures(("announcements",)),
+    ("AnnounceVersion", 7): AnnounceVersion(2, "0.1.0", ("announcements",)),
     ("PauseChanges", 1): PauseChanges(why="an upgrade — until 7 o'clock"),
     ("ResumeChanges", 1): ResumeChanges(),
     ("SwitchBalancing", 1): SwitchBalancing(on=False, why="a busy night"),

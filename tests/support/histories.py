@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events import (
     AlterColumns,
     AlterNode,
     AlterTable,
+    AnnounceVersion,
     CancelRequest,
     CreateKeyspace,
     CreateTable,
@@ -23,6 +24,7 @@ from epochlake.metastore.metadata.events import (
     DropChanges,
     DropKeyspace,
     DropTable,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishResize,
@@ -49,6 +51,7 @@ from epochlake.metastore.metadata.events import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.metadata.model import (
     Check,
     Column,
@@ -476,6 +479,14 @@ def a_relaxed_barrier(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return RelaxBarriers(tuple(told))
 
 
+def a_feature(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """What the cluster may use from now on, or what an agent runs; now and then an older version."""
+    if dice.random() < 0.4 or not metadata.features.enabled:
+        return EnableFeatures(tuple(dice.sample(SUPPORTED, dice.randint(1, len(SUPPORTED)))))
+    supported = SUPPORTED if dice.random() < 0.9 else SUPPORTED[:-1]
+    return AnnounceVersion(dice.choice(list(metadata.directory.nodes) or [1]), dice.choice(["1", "2"]), supported)
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -494,4 +505,5 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "beginning": a_beginning,
     "loss": a_loss,
     "relaxed barrier": a_relaxed_barrier,
+    "feature": a_feature,
 }

@@ -15,6 +15,7 @@ from epochlake.metastore.metadata.events.cluster import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
+from epochlake.metastore.metadata.events.features import AnnounceVersion, EnableFeatures
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -52,6 +53,7 @@ __all__ = [
     "AlterColumns",
     "AlterNode",
     "AlterTable",
+    "AnnounceVersion",
     "CancelRequest",
     "CreateKeyspace",
     "CreateTable",
@@ -59,6 +61,7 @@ __all__ = [
     "DropChanges",
     "DropKeyspace",
     "DropTable",
+    "EnableFeatures",
     "Event",
     "EventKind",
     "FinishRequest",
