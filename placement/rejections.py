@@ -116,6 +116,7 @@ class Code(StrEnum):
     TRANSITION_IN_THE_WAY = "transition-in-the-way", "a transition of the tablet, or of the table, has to end first"
     RESIZE_IN_THE_WAY = "resize-in-the-way", "the table is being split or merged"
     SIBLINGS_APART = "siblings-apart", "tablets that are to be merged are not on the same volumes"
+    TOO_FEW_REPLICAS = "too-few-replicas", "the tablet would have no replica left in a datacenter"
     TOO_FEW_TABLETS = "too-few-tablets", "the table cannot have fewer tablets"
     TOO_MANY_TABLETS = "too-many-tablets", "the table cannot have more tablets"
     # The ring and its operations.

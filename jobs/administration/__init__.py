@@ -21,6 +21,8 @@ from epochlake.jobs.administration.switches import (
     take_snapshot,
 )
 from epochlake.jobs.administration.tablet_moves import move_tablets
+from epochlake.jobs.administration.tablet_pins import pin_tablets, unpin_tablets
+from epochlake.jobs.administration.tablet_replicas import add_replicas, drop_replicas
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -35,6 +37,7 @@ from epochlake.jobs.administration.unused_files import sweep
 
 __all__ = [
     "add_node",
+    "add_replicas",
     "alter_node",
     "alter_table",
     "cancel_request",
@@ -44,6 +47,7 @@ __all__ = [
     "decommission",
     "drop_changes",
     "drop_keyspace",
+    "drop_replicas",
     "drop_table",
     "enable_features",
     "keep_changes",
@@ -53,6 +57,7 @@ __all__ = [
     "pause_balancing",
     "pause_changes",
     "pause_request",
+    "pin_tablets",
     "rebuild_node",
     "remove_node",
     "replace_node",
@@ -63,5 +68,6 @@ __all__ = [
     "set_maintenance",
     "sweep",
     "take_snapshot",
+    "unpin_tablets",
     "validate_checks",
 ]

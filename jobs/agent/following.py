@@ -101,7 +101,7 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
 
 
 def announced(home: Home, cluster: Cluster, name: str) -> bool:
-    """Say in the log what runs here, where the log does not say so yet. False: not now; the next follower tries again."""
+    """Say in the log what runs here, where it does not say so yet. False: not now; the next follower tries again."""
     try:
         announce_version(cluster, name, home.identity(name).agent_id)
     except EpochlakeError as error:

@@ -50,7 +50,7 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the log said when it was last followed: the end of the copy, the nodes, and the features that are enabled."""
+    """What the log said when it was last followed: the end of the copy, nodes, and enabled features."""
 
     tag: Tag
     epoch: int

@@ -16,8 +16,8 @@ class FeatureRow(Shown, msgspec.Struct, frozen=True):
     """A feature. `enabled_epoch`: since when the cluster uses it, None: it does not.
 
     `lacking`: who keeps it from being enabled, of those that are known: nodes whose agents have announced an older
-    version, pipelines and jobs that live. `unannounced`: nodes that have announced nothing: without an agent, or with one
-    of a version before features.
+    version, pipelines and jobs that live. `unannounced`: nodes that have announced nothing: without an agent, or with
+    one of a version before features.
     """
 
     name: str

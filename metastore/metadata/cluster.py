@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
 from epochlake.metastore.metadata.components.features import FEATURES, Features
 from epochlake.metastore.metadata.components.identity import IDENTITY
 from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
+from epochlake.metastore.metadata.components.pins import PINS, Pins
 from epochlake.metastore.metadata.components.rings import RINGS, Rings
 from epochlake.metastore.metadata.components.schema import SCHEMA, Schema
 from epochlake.metastore.metadata.components.switches import SWITCHES
@@ -85,6 +86,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     change_streams: Annotated[ChangeStreams, CHANGE_STREAMS]
     dropped: Annotated[Dropped, DROPPED]
     features: Annotated[Features, FEATURES]
+    pins: Annotated[Pins, PINS]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())

@@ -22,8 +22,14 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 ANNOUNCEMENTS = "announcements"
+REPLICA_COUNTS = "replica-counts"
+TABLET_PINS = "tablet-pins"
 
-FEATURES = (Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),)
+FEATURES = (
+    Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
+    Feature(REPLICA_COUNTS, "single tablets have more or fewer replicas than their keyspace asks for", 7),
+    Feature(TABLET_PINS, "the balancer leaves tablets alone that are pinned", 7),
+)
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)
 """What this version announces."""

@@ -251,8 +251,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Transition(msgspec.Struct, frozen=True):
     """A tablet on its way from `replicas` to `new_replicas` (seed 000, "Tablet transitions").
 
-    `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. `session` is the open
-    session of the current stage's side effects, None where the stage has none.
+    `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. Where none comes it is
+    one of `replicas` that stays, and takes over what the leaving one has. `session` is the open session of the current
+    stage's side effects, None where the stage has none.
     """
 
     table_id: TableId
@@ -272,6 +273,11 @@ class Transition(msgspec.Struct, frozen=True):
     @property
     def key(self) -> TabletKey:
         return (self.table_id, self.tablet)
+
+    @property
+    def comes(self) -> bool:
+        """Whether `pending` is a new replica."""
+        return self.pending not in self.replicas
 
 
 class TopologyRequest(msgspec.Struct, frozen=True):

@@ -280,6 +280,17 @@ OPERATIONS_SCHEMA = pa.schema(
         _field(EPOCH, LONG, "the epoch of its last step"),
     ]
 )
+PINS_SCHEMA = pa.schema(
+    [
+        _field(KEYSPACE, TEXT, "keyspace"),
+        _field(TABLE, TEXT, "table, without its keyspace"),
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLET, INT, "number of the tablet when it was pinned"),
+        _field(LABEL, TEXT, "the pinned tablet as k-i, tablet i of 2^k: what has tokens of it stays where it is"),
+        _field(REASON, TEXT, "why"),
+        _CHANGED,
+    ]
+)
 FEATURES_SCHEMA = pa.schema(
     [
         _field(FEATURE, TEXT, "name of a feature that the cluster uses, for ever"),

@@ -23,9 +23,10 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     EnableFeatures,
     Event,
+    PinTablets,
     TakeSnapshot,
 )
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.metadata.model import Check
 
 from tests.support import histories
@@ -133,7 +134,8 @@ def write_missing() -> list[Path]:
     if GENERATION not in generations():
         ring = [CreateKeyspace(histories.ring_keyspace("sea", dc1=2)), *_join_under_way()]
         events = [*recorded(histories.ring_cluster), *ring]
-        events += [EnableFeatures((ANNOUNCEMENTS,)), AnnounceVersion(1, "0.1.0", (ANNOUNCEMENTS,))]
+        events += [EnableFeatures(SUPPORTED), AnnounceVersion(1, "0.1.0", SUPPORTED)]
+        events += [PinTablets("id-flights", 4, (0, 3), True, "hot")]
         found += write_history(GENERATION, [*events, *_altered(events)])
     return found
 

@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.events import (
     AlterTable,
     AnnounceVersion,
     CancelRequest,
+    ChangeReplicas,
     CreateKeyspace,
     CreateTable,
     DecideResize,
@@ -35,10 +36,12 @@ from epochlake.metastore.metadata.events import (
     KeepHistory,
     NewTransition,
     PauseChanges,
+    PinTablets,
     PrepareOperation,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    ReplicaChange,
     RequestTopology,
     RestoreTable,
     ResumeChanges,
@@ -487,6 +490,26 @@ def a_feature(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return AnnounceVersion(dice.choice(list(metadata.directory.nodes) or [1]), dice.choice(["1", "2"]), supported)
 
 
+def a_replica_count(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A tablet that gets a replica, or gives one up."""
+    if not metadata.tablets.maps:
+        return ChangeReplicas(())
+    table_id, tablet_map = dice.choice(list(metadata.tablets.maps.items()))
+    tablet = dice.randrange(tablet_map.count)
+    held, known = tablet_map.replicas(tablet), list(metadata.directory.volumes)
+    if dice.random() < 0.6:
+        return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(known), None, "random"),))
+    return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(held), dice.choice(held), "random"),))
+
+
+def a_pin(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    if not metadata.tablets.maps:
+        return PinTablets("nothing", 1, (0,), True)
+    table_id, tablet_map = dice.choice(list(metadata.tablets.maps.items()))
+    chosen = dice.sample(range(tablet_map.count), dice.randint(1, min(3, tablet_map.count)))
+    return PinTablets(table_id, tablet_map.count, tuple(chosen), dice.random() < 0.7, "random")
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -506,4 +529,6 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "loss": a_loss,
     "relaxed barrier": a_relaxed_barrier,
     "feature": a_feature,
+    "replica count": a_replica_count,
+    "pin": a_pin,
 }

@@ -27,6 +27,8 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas, ReplicaChange
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -55,6 +57,7 @@ __all__ = [
     "AlterTable",
     "AnnounceVersion",
     "CancelRequest",
+    "ChangeReplicas",
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
@@ -74,10 +77,12 @@ __all__ = [
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
+    "PinTablets",
     "PrepareOperation",
     "RegisterNode",
     "RelaxBarriers",
     "RelaxedBarrier",
+    "ReplicaChange",
     "RequestReplication",
     "RequestTopology",
     "RestoreTable",

@@ -31,6 +31,8 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -40,7 +42,7 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, REPLICA_COUNTS, TABLET_PINS
 
 GENERATION = 7
 """The generation of the product that this is; a new kind of event begins with it.
@@ -104,6 +106,8 @@ EVENT_KINDS = (
     EventKind("AlterColumns", AlterColumns, since=5),
     EventKind("EnableFeatures", EnableFeatures, since=7),
     EventKind("AnnounceVersion", AnnounceVersion, since=7, feature=ANNOUNCEMENTS),
+    EventKind("ChangeReplicas", ChangeReplicas, since=7, feature=REPLICA_COUNTS),
+    EventKind("PinTablets", PinTablets, since=7, feature=TABLET_PINS),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

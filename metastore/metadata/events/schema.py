@@ -313,8 +313,13 @@ def check_table_columns(table: Table) -> None:
         require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 
 
-def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
-    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected."""
+def check_replicas(
+    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True
+) -> None:
+    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected.
+
+    Unless `counted`, a tablet may have more or fewer replicas in a datacenter, as somebody may have said by hand.
+    """
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
     highest = int(used.max(initial=0))
@@ -337,7 +342,8 @@ def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.n
     require(not doubled.any(), Code.INVALID_TABLETS, "a tablet has two replicas on one node")
     places = np.where(replicas == NO_REPLICA, -1, datacenter_of[replicas])
     for index, datacenter in enumerate(datacenters):
-        wrong = np.flatnonzero((places == index).sum(axis=1) != keyspace.replication[datacenter])
+        here = (places == index).sum(axis=1)
+        wrong = np.flatnonzero(here != keyspace.replication[datacenter]) if counted else ()
         require(
             not len(wrong),
             Code.INVALID_TABLETS,

@@ -66,7 +66,7 @@ def test_a_pipeline_of_an_older_version_keeps_features_away_while_it_lives(
         monkeypatch.setattr(announcing, "SUPPORTED", None)
         with announced(job, "nightly-load", "test.events"):
             monkeypatch.undo()
-            with pytest.raises(Rejected, match="'nightly-load' .process .* does not support announcements") as refused:
+            with pytest.raises(Rejected, match=r"'nightly-load' .process .* does not support announcements") as refused:
                 administration.enable_features(old.cluster, ANNOUNCEMENTS)
             assert refused.value.code == Code.FEATURE_LACKING
             [row, *_] = feature_rows(old.cluster.catch_up(), live_leases(old.cluster))
@@ -105,7 +105,7 @@ def test_an_agent_that_lacks_an_enabled_feature_is_not_let_in(tmp_path: Path) ->
         assert "version 0.0.9 of agent 'n4' does not support announcements" in answer.reason
         assert lake.epoch == lake.cluster.catch_up().epoch
         member = msgspec.structs.replace(BLANK, agent_id="a", name="n1", tag=Tag("c", "id"))
-        why = join_refusal(member, True, asked, None, enabled=(ANNOUNCEMENTS,))
+        why = join_refusal(member, True, asked, None, enabled=SUPPORTED)
         assert why is not None
         assert (why.code, why.reason) == ("features", answer.reason)
         assert join_refusal(member, True, asked, None, enabled=()) is None

@@ -13,14 +13,12 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata import events as events_package
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.components.features import Announced, Features
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceTransitions,
     AlterColumns,
     AlterNode,
     AlterTable,
-    AnnounceVersion,
     CancelRequest,
     CreateKeyspace,
     CreateTable,
@@ -28,7 +26,6 @@ from epochlake.metastore.metadata.events import (
     DropChanges,
     DropKeyspace,
     DropTable,
-    EnableFeatures,
     Event,
     FinishRequest,
     FinishResize,
@@ -53,7 +50,6 @@ from epochlake.metastore.metadata.events import (
     SwitchBalancing,
     TakeSnapshot,
 )
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS
 from epochlake.metastore.metadata.model import (
     Check,
     Column,
@@ -72,7 +68,7 @@ from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TABLET_BITS
 
-from tests.support import ring_event_cases
+from tests.support import feature_event_cases, ring_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
 replace = msgspec.structs.replace
@@ -94,15 +90,7 @@ def scenes() -> dict[str, ClusterMetadata]:
     lost = applied([RequestTopology("remove-n1", REMOVE, 1, declares_lost=True)], small)
     shelved = applied([ShelveTable(FLIGHTS, "air.flights")], small)
     ring_shelved = applied([ShelveTable("id-stars", "sky.stars")], ring_event_cases.scenes()["ring"])
-    announcing = applied([EnableFeatures((ANNOUNCEMENTS,))], small)
     return {
-        "announcing": announcing,
-        "announcing, a node left": with_state(announcing, 4, NodeState.LEFT),
-        "announced": applied([AnnounceVersion(1, "0.1.0", (ANNOUNCEMENTS,))], announcing),
-        "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
-        "an older agent that left": with_state(
-            replace(small, features=Features({}, {4: Announced(4, "0.0.9", (), 1)}, 1)), 4, NodeState.LEFT
-        ),
         "shelved": shelved,
         "shelved, name taken": applied([new_table(name="flights")], shelved),
         "shelved, another keyspace": with_placement(shelved, PlacementKind.RING),
@@ -153,6 +141,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "merging": applied([DecideResize(FLIGHTS, Resize.MERGE, 1)], small),
         "merging one": applied([table("one", [[1, 2]]), table("two", [[1, 2], [2, 1]]), merge("id-two")], small),
         "as many tablets as there can be": with_tablets(small, 1 << MAX_TABLET_BITS),
+        **feature_event_cases.scenes(),
         **ring_event_cases.scenes(),
     }
 
@@ -275,16 +264,6 @@ REJECTED: list[tuple[str, object, str]] = [
     ("small", AcceptLoss(1, 99), "old-incarnation"),
     ("small", RelaxBarriers(()), "nothing-to-do"),
     ("small", TakeSnapshot("1:another"), "wrong-digest"),
-    # Versions and features
-    ("small", EnableFeatures(()), "invalid-event"),
-    ("small", EnableFeatures((ANNOUNCEMENTS, ANNOUNCEMENTS)), "invalid-event"),
-    ("announcing", EnableFeatures((ANNOUNCEMENTS,)), "nothing-to-do"),
-    ("an older agent", EnableFeatures((ANNOUNCEMENTS,)), "feature-lacking"),
-    ("small", AnnounceVersion(1, "0.1.0", (ANNOUNCEMENTS,)), "feature-not-enabled"),
-    ("announcing", AnnounceVersion(99, "0.1.0", (ANNOUNCEMENTS,)), "unknown-node"),
-    ("announcing, a node left", AnnounceVersion(4, "0.1.0", (ANNOUNCEMENTS,)), "wrong-state"),
-    ("announcing", AnnounceVersion(1, "0.0.9", ()), "feature-lacking"),
-    ("announced", AnnounceVersion(1, "0.1.0", (ANNOUNCEMENTS,)), "nothing-to-do"),
     # Nodes
     ("small", lambda: node(name="5"), "invalid-name"),
     ("small", lambda: node(datacenter="a b"), "invalid-name"),
@@ -533,6 +512,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("splitting and moving", FinishResize(FLIGHTS, 1), "transition-in-the-way"),
     ("merging", FinishResize(FLIGHTS, 1), "siblings-apart"),
     # The ring
+    *feature_event_cases.REJECTED,
     *ring_event_cases.REJECTED,
 ]
 
@@ -540,10 +520,6 @@ VALID: list[tuple[str, object]] = [
     ("nothing", Initialise(name="x" * 63, cluster_id="c", product_version="1")),
     ("paused", ResumeChanges()),
     ("paused", TakeSnapshot()),
-    ("paused", EnableFeatures((ANNOUNCEMENTS,))),
-    ("an older agent that left", EnableFeatures((ANNOUNCEMENTS,))),
-    ("announcing", AnnounceVersion(4, "0.1.0", (ANNOUNCEMENTS,))),
-    ("announced", AnnounceVersion(1, "0.1.1", (ANNOUNCEMENTS, "of-later"))),
     ("small", TakeSnapshot()),
     ("small", SwitchBalancing(on=False)),
     ("small", RelaxBarriers((RelaxedBarrier("tablet 0 of air.flights to n4/d1", "ALL", "QUORUM", "n1/d1: away"),))),
@@ -601,6 +577,7 @@ VALID: list[tuple[str, object]] = [
     ("splitting", StartTransitions((move(),))),
     ("splitting", FinishResize(FLIGHTS, 1)),
     ("merging one", FinishResize("id-two", 1)),
+    *feature_event_cases.VALID,
     *ring_event_cases.VALID,
 ]
 

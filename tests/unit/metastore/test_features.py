@@ -1,4 +1,4 @@
-"""Features: enabled once for ever, needed by newer kinds of events, and a version that lacks one stops with one line."""
+"""Features: enabled once for ever, needed by newer kinds of events, and who lacks one stops with one line."""
 
 from __future__ import annotations
 
