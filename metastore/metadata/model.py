@@ -281,7 +281,7 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class TopologyRequest(msgspec.Struct, frozen=True):
-    """A request for a change of the topology; kept after its end, as the history of what was asked and what became.
+    """A request for a change of the topology; kept after its end, until many are done (`ForgetRequests`).
 
     `tokens` are those asked for by a join, a replace or a move (empty: to be allocated, or those of the replaced node);
     `source_datacenter` is where a rebuild streams from (empty: anywhere). A `keyspace_rf_change` has node 0, a

@@ -12,6 +12,7 @@ from epochlake.metastore.metadata.events import (
     ChangeReplicas,
     DecideResize,
     EnableFeatures,
+    ForgetRequests,
     PinTablets,
     ReplicaChange,
     RequestTopology,
@@ -20,7 +21,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.tablets import NewTransition
 from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
-from epochlake.metastore.metadata.model import NodeState, RequestKind
+from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Kind
 
@@ -48,6 +49,7 @@ def scenes() -> dict[str, ClusterMetadata]:
             [RequestTopology("remove-n2", RequestKind.REMOVE, 2, declares_lost=True)], featured
         ),
         "featured, apart": in_datacenter(featured, 2, "dc2"),
+        "featured, moved": moved_twice(featured),
         "pinned": applied([PinTablets(FLIGHTS, 4, (0,), True, "hot")], featured),
         "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
         "an older agent that left": without(
@@ -66,6 +68,14 @@ def in_datacenter(metadata: ClusterMetadata, node_id: int, datacenter: str) -> C
     """As if a node were in another datacenter."""
     moved = replace(metadata.directory.nodes[node_id], datacenter=datacenter)
     return replace(metadata, directory=metadata.directory.with_nodes(moved, epoch=metadata.epoch))
+
+
+def moved_twice(metadata: ClusterMetadata) -> ClusterMetadata:
+    """Node n1 has asked twice: what it asked for first is done."""
+    first = metadata.requests["join-n1"]
+    later = replace(first, request_id="later-n1", kind=RequestKind.REBUILD, requested_epoch=metadata.epoch)
+    cancelled = replace(first, request_id="no-n1", state=RequestState.CANCELLED, requested_epoch=metadata.epoch - 1)
+    return replace(metadata, requests={**metadata.requests, "no-n1": cancelled, "later-n1": later})
 
 
 def more(table_id: str = FLIGHTS, tablet: int = 0, pending: int = 4) -> ReplicaChange:
@@ -104,6 +114,14 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured", ChangeReplicas((less(pending=1),)), "not-a-replica"),
     ("featured, one lost", ChangeReplicas((less(),)), "lost"),
     ("featured, apart", ChangeReplicas((less(),)), "wrong-datacenter"),
+    # Requests that are done
+    ("small", ForgetRequests(("join-n1",)), "feature-not-enabled"),
+    ("featured", ForgetRequests(()), "nothing-to-do"),
+    ("featured", ForgetRequests(("nothing",)), "unknown-request"),
+    ("featured", ForgetRequests(("join-n1",)), "wrong-state"),
+    ("featured, moved", ForgetRequests(("join-n1", "join-n1")), "invalid-event"),
+    ("featured, moved", ForgetRequests(("no-n1",)), "wrong-state"),
+    ("featured, moved", ForgetRequests(("later-n1",)), "wrong-state"),
     # Pins
     ("small", PinTablets(FLIGHTS, 4, (0,), True), "feature-not-enabled"),
     ("featured", PinTablets("nothing", 4, (0,), True), "unknown-table"),
@@ -123,5 +141,6 @@ VALID: list[tuple[str, object]] = [
     ("featured", ChangeReplicas((less(),))),
     ("pinned", ChangeReplicas((less(),))),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), True)),
+    ("featured, moved", ForgetRequests(("join-n1",))),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), False)),
 ]

@@ -30,6 +30,7 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetRequests,
     ForgetTable,
     Initialise,
     KeepChanges,
@@ -121,6 +122,7 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("ChangeReplicas", 7): ChangeReplicas(
         (ReplicaChange("t-1", 0, 4, None, "hot"), ReplicaChange("t-1", 1, 2, 3, "cold")),
     ),
+    ("ForgetRequests", 7): ForgetRequests(("join-n1", "move-n1")),
     ("PinTablets", 7): PinTablets("t-1", 4, (0, 2), False, "the fast disk"),
     ("PauseChanges", 1): PauseChanges(why="an upgrade — until 7 o'clock"),
     ("ResumeChanges", 1): ResumeChanges(),

@@ -30,6 +30,7 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetRequests,
     ForgetTable,
     Initialise,
     KeepChanges,
@@ -53,6 +54,7 @@ from epochlake.metastore.metadata.events import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.forgetting import forgettable
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
 from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.metadata.model import (
@@ -510,6 +512,14 @@ def a_pin(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return PinTablets(table_id, tablet_map.count, tuple(chosen), dice.random() < 0.7, "random")
 
 
+def a_forgotten_request(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """Requests that are done, as the coordinator lets them go; now and then others."""
+    may_go = [request.request_id for request in forgettable(metadata)]
+    others = list(metadata.requests) if dice.random() < 0.1 else []
+    ids = dict.fromkeys([*may_go[: dice.randint(1, 3)], *others[:1]])
+    return ForgetRequests(tuple(ids))
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -531,4 +541,5 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "feature": a_feature,
     "replica count": a_replica_count,
     "pin": a_pin,
+    "forgotten request": a_forgotten_request,
 }

@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events.cluster import (
 )
 from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.features import AnnounceVersion, EnableFeatures
+from epochlake.metastore.metadata.events.forgetting import ForgetRequests
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -70,6 +71,7 @@ __all__ = [
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetRequests",
     "ForgetTable",
     "Initialise",
     "KeepChanges",

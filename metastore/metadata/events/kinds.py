@@ -21,6 +21,7 @@ from epochlake.metastore.metadata.events.cluster import (
 )
 from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
 from epochlake.metastore.metadata.events.features import AnnounceVersion, EnableFeatures
+from epochlake.metastore.metadata.events.forgetting import ForgetRequests
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -42,7 +43,7 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, REPLICA_COUNTS, TABLET_PINS
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, FORGOTTEN_REQUESTS, REPLICA_COUNTS, TABLET_PINS
 
 GENERATION = 7
 """The generation of the product that this is; a new kind of event begins with it.
@@ -108,6 +109,7 @@ EVENT_KINDS = (
     EventKind("AnnounceVersion", AnnounceVersion, since=7, feature=ANNOUNCEMENTS),
     EventKind("ChangeReplicas", ChangeReplicas, since=7, feature=REPLICA_COUNTS),
     EventKind("PinTablets", PinTablets, since=7, feature=TABLET_PINS),
+    EventKind("ForgetRequests", ForgetRequests, since=7, feature=FORGOTTEN_REQUESTS),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

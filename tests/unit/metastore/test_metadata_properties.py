@@ -19,13 +19,14 @@ from epochlake.metastore.metadata.events import (
     KINDS,
     AdvanceTransitions,
     CreateKeyspace,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishTransitions,
     ResumeChanges,
     StartRequest,
 )
-from epochlake.metastore.metadata.features import REPLICA_COUNTS
+from epochlake.metastore.metadata.features import REPLICA_COUNTS, SUPPORTED
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
 from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.metastore.metadata.ring_state import ring_state, settles
@@ -96,12 +97,16 @@ class History(RuleBasedStateMachine):
         dice = random.Random(number)
         self.submit(KINDS_OF_CHANGE["table"](self.metadata, dice))
         # At rest most changes are accepted, so that no kind is missing in the few histories of a slice.
-        for kind in [*dice.sample(sorted(KINDS_OF_CHANGE), 6), *["word of an operator"] * 3]:
+        at_rest = [*["resize"] * 3, *dice.sample(sorted(KINDS_OF_CHANGE), 6), *["word of an operator"] * 3]
+        if number % 3:
+            self.submit(EnableFeatures(SUPPORTED))
+            at_rest += [*["replica count"] * 4, "pin", "feature", *["topology"] * 3, "forgotten request"]
+        for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
         self.submit(ResumeChanges())
 
     @rule(
-        kinds=st.lists(st.sampled_from([*sorted(KINDS_OF_CHANGE), *["resize"] * 2]), min_size=3, max_size=12),
+        kinds=st.lists(st.sampled_from(sorted(KINDS_OF_CHANGE)), min_size=3, max_size=12),
         number=SEEDS,
     )
     def change(self, kinds: list[str], number: int) -> None:
