@@ -84,8 +84,10 @@ def lacking_in(lease: Lease, features: Iterable[str]) -> tuple[str, ...]:
     return lacks(features, lease.features or ())
 
 
-def announce_version(cluster: Cluster, node: str, agent_id: str) -> Committed | None:
+def announce_version(cluster: Cluster, node: str, agent_id: str, timeout: float | None = None) -> Committed | None:
     """Say in the log what runs on a node, where the cluster wants to know and does not yet. None: nothing to say.
+
+    `timeout`: seconds that the commit may take; None: as configured.
 
     Raises Rejected (feature-lacking) when this version may not take part any more, and what a commit raises.
     """
@@ -97,4 +99,6 @@ def announce_version(cluster: Cluster, node: str, agent_id: str) -> Committed | 
     known = metadata.features.announced.get(found.node_id)
     if known is not None and (known.product_version, known.features) == (event.product_version, event.features):
         return None
-    return cluster.commit(event, reason=f"said by agent {agent_id}", asked=f"announce version of node {node}")
+    return cluster.commit(
+        event, reason=f"said by agent {agent_id}", asked=f"announce version of node {node}", timeout=timeout
+    )

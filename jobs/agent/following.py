@@ -28,6 +28,7 @@ from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
 from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.views.change_streams import ReaderStatus, reachable_statuses
+from epochlake.jobs.views.status import zookeeper_runs
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialised
 from epochlake.metastore.following.snapshot_format import decode_snapshot
@@ -45,6 +46,8 @@ KEPT_SNAPSHOTS = 2
 QUIET_SECONDS = 10.0
 """After so long without news a follower ends; the agent looks for news more cheaply than it does."""
 LOOK_SECONDS = 1.0
+ANNOUNCE_SECONDS = 10.0
+"""How long the log is waited for when an agent says what it runs; less than what the agent takes for a hang."""
 
 
 class Outcome(StrEnum):
@@ -101,10 +104,15 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
 
 
 def announced(home: Home, cluster: Cluster, name: str) -> bool:
-    """Say in the log what runs here, where it does not say so yet. False: not now; the next follower tries again."""
+    """Say in the log what runs here, where it does not say so yet. False: not now; the next follower tries again.
+
+    No ZooKeeper is started for it: that is for who needs one.
+    """
+    if not zookeeper_runs(cluster):
+        return False
     try:
-        announce_version(cluster, name, home.identity(name).agent_id)
-    except EpochlakeError as error:
+        announce_version(cluster, name, home.identity(name).agent_id, timeout=ANNOUNCE_SECONDS)
+    except (EpochlakeError, OSError) as error:
         logger.warning("the version of this agent is not announced: %s", error)
         return False
     return True
@@ -237,13 +245,14 @@ def main(arguments: list[str] | None = None) -> int:
                 followed = msgspec.structs.replace(
                     follow_once(home, cluster, given.name, home.read(TAG, Tag)), damaged=damaged
                 )
-                if announces and followed.outcome is Outcome.FOLLOWED and not given.once:
-                    announces = announced(home, cluster, given.name)
                 if followed != told:
                     _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                     told, quiet_since = followed, time.monotonic()
                 else:
                     _say("")
+                if announces and followed.outcome is Outcome.FOLLOWED and not given.once:
+                    # After the agent has been told: nothing that the log says waits for ZooKeeper.
+                    announces = announced(home, cluster, given.name)
                 quiet = time.monotonic() - quiet_since > QUIET_SECONDS
                 if quiet and not given.once:
                     # What changes all the time is no news, and is told again at the end.

@@ -308,6 +308,11 @@ def _zookeeper_address(cluster: Cluster) -> str | None:
     return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
 
 
+def zookeeper_runs(cluster: Cluster) -> bool:
+    """Whether somebody else takes care of ZooKeeper, or the embedded one is running: a commit would start none."""
+    return cluster.configuration.zookeeper.connect != EMBEDDED or _embedded_serves(cluster)
+
+
 def _embedded_serves(cluster: Cluster) -> bool:
     local = places.local_path(cluster.root.uri)
     if local is None:

@@ -137,11 +137,15 @@ def test_two_releases_share_a_cluster_until_the_newer_ones_features_are_enabled(
         pipeline.stdin.write("\n")
         pipeline.stdin.close()
         assert pipeline.wait(60) == 0
+        refused = newer.run("feature", "enable", "--all", "--agent", second.address)
+        assert refused.returncode == 3, refused.stderr
+        assert "the agent of node 'n1'" in refused.stderr
         first.kill()
         first.release = newer
         first.start()
         first.until(lambda state: state.log.outcome == "followed")
-        newer.done("feature", "enable", "--all")
+        eventually(lambda: all(node.features for node in second.nodes().values()))
+        newer.done("feature", "enable", "--all", "--agent", second.address)
 
         stopped = older.run("status")
         assert stopped.returncode != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.features import announce_version
 from epochlake.jobs.agent.admission import admit
+from epochlake.jobs.agent.documents import nodes_seen
 from epochlake.jobs.agent.join_messages import JoinRequest, Outcome, WantedVolume, join_refusal
-from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Tag
+from epochlake.jobs.agent.membership import Membership
+from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Seen, Sighting, Tag
+from epochlake.jobs.cli.commands.features import require_support
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.views.features import feature_rows
 from epochlake.metastore import announcing, metastore
@@ -93,6 +97,24 @@ def test_the_commands_list_and_enable(old: LocalCluster, capsys: pytest.CaptureF
     epoch = old.cluster.catch_up().epoch
     assert {row["enabled_epoch"] for row in line.done("feature", "list")} == {epoch}
     assert {row["enabled_epoch"] for row in line.done("feature", "list", "--at", str(epoch - 1))} == {None}
+
+
+def test_an_agent_that_answers_and_is_older_is_seen_by_another_one() -> None:
+    now = 100.0
+    membership = Membership("a", random.Random(1))
+    older = msgspec.structs.replace(BLANK, agent_id="c", name="n2", address="h:2", features=())
+    for who in (older, msgspec.structs.replace(BLANK, agent_id="d", name="n3", address="h:3")):
+        membership.heard(who, now)
+    seen = nodes_seen(None, BLANK, tuple(membership.peers.values()), now)
+    with pytest.raises(Rejected, match=r"the agent of node 'n2' at h:2 does not support"):
+        require_support(seen, SUPPORTED)
+    require_support([node for node in seen if node.name != "n2"], SUPPORTED)
+    membership.merge([Sighting("e", "n5", "h:5", Seen.ALIVE, 1)], now)
+    told = nodes_seen(None, BLANK, tuple(membership.peers.values()), now)
+    with pytest.raises(Rejected, match=r"'n5' at h:5 has not been heard yet"):
+        require_support([node for node in told if node.name != "n2"], SUPPORTED)
+    gone = [msgspec.structs.replace(node, seen=Seen.UNREACHABLE) for node in seen]
+    require_support(gone, SUPPORTED)
 
 
 def test_an_agent_that_lacks_an_enabled_feature_is_not_let_in(tmp_path: Path) -> None:
