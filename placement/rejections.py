@@ -27,6 +27,8 @@ class Code(StrEnum):
     FEATURE_NOT_ENABLED = "feature-not-enabled", "the change needs a feature that the cluster does not use yet"
     FEATURE_LACKING = "feature-lacking", "a member does not support the feature"
     UNKNOWN_FEATURE = "unknown-feature", "this version has no such feature"
+    UPGRADING = "upgrading", "the cluster is being taken over from elsewhere: nothing else is changed meanwhile"
+    UPGRADE_REFUSED = "upgrade-refused", "what is to be taken over does not fit the cluster, or is not built yet"
     CHANGES_PAUSED = "changes-paused", "an operator has paused changes of the cluster"
     EPOCH_MOVED = "epoch-moved", "the change was asked for at another epoch than the newest one"
     STALE_PLAN = "stale-plan", "the metadata is not what the change was planned on: it is planned again, or refused"

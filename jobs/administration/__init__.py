@@ -34,10 +34,12 @@ from epochlake.jobs.administration.topology_changes import (
     resume_request,
 )
 from epochlake.jobs.administration.unused_files import sweep
+from epochlake.jobs.administration.upgrading import advance_upgrade, describe_cluster
 
 __all__ = [
     "add_node",
     "add_replicas",
+    "advance_upgrade",
     "alter_node",
     "alter_table",
     "cancel_request",
@@ -45,6 +47,7 @@ __all__ = [
     "create_keyspace",
     "create_table",
     "decommission",
+    "describe_cluster",
     "drop_changes",
     "drop_keyspace",
     "drop_replicas",

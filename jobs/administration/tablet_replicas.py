@@ -45,7 +45,7 @@ def drop_replicas(
 class ReplicaAddition(Change[ChangeReplicas], frozen=True):
     """What `add_replicas` commits."""
 
-    verb: ClassVar[str] = "add replicas of tablets"
+    verb: ClassVar[str] = "add replicas"
     table: str
     tablets: tuple[int, ...]
     node: str
@@ -67,7 +67,7 @@ class ReplicaAddition(Change[ChangeReplicas], frozen=True):
 class ReplicaRemoval(Change[ChangeReplicas], frozen=True):
     """What `drop_replicas` commits."""
 
-    verb: ClassVar[str] = "drop replicas of tablets"
+    verb: ClassVar[str] = "drop replicas"
     table: str
     tablets: tuple[int, ...]
     node: str

@@ -94,8 +94,8 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
     except LogWentBack as error:
         return Followed(Outcome.WENT_BACK, str(error), tag)
     _keep_snapshot(home, cluster, metadata)
-    enabled = tuple(sorted(metadata.features.enabled))
-    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes, enabled)
+    enabled, upgrade = tuple(sorted(metadata.features.enabled)), metadata.upgrade.state.value
+    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes, enabled, upgrade)
     known = home.read(VIEW, View)
     if known is None or msgspec.structs.replace(known, seen_at=view.seen_at) != view:
         home.write(VIEW, view)

@@ -52,6 +52,7 @@ class Routes:
             "/peers": self._peers,
             "/metrics": self._metrics,
             "/log": self._log,
+            "/upgrade": self._upgrade,
         }
         self._posts: dict[str, Route] = {
             "/handshake": self._handshake,
@@ -61,6 +62,7 @@ class Routes:
             "/join": self._join,
             "/cancel-join": self._cancel_join,
             "/init": self._init,
+            "/upgrade": self._start_upgrade,
             "/prepare-init": self._prepare_init,
         }
 
@@ -102,6 +104,17 @@ class Routes:
         except (HomeDamaged, OSError) as error:
             raise Refused(500, "copy", str(error)) from None
         return Response(200, lines, "application/jsonl")
+
+    async def _upgrade(self, request: Request) -> Response:
+        view = self._agent.view
+        return _json(self._agent.upgrading.said(None if view is None else view.upgrade_state))
+
+    async def _start_upgrade(self, request: Request) -> Response:
+        """A user's call; it is watched by GET."""
+        if not self._agent.settings.admits:
+            raise Refused(409, "admits-nobody", "this agent was not started with --admit: it changes no cluster")
+        self._agent.upgrading.ordered()
+        return await self._upgrade(request)
 
     async def _snapshot(self, epoch: int) -> Response:
         path = self._agent.home.snapshots / f"{epoch:020}.snapshot"

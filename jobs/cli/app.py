@@ -24,6 +24,7 @@ from epochlake.jobs.cli.commands import (
     switches,
     tables,
     tablets,
+    upgrade,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -83,6 +84,7 @@ for name, group in (
     ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
     ("feature", features.app),
+    ("upgrade", upgrade.app),
     ("agent", agent.app),
     ("config", configuration.app),
 ):

@@ -41,6 +41,7 @@ from epochlake.jobs.views.requests import RequestRow
 from epochlake.jobs.views.resizing import ResizePlan
 from epochlake.jobs.views.schema import KeyspaceRow, TableRow, TableShown
 from epochlake.jobs.views.status import NodeStatus, Status
+from epochlake.jobs.views.upgrade import UpgradeStatus
 
 CHANGE = "change"
 
@@ -64,6 +65,10 @@ DOCUMENTS: dict[str, Any] = {
     "request cancel": CHANGE,
     "feature list": list[FeatureRow],
     "feature enable": CHANGE,
+    "upgrade describe": UpgradeStatus,
+    "upgrade start": UpgradeStatus,
+    "upgrade status": UpgradeStatus,
+    "upgrade give-up": CHANGE,
     "keyspace create": CHANGE,
     "keyspace alter": CHANGE,
     "keyspace list": list[KeyspaceRow],

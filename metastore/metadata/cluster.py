@@ -25,6 +25,7 @@ from epochlake.metastore.metadata.components.schema import SCHEMA, Schema
 from epochlake.metastore.metadata.components.switches import SWITCHES
 from epochlake.metastore.metadata.components.tablets import TABLETS, Tablets
 from epochlake.metastore.metadata.components.topology_requests import REQUESTS, Requests
+from epochlake.metastore.metadata.components.upgrade import UPGRADE, Upgrade, UpgradeState
 from epochlake.metastore.metadata.features import lacks
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import (
@@ -87,6 +88,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     dropped: Annotated[Dropped, DROPPED]
     features: Annotated[Features, FEATURES]
     pins: Annotated[Pins, PINS]
+    upgrade: Annotated[Upgrade, UPGRADE]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())
@@ -120,8 +122,22 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
                 f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'})",
                 hint="Run `epochlake changes resume` first",
             )
+        if self.upgrade.going_on and not self._fits_the_upgrade(event):
+            raise Rejected(
+                Code.UPGRADING,
+                f"the cluster is taken over from elsewhere ({self.upgrade.state}): nothing else is changed meanwhile",
+                hint="See `epochlake upgrade status`, and run `epochlake upgrade start` to go on with it",
+            )
         self.require_enabled(*event.features_used())
         event.check(self)
+
+    def _fits_the_upgrade(self, event: Event) -> bool:
+        """Whether an event may come while a cluster is taken over: it moves that on, or builds what was described."""
+        if event.during_upgrade:
+            return True
+        described = self.upgrade.described
+        building = self.upgrade.state is UpgradeState.BUILD_COORDINATOR_STATE
+        return building and described is not None and event.builds(described)
 
     def may_use(self, kind: type[Event]) -> bool:
         """Whether events of a kind may be committed: the features that they belong to are enabled."""

@@ -25,12 +25,14 @@ ANNOUNCEMENTS = "announcements"
 REPLICA_COUNTS = "replica-counts"
 TABLET_PINS = "tablet-pins"
 FORGOTTEN_REQUESTS = "forgotten-requests"
+UPGRADES = "upgrades"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
     Feature(REPLICA_COUNTS, "single tablets have more or fewer replicas than their keyspace asks for", 7),
     Feature(TABLET_PINS, "the balancer leaves tablets alone that are pinned", 7),
     Feature(FORGOTTEN_REQUESTS, "topology requests that are done leave the metadata", 7),
+    Feature(UPGRADES, "a cluster that is described outside is taken over", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -88,6 +88,8 @@ LIMIT_SECONDS = "limit_seconds"
 SINCE_EPOCH = "since_epoch"
 PRODUCT_VERSION = "product_version"
 SUPPORTED_FEATURES = "supported_features"
+UPGRADE_STATE = "upgrade_state"
+DESCRIBED_EPOCH = "described_epoch"
 FEATURE = "feature"
 ENABLED_EPOCH = "enabled_epoch"
 
@@ -278,6 +280,13 @@ OPERATIONS_SCHEMA = pa.schema(
         _maybe(SESSION, TEXT, "open session of its streaming"),
         _field(STARTED_EPOCH, LONG, "the epoch of PREPARE"),
         _field(EPOCH, LONG, "the epoch of its last step"),
+    ]
+)
+UPGRADE_SCHEMA = pa.schema(
+    [
+        _field(UPGRADE_STATE, TEXT, "not_upgraded, build_coordinator_state or done, by the names of seed 000"),
+        _maybe(DESCRIBED_EPOCH, LONG, "the epoch that described what is taken over; null: the cluster began here"),
+        _CHANGED,
     ]
 )
 PINS_SCHEMA = pa.schema(

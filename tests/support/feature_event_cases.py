@@ -7,12 +7,23 @@ from functools import cache
 import msgspec
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.features import Announced, Features
+from epochlake.metastore.metadata.components.upgrade import (
+    Described,
+    DescribedKeyspace,
+    DescribedNode,
+    DescribedTable,
+    Upgrade,
+    UpgradeState,
+)
 from epochlake.metastore.metadata.events import (
+    AdvanceUpgrade,
     AnnounceVersion,
     ChangeReplicas,
     DecideResize,
+    DescribeCluster,
     EnableFeatures,
     ForgetRequests,
+    PauseChanges,
     PinTablets,
     ReplicaChange,
     RequestTopology,
@@ -25,11 +36,15 @@ from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestSt
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Kind
 
-from tests.support.histories import applied, joined, small_cluster
+from tests.support.histories import INITIALISE, applied, joined, small_cluster
 
 replace = msgspec.structs.replace
 
 FLIGHTS = "id-flights"
+
+NODE = DescribedNode("n1", "dc1", "r1", {"d1": "/d1"})
+OLD = Described((NODE,), (DescribedKeyspace("air", {"dc1": 1}),), (DescribedTable("air.flights", "/old"),))
+BUILD, DONE = UpgradeState.BUILD_COORDINATOR_STATE, UpgradeState.DONE
 
 
 @cache
@@ -50,6 +65,14 @@ def scenes() -> dict[str, ClusterMetadata]:
         ),
         "featured, apart": in_datacenter(featured, 2, "dc2"),
         "featured, moved": moved_twice(featured),
+        "empty": applied([INITIALISE, EnableFeatures(SUPPORTED)]),
+        "described": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD)]),
+        "building": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD), AdvanceUpgrade(BUILD)]),
+        "building, a node joins": replace(
+            featured,
+            upgrade=Upgrade(BUILD, OLD, 1, 1),
+            requests={"join-n1": replace(featured.requests["join-n1"], state=RequestState.PENDING)},
+        ),
         "pinned": applied([PinTablets(FLIGHTS, 4, (0,), True, "hot")], featured),
         "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
         "an older agent that left": without(
@@ -114,6 +137,20 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured", ChangeReplicas((less(pending=1),)), "not-a-replica"),
     ("featured, one lost", ChangeReplicas((less(),)), "lost"),
     ("featured, apart", ChangeReplicas((less(),)), "wrong-datacenter"),
+    # Taking over
+    ("small", DescribeCluster(OLD), "feature-not-enabled"),
+    ("featured", DescribeCluster(OLD), "upgrade-refused"),
+    ("empty", DescribeCluster(Described(())), "invalid-event"),
+    ("empty", DescribeCluster(Described((NODE, NODE))), "invalid-event"),
+    ("empty", DescribeCluster(replace(OLD, keyspaces=())), "invalid-event"),
+    ("described", DescribeCluster(OLD), "upgrading"),
+    ("described", SetMaintenance(1, on=True), "upgrading"),
+    ("empty", AdvanceUpgrade(BUILD), "nothing-to-do"),
+    ("described", AdvanceUpgrade(DONE), "wrong-state"),
+    ("building", AdvanceUpgrade(BUILD), "wrong-state"),
+    ("building", AdvanceUpgrade(DONE), "upgrade-refused"),
+    ("building, a node joins", AdvanceUpgrade(DONE), "request-in-the-way"),
+    ("building, a node joins", AdvanceUpgrade(DONE, True), "request-in-the-way"),
     # Requests that are done
     ("small", ForgetRequests(("join-n1",)), "feature-not-enabled"),
     ("featured", ForgetRequests(()), "nothing-to-do"),
@@ -141,6 +178,11 @@ VALID: list[tuple[str, object]] = [
     ("featured", ChangeReplicas((less(),))),
     ("pinned", ChangeReplicas((less(),))),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), True)),
+    ("empty", DescribeCluster(OLD)),
+    ("described", AdvanceUpgrade(BUILD)),
+    ("described", AdvanceUpgrade(DONE, True, "no")),
+    ("described", PauseChanges("night")),
+    ("building", AdvanceUpgrade(DONE, True, "no")),
     ("featured, moved", ForgetRequests(("join-n1",))),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), False)),
 ]

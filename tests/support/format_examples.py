@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
+from epochlake.metastore.metadata.components.upgrade import (
+    Described,
+    DescribedKeyspace,
+    DescribedNode,
+    DescribedTable,
+    UpgradeState,
+)
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AdvanceUpgrade,
     AlterColumns,
     AlterNode,
     AlterTable,
@@ -22,6 +30,7 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DescribeCluster,
     DropChanges,
     DropKeyspace,
     DropTable,
@@ -122,6 +131,14 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("ChangeReplicas", 7): ChangeReplicas(
         (ReplicaChange("t-1", 0, 4, None, "hot"), ReplicaChange("t-1", 1, 2, 3, "cold")),
     ),
+    ("DescribeCluster", 7): DescribeCluster(
+        Described(
+            (DescribedNode("n1", "dc1", "r1", {"d1": "file:///disks/n1"}, (-5, 7)),),
+            (DescribedKeyspace("air", {"dc1": 1}, PlacementKind.RING, "NetworkTopologyStrategy"),),
+            (DescribedTable("air.flights", "/lake/flights", ("id",)),),
+        )
+    ),
+    ("AdvanceUpgrade", 7): AdvanceUpgrade(UpgradeState.DONE, True, "it is no use"),
     ("ForgetRequests", 7): ForgetRequests(("join-n1", "move-n1")),
     ("PinTablets", 7): PinTablets("t-1", 4, (0, 2), False, "the fast disk"),
     ("PauseChanges", 1): PauseChanges(why="an upgrade — until 7 o'clock"),

@@ -9,10 +9,12 @@ import msgspec
 import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.upgrade import Described, DescribedNode, UpgradeState
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AdvanceUpgrade,
     AlterColumns,
     AlterNode,
     AlterTable,
@@ -22,6 +24,7 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DescribeCluster,
     DropChanges,
     DropKeyspace,
     DropTable,
@@ -520,6 +523,14 @@ def a_forgotten_request(metadata: ClusterMetadata, dice: random.Random) -> Event
     return ForgetRequests(tuple(ids))
 
 
+def an_upgrade(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A cluster is described, most often too late; an upgrade that goes on ends soon."""
+    if metadata.upgrade.going_on:
+        state = dice.choice([UpgradeState.BUILD_COORDINATOR_STATE, UpgradeState.DONE])
+        return AdvanceUpgrade(state, state is UpgradeState.DONE and dice.random() < 0.8, "random")
+    return DescribeCluster(Described((DescribedNode("m0", "dc1", "r1", {"d0": "/m0/d0"}),)))
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -542,4 +553,5 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "replica count": a_replica_count,
     "pin": a_pin,
     "forgotten request": a_forgotten_request,
+    "upgrade": an_upgrade,
 }

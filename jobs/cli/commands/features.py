@@ -60,9 +60,7 @@ def enable(
     everything: Annotated[bool, typer.Option("--all", help="All that this version supports.")] = False,
     agent: Annotated[
         str | None,
-        typer.Option(
-            "--agent", metavar="HOST:PORT", help="Ask an agent as well who answers, and what runs there."
-        ),
+        typer.Option("--agent", metavar="HOST:PORT", help="Ask an agent as well who answers, and what runs there."),
     ] = None,
 ) -> None:
     """Let the cluster use features, for ever: versions that lack one stop here.

@@ -45,6 +45,7 @@ from epochlake.metastore.metadata.events.tablets import (
     StageChange,
     StartTransitions,
 )
+from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 
 __all__ = [
     "EVENT_KINDS",
@@ -53,6 +54,7 @@ __all__ = [
     "AcceptLoss",
     "AdvanceOperation",
     "AdvanceTransitions",
+    "AdvanceUpgrade",
     "AlterColumns",
     "AlterNode",
     "AlterTable",
@@ -62,6 +64,7 @@ __all__ = [
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
+    "DescribeCluster",
     "DropChanges",
     "DropKeyspace",
     "DropTable",

@@ -12,6 +12,7 @@ from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}\Z")
 
@@ -27,6 +28,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     may_be_first: ClassVar[bool] = False
     allowed_while_paused: ClassVar[bool] = False
+    during_upgrade: ClassVar[bool] = False
 
     @classmethod
     def kind(cls) -> str:
@@ -53,6 +55,10 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def features_used(self) -> tuple[str, ...]:
         """The features that have to be enabled before this very event can be in the log."""
         return self.features_of_kind()
+
+    def builds(self, described: Described) -> bool:
+        """Whether this brings a cluster that is taken over closer to what was described of it."""
+        return False
 
     def completed(self, metadata: ClusterMetadata) -> Event:
         """The event as the committer appends it on top of `metadata`: with what only he can know, if there is any."""

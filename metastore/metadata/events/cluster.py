@@ -53,6 +53,8 @@ class Initialise(Event, frozen=True):
 class PauseChanges(Event, frozen=True):
     """Switch off everything that modifies the metadata (seed 002, "Migration Plan"), but what switches it on again."""
 
+    during_upgrade: ClassVar[bool] = True
+
     why: str
 
     def check(self, metadata: ClusterMetadata) -> None:
@@ -67,6 +69,7 @@ class PauseChanges(Event, frozen=True):
 
 
 class ResumeChanges(Event, frozen=True):
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     def check(self, metadata: ClusterMetadata) -> None:
@@ -105,6 +108,7 @@ class AcceptLoss(Event, frozen=True):
     epochs that are lost accept this incarnation, and nothing that was planned in the one before.
     """
 
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     incarnation: int
@@ -136,6 +140,7 @@ class TakeSnapshot(Event, frozen=True):
     there were digests have none.
     """
 
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     digest: str = ""

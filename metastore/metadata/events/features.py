@@ -21,6 +21,7 @@ class EnableFeatures(Event, frozen=True):
     A version that does not support one of them cannot read the event, nor anything that comes after it.
     """
 
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     features: tuple[str, ...]
@@ -57,6 +58,8 @@ class EnableFeatures(Event, frozen=True):
 
 class AnnounceVersion(Event, frozen=True):
     """The agent of a node says which version it runs, and which features that supports."""
+
+    during_upgrade: ClassVar[bool] = True
 
     node_id: int
     product_version: str

@@ -43,7 +43,14 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, FORGOTTEN_REQUESTS, REPLICA_COUNTS, TABLET_PINS
+from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
+from epochlake.metastore.metadata.features import (
+    ANNOUNCEMENTS,
+    FORGOTTEN_REQUESTS,
+    REPLICA_COUNTS,
+    TABLET_PINS,
+    UPGRADES,
+)
 
 GENERATION = 7
 """The generation of the product that this is; a new kind of event begins with it.
@@ -110,6 +117,8 @@ EVENT_KINDS = (
     EventKind("ChangeReplicas", ChangeReplicas, since=7, feature=REPLICA_COUNTS),
     EventKind("PinTablets", PinTablets, since=7, feature=TABLET_PINS),
     EventKind("ForgetRequests", ForgetRequests, since=7, feature=FORGOTTEN_REQUESTS),
+    EventKind("DescribeCluster", DescribeCluster, since=7, feature=UPGRADES),
+    EventKind("AdvanceUpgrade", AdvanceUpgrade, since=7, feature=UPGRADES),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

@@ -14,10 +14,12 @@ from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.in_memory import InMemoryLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.component import components_of
+from epochlake.metastore.metadata.components.upgrade import UpgradeState
 from epochlake.metastore.metadata.digest import digest_of
 from epochlake.metastore.metadata.events import (
     KINDS,
     AdvanceTransitions,
+    AdvanceUpgrade,
     CreateKeyspace,
     EnableFeatures,
     Event,
@@ -26,7 +28,7 @@ from epochlake.metastore.metadata.events import (
     ResumeChanges,
     StartRequest,
 )
-from epochlake.metastore.metadata.features import REPLICA_COUNTS, SUPPORTED
+from epochlake.metastore.metadata.features import REPLICA_COUNTS, SUPPORTED, UPGRADES
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
 from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.metastore.metadata.ring_state import ring_state, settles
@@ -85,6 +87,13 @@ class History(RuleBasedStateMachine):
     @initialize(nodes=st.integers(3, 6), number=SEEDS, on_ring=st.booleans())
     def begin(self, nodes: int, number: int, on_ring: bool) -> None:
         self.submit(INITIALISE)
+        if number % 2:
+            # Once there are nodes it is too late.
+            self.submit(EnableFeatures((UPGRADES,)))
+            for _ in range(4):
+                self.submit(KINDS_OF_CHANGE["upgrade"](self.metadata, random.Random(number)))
+            if self.metadata.upgrade.going_on:
+                self.submit(AdvanceUpgrade(UpgradeState.DONE, True, "at last"))
         for index in range(nodes):
             event = register(self.metadata, f"m{index}", rack=f"r{index % 3 + 1}", volumes=1 + index % 2)
             self.submit(event)
@@ -99,7 +108,7 @@ class History(RuleBasedStateMachine):
         # At rest most changes are accepted, so that no kind is missing in the few histories of a slice.
         at_rest = [*["resize"] * 3, *dice.sample(sorted(KINDS_OF_CHANGE), 6), *["word of an operator"] * 3]
         if number % 3:
-            self.submit(EnableFeatures(SUPPORTED))
+            self.submit(EnableFeatures(tuple(name for name in SUPPORTED if name not in self.metadata.features.enabled)))
             at_rest += [*["replica count"] * 4, "pin", "feature", *["topology"] * 3, "forgotten request"]
         for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
