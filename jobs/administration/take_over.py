@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -130,14 +129,9 @@ def _take_over_table(cluster: Cluster, table: DescribedTable, mine: str) -> None
     if is_delta(table.origin):
         adopt(cluster, table.origin, table.name, table.primary_key)
         return
-    files = sorted(str(path) for path in Path(table.origin).rglob("*.parquet"))
-    if not files:
-        raise InvalidRequest(
-            f"{table.origin} holds neither a Delta table nor Parquet files", hint=f"Correct the origin of {table.name}"
-        )
     if table.name not in cluster.catch_up().schema.by_name:
-        proposal = propose(files[0], table.primary_key)
+        proposal = propose(table.origin, table.primary_key)
         create_table(
             cluster, table.name, proposal.columns, proposal.primary_key, request_id=f"{mine}-table-{table.name}"
         )
-    load_files(cluster, table.name, files, batch=f"{mine}-{table.name}")
+    load_files(cluster, table.name, [table.origin], batch=f"{mine}-{table.name}")
