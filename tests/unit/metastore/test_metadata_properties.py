@@ -106,12 +106,12 @@ class History(RuleBasedStateMachine):
         dice = random.Random(number)
         self.submit(KINDS_OF_CHANGE["table"](self.metadata, dice))
         # At rest most changes are accepted, so that no kind is missing in the few histories of a slice.
-        at_rest = ["resize"] * 3
+        at_rest = [*["word of an operator"] * 4, *["resize"] * 3]
         if number % 3:
             names = tuple(name for name in SUPPORTED if name not in self.metadata.features.enabled)
             self.submit(EnableFeatures(names))
             at_rest += ["pin", *["topology"] * 2, "forgotten request", *["replica count"] * 6]
-        at_rest += [*dice.sample(sorted(KINDS_OF_CHANGE), 6), *["word of an operator"] * 3]
+        at_rest += dice.sample(sorted(KINDS_OF_CHANGE), 6)
         for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
         self.submit(ResumeChanges())
