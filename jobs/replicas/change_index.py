@@ -512,6 +512,10 @@ class ChangeIndex:
             position -= 1
         return None
 
+    def newest_up_to(self, position: int) -> int:
+        """The newest time of writing up to a position, microseconds; 0 where there is none."""
+        return self._newest_at(position)
+
     def _newest_at(self, position: int) -> int:
         """The newest time of writing up to a position."""
         marked = 0
