@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -309,6 +309,7 @@ class Cluster(Store):
         columns: Iterable[str] | None = None,
         late: bool = True,
         follow: bool = False,
+        before: bool = False,
     ) -> Changes:
         """The changes of a table whose changes are kept (`keep_changes`), in order; iterate over it for batches.
 
@@ -318,12 +319,29 @@ class Cluster(Store):
 
         After `after`, a position or a `bookmark`; None: after what the named `reader` has told of, or from the oldest
         that is kept. Up to the position `up_to`, None: the newest; with `follow` it ends with the stream.
+        With `before` each change has `_before` as well: the row that its key had before it, in the order of the stream;
+        null where there was none, and for changes that are late. Where that is older than all changes that are kept, it
+        is read from the table as it was, and HistoryNotKept is raised where that is not kept (`keep_history`).
         docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
         more, or is of another stream, StorageUnavailable.
         """
         from epochlake.jobs.gate.change_streaming import Changes
+        from epochlake.jobs.gate.moments import moment_of
 
-        return Changes(self, table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow)
+        def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
+            return self.scan(table, columns=names, keys=keys, as_of=moment_of(time)).read_all()
+
+        return Changes(
+            self,
+            table,
+            after=after,
+            up_to=up_to,
+            reader=reader,
+            columns=columns,
+            late=late,
+            follow=follow,
+            as_of=as_of if before else None,
+        )
 
     def changes_position(self, table: str) -> int:
         """Where the changes of a table end now: a scan that begins after this call shows all of them up to there."""
