@@ -73,6 +73,14 @@ def create(
         int | None,
         typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's. None on the ring."),
     ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            metavar="'NAME: PREDICATE'",
+            help="No row ever makes it false: 'paid: amount >= 0'. Repeat for several.",
+        ),
+    ] = None,
 ) -> None:
     """Create a table: place its tablets, or find its ranges, make its replica tables, then commit.
 
@@ -92,7 +100,8 @@ def create(
             f"it was not said which {'columns' if not columns else 'primary key'} the table {table} has",
             hint="Give --column and --primary-key, or --like FILE for the columns of a file",
         )
-    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets)
+    checks = _pairs(check, "check", "'NAME: PREDICATE'")
+    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets, checks=checks)
     carry_out(
         session, how, change, lambda: told | ({"no_tablets_on": change.unreachable} if change.unreachable else {})
     )
