@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.replica import FENCE
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.testing.world import World
+from epochlake.jobs.testing.world import ROOT, World
 from epochlake.metastore.metadata.fence import Fence
 
 _LOG = "_delta_log"
@@ -23,6 +23,10 @@ class Row(NamedTuple):
     written_at: int
     deleted: bool
     note: str | None
+
+
+Mark = tuple[str, int]
+"""The transaction of a commit of a replica table: of which application, and its version."""
 
 
 class Unreadable(Exception):
@@ -61,12 +65,24 @@ class ReplicaFiles:
                 found = action["metaData"].get("configuration", {}).get(FENCE, "0")
         return Fence.decode(found)
 
+    def commits(self) -> list[list[Any]]:
+        """What each commit says, from the first one on. Raises Unreadable, also where old ones were cleaned up."""
+        names = self._names()
+        if names is None:
+            raise Unreadable
+        return [self._commit(name) for name in names]
+
     def is_there(self) -> bool:
         """Whether there is such a table."""
         return self._world.disk.status(f"{self.path}/{_LOG}") is not None
 
     def _commits(self) -> list[Any] | None:
         """What all commits say, from the first one on; None where old ones were cleaned up."""
+        names = self._names()
+        return None if names is None else [action for name in names for action in self._commit(name)]
+
+    def _names(self) -> list[str] | None:
+        """The files of all commits, from the first one on; None where old ones were cleaned up."""
         try:
             names = sorted(
                 name
@@ -77,7 +93,7 @@ class ReplicaFiles:
             raise Unreadable from error
         if not names or int(names[0][:-5]) != 0:
             return None
-        return [action for name in names for action in self._commit(name)]
+        return names
 
     def _commit(self, name: str) -> list[Any]:
         if name not in self._known:
@@ -96,6 +112,19 @@ class ReplicaFiles:
             return self._world.folder.live_files(self.path)
         except Exception as error:
             raise Unreadable from error
+
+
+def receipts(world: World, table_id: str) -> dict[int, set[Mark]]:
+    """The receipts of the root, by the volumes of the replica tables that have given them."""
+    found: dict[int, set[Mark]] = {}
+    directory = f"{ROOT}/receipts/{table_id}"
+    if world.disk.status(directory) is None:
+        return found
+    for name in world.disk.names(directory):
+        volume, version, app_id = [*name.split(".", 2), "", ""][:3]
+        if volume.isdecimal() and version.isdecimal() and app_id:
+            found.setdefault(int(volume), set()).add((app_id, int(version)))
+    return found
 
 
 def read(world: World, path: str) -> bytes:

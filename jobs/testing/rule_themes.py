@@ -392,11 +392,55 @@ SHELVING = Theme(
 )
 """Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
 
+ROTTEN_SOURCES = Theme(
+    seconds=(5.0, 8.0),
+    keys=(1, 2),
+    paces=(0.5, 1.0),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
+            (4, 8, 12),
+            during=("tablet allow_write_both_read_old", "tablet write_both_read_old", "tablet streaming"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Files that rot right before a tablet is streamed from where they lie."""
+
+ROTTEN_MERGES = Theme(
+    seconds=(4.0, 7.0),
+    keys=(3, KEYS),
+    paces=(0.2, 0.5),
+    operations=("balance",),
+    operator_paces=(10.0,),
+    tables=1.0,
+    upkeep=("compact",),
+    tablets=(1, 2),
+    replication=(2,),
+    accesses=(*["write"] * 4, "read"),
+    pipelines=(1, 2),
+    upkeep_paces=(0.3, 0.8),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(Lying(("flipped bit",), ("upkeep", "pipeline"), ("volume link, done", "log read", "volume list"), (8, 16)),),
+    append_only=0.8,
+)
+"""Files that rot right before they are merged."""
+
 RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
 """Those that are drawn with all others."""
 
 BY_NAME_ONLY = (
     *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
-    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES),
 )
 """Those that had too few histories yet to be drawn where nobody asks for them."""
