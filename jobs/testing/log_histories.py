@@ -308,8 +308,8 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
 
 
 def _nobodys(world: World, scenario: Scenario) -> list[str]:
-    """Data files of the log that no commit has ever named, where nobody was kept from deleting them: machines have stood
-    still at most.
+    """Data files of the log that no commit has ever named, where nothing has kept anybody from deleting them but that
+    machines stood still.
     """
     if any(fault.kind != "pause" for fault in scenario.faults):
         return []

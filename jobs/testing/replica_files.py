@@ -14,6 +14,7 @@ from epochlake.jobs.testing.world import ROOT, World
 from epochlake.metastore.metadata.fence import Fence
 
 _LOG = "_delta_log"
+_COLUMNS = {"id", "note", WRITTEN_AT, DELETED}
 
 
 class Row(NamedTuple):
@@ -142,4 +143,6 @@ def decoded(data: bytes) -> Iterator[Row]:
     except (OSError, pa.ArrowException, ValueError) as error:
         raise Unreadable from error
     for row in rows:
+        if not _COLUMNS <= row.keys():
+            raise Unreadable  # the name of a column has rotted
         yield Row(row["id"], row[WRITTEN_AT], row[DELETED], row["note"])
