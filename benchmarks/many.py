@@ -7,15 +7,24 @@ round of a coordinator that has nothing to do, and `status`. What a user does is
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from epochlake.jobs.administration.nodes import add_node
 from epochlake.jobs.administration.schema import create_table
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.effects.replicas import replica_address
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.files import new_file_id
+from epochlake.jobs.replicas.outcomes import Acknowledged
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.views.status import status
 from epochlake.metastore.metadata.model import Column
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from benchmarks.clusters import opened
 from benchmarks.harness import Result, medians
@@ -24,6 +33,8 @@ ROUNDS = 7
 ROWS = 1_000
 COLUMNS = (Column("id", "bigint", False), Column("kind", "int"), Column("weight", "double"), Column("note", "string"))
 TABLE = "air.here"
+LINKS = 30_000
+"""So many names a file may have on the usual file systems, and more."""
 WORKS = ("a write of 1,000 rows", "a lookup", "a round with nothing to do", "status")
 
 
@@ -60,13 +71,49 @@ def of_volumes() -> list[Result]:
 
 
 def of_files() -> list[Result]:
-    """Replicas of some, and of 2,000 files each, none of which a compaction has put together."""
+    """Replicas of some, and of 100,000 files each, none of which a compaction has put together."""
     with opened() as (cluster, _):
         few = _measured(cluster, 16)
-        for number in range(2_000):
-            cluster.write(TABLE, _rows(5, 10_000 + number))
+        _add_files(cluster, 100_000)
         many = _measured(cluster, None)
-    return _compared(few, many, "2,000 files a replica", "some 20")
+    return _compared(few, many, "100,000 files a replica", "some 20")
+
+
+def _add_files(cluster: Cluster, count: int) -> None:
+    """So many files more in each replica of the table, of a row each, with tokens all over the ring.
+
+    So many writes would take an hour: they are copies of one file, under names of their own, which no lookup of
+    `_measured` opens. What is committed, and what readers and writers look through, is as after so many writes.
+    """
+    metadata = cluster.metadata
+    table = metadata.table(TABLE)
+    tokens = range(MIN_TOKEN, MAX_TOKEN, (MAX_TOKEN - MIN_TOKEN) // count)
+    volumes = [volume.volume_id for node in metadata.directory.nodes.values() for volume in node.volumes]
+    addresses = [replica_address(cluster.storage, metadata, table.table_id, volume) for volume in volumes]
+    like = max(
+        open_snapshot(addresses[0]).all_files.values(), key=lambda file: (file.window[1] - file.window[0], file.file_id)
+    )
+    directory = like.path.rpartition("/")[0]
+    files = [
+        msgspec.structs.replace(
+            like, file_id=name, path=f"{directory}/{name}.parquet", rows=1, min_token=token, max_token=token
+        )
+        for token, name in ((token, new_file_id()) for token in tokens if like.window[0] <= token <= like.window[1])
+    ]
+    for address in addresses:
+        source = Path(address.uri, like.path)
+        for number, file in enumerate(files):
+            path = Path(address.uri, file.path)
+            if number % LINKS:
+                path.hardlink_to(source)
+            else:
+                source = Path(shutil.copyfile(source, path))
+        for start in range(0, len(files), 5_000):
+            some = files[start : start + 5_000]
+            outcome = commit_files(
+                address, some, epoch=metadata.epoch, app_id="files", app_version=start, ledger=cluster.ledger
+            )
+            assert isinstance(outcome, Acknowledged), outcome
 
 
 def _measured(cluster: Cluster, tablets: int | None) -> dict[str, float]:

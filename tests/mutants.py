@@ -265,7 +265,7 @@ MUTANTS = (
     Mutant(
         "a pipeline reads without lineage",
         "jobs/gate/verified_reading.py",
-        "        lineage = cluster.ledger.lineage(table.table_id, _files(shown))\n",
+        "        lineage = cluster.ledger.lineage(table.table_id, _files(shown, everything=bool(noted or found)))\n",
         "        lineage = NO_LINEAGE\n",
         ("tests/unit/jobs/test_damaged_reads.py", "tests/spark/test_compaction_spark.py"),
     ),
@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "a read as of a time takes nothing back",
         PAST,
-        "        return not is_merged(file) or self.since(file) <= self.as_of\n",
+        "        return not file.is_merged or self.since(file) <= self.as_of\n",
         "        return True\n",
         PAST_TESTS,
     ),

@@ -31,7 +31,7 @@ def crowded(
     for index in set(index_of(placements.lows, tokens).tolist()):
         low, high = int(placements.lows[index]), int(lasts[index])
         for snapshot in full:
-            most = max(most, sum(file.size < SMALL_BYTES for file in snapshot.within(low, high)))
+            most = max(most, snapshot.smaller(low, high, SMALL_BYTES))
     if most < CROWDED_FILES:
         return None
     return (

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,11 +21,12 @@ from epochlake.jobs.gate.errors import HistoryNotKept
 from epochlake.jobs.gate.moments import words_of_moment
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.intervals import Lineage, meet, missing, overlap, without
-from epochlake.jobs.replicas.ledger import Merge, is_merged
+from epochlake.jobs.replicas.intervals import Lineage, missing, overlap, without
+from epochlake.jobs.replicas.ledger import Merge
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.reading import Asked, HeldFiles
 from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.replicas.states import FileTable
 from epochlake.jobs.replicas.stored_files import StoredFiles
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -45,7 +47,15 @@ class PastFiles:
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """Those whose window meets these tokens, both included."""
-        return [file for file in self.all_files.values() if meet(file.window, (low, high))]
+        return self._table.within(low, high)
+
+    def showing(self, low: int, high: int) -> list[DataFile]:
+        """Those of `within` that may show a row of these tokens, or stand for files that would."""
+        return self._table.showing(low, high)
+
+    @cached_property
+    def _table(self) -> FileTable:
+        return FileTable.of(self.all_files.values())
 
 
 class Past(NamedTuple):
@@ -79,7 +89,7 @@ def past_of(cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequ
     StorageUnavailable for the ledger.
     """
     files = {file.file_id: file for _, _, held in asked for one in held for file in one.all_files.values()}
-    found = [file for file in files.values() if is_merged(file)]
+    found = [file for file in files.values() if file.is_merged]
     tree = MergeTree(cluster.ledger.merges(table.table_id) if found else {}, as_of)
     for file in found:
         tree.require(cluster, file)
@@ -88,7 +98,7 @@ def past_of(cluster: Store, metadata: ClusterMetadata, table: Table, asked: Sequ
     uses: list[_Use] = []
     if needs:
         uses = _found(cluster, metadata, table, needs, tree, [one for _, _, held in asked for one in held])
-    straddling = [file for file in files.values() if not is_merged(file) and tree.straddles(file)]
+    straddling = [file for file in files.values() if not file.is_merged and tree.straddles(file)]
     if straddling:
         raise HistoryNotKept(table.full_name, as_of, max(file.max_written_at for file in straddling), {})
     live: dict[VolumeId, HeldFiles] = {}
@@ -150,7 +160,7 @@ class MergeTree:
 
     def says_all(self, file: DataFile) -> bool:
         """Whether a file can be read as it is, for the time that is asked for."""
-        return not is_merged(file) or self.since(file) <= self.as_of
+        return not file.is_merged or self.since(file) <= self.as_of
 
     def counts(self, file: DataFile) -> bool:
         """Whether a file has rows of the time, and says all about it."""

@@ -66,7 +66,7 @@ def plan_verified_read(
     unreachable: dict[str, str] = {}
     wider = False
     while True:
-        lineage = cluster.ledger.lineage(table.table_id, _files(shown))
+        lineage = cluster.ledger.lineage(table.table_id, _files(shown, everything=bool(noted or found)))
         plan = plan_read(table, shown, lineage, damaged={*noted, *found}, replaced=replaced, turn=turn)
         if plan.lost and not wider:
             wider = True
@@ -197,9 +197,14 @@ def _live(
     return {key: one for key, one in found.items() if key not in taken_out}
 
 
-def _files(asked: Sequence[Asked]) -> list[DataFile]:
-    """The files that a read of what is asked may show."""
-    return [file for low, high, snapshots in joined(asked) for one in snapshots for file in one.within(low, high)]
+def _files(asked: Sequence[Asked], *, everything: bool) -> list[DataFile]:
+    """The files that a read of what is asked may show; `everything`: those too that have no row of it."""
+    return [
+        file
+        for low, high, snapshots in joined(asked)
+        for one in snapshots
+        for file in (one.within(low, high) if everything else one.showing(low, high))
+    ]
 
 
 def _key(one: ExpectedFile) -> _Key:

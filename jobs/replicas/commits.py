@@ -22,7 +22,7 @@ from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.fences import declare_columns, raise_fence
 from epochlake.jobs.replicas.files import DataFile, add_line, remove_line, to_add, to_remove
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, holds, meet, merged, superseded, without
-from epochlake.jobs.replicas.ledger import Ledger, is_merged
+from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.outcomes import (
     Acknowledged,
     AlreadyApplied,
@@ -125,12 +125,13 @@ def commit_files(
             return SessionClosed(closed[0])
         if any(seen):
             return PartlyApplied(snapshot.version)
-        leaving = {file.file_id for file in removes}
-        staying = [file for file in live.values() if file.file_id not in leaving]
-        gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}
+        gone = {file.file_id for file in removes}
+        if lineage:
+            staying = [file for file in live.values() if file.file_id not in gone]
+            gone |= {file.file_id for file in superseded([*staying, *absent], lineage)}
         return FileActions(
             tuple(file for file in absent if file.file_id not in gone),
-            tuple(file for file in live.values() if file.file_id in gone),
+            tuple(file for file in live.values() if file.file_id in gone) if gone else (),
             marks,
             leaves_mark,
         )
@@ -140,11 +141,10 @@ def commit_files(
 
 def _lineage(ledger: Ledger | None, snapshot: ReplicaSnapshot, adds: Sequence[DataFile]) -> Lineage:
     """What the merged files stand for that are live or come to be; an append racing with them is left to readers."""
-    files = [*snapshot.all_files.values(), *adds]
-    if ledger is not None:
-        return ledger.lineage(snapshot.address.table_id, files)
-    if not any(is_merged(file) for file in files):
+    if not snapshot.merged_files() and not any(file.is_merged for file in adds):
         return NO_LINEAGE
+    if ledger is not None:
+        return ledger.lineage(snapshot.address.table_id, [*snapshot.all_files.values(), *adds])
     raise StorageUnavailable(
         f"{snapshot.address.uri} has compacted files, and whoever commits does not know the ledger of compactions",
         hint="Commit through the cluster",
@@ -162,10 +162,9 @@ def not_held(
     if not of_origin:
         return []
     gone = {file.file_id for file in leaving}
-    live = [file for file in snapshot.all_files.values() if file.file_id not in gone]
-    merged_files = [file for file in live if file.origin in lineage]
-    for file in live:
-        if file.origin in of_origin:
+    merged_files = [file for file in snapshot.merged_files() if file.origin in lineage and file.file_id not in gone]
+    for file in snapshot.of_origins(of_origin):
+        if file.file_id not in gone:
             of_origin[file.origin].append(file)
     return [
         file

@@ -24,6 +24,9 @@ from epochlake.placement.tokens import TABLET, TOKEN, range_label, tokens_of_lab
 
 STATISTICS_COLUMNS = (TOKEN, WRITTEN_AT, DELETED)
 
+MERGED = "c-"
+"""What the ids of files begin with that a compaction has made."""
+
 
 class DataFile(msgspec.Struct, frozen=True):
     """A Parquet file of rows of one range. `path` is relative to the replica table and the same on every replica.
@@ -60,6 +63,11 @@ class DataFile(msgspec.Struct, frozen=True):
     def extent(self) -> tuple[int, int]:
         """Tokens between which its rows lie; with `first > last` when it has none."""
         return (self.min_token, self.max_token) if self.rows else (1, 0)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether it, or the file that it was cut from, was made by a compaction, and so stands for others."""
+        return self.file_id.startswith(MERGED)
 
     @property
     def statistics(self) -> str:

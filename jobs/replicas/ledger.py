@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.files import MERGED, DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, meet, overlap
 from epochlake.jobs.replicas.replica import attempts
 from epochlake.metastore import delta_checkpoints, delta_commits
@@ -47,9 +47,6 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import Interval
 
 logger = logging.getLogger(__name__)
-
-MERGED = "c-"
-"""What the ids of merged files begin with: only where one is met does anybody have to look into the ledger."""
 
 APP_ID = "compactions"
 COMPACT_EVERY = 32
@@ -115,11 +112,6 @@ def merged_id() -> str:
     return f"{MERGED}{uuid.uuid4()}"
 
 
-def is_merged(file: DataFile) -> bool:
-    """Whether a file, or the one that it was cut from, was made by a compaction."""
-    return file.file_id.startswith(MERGED)
-
-
 _Choice = Callable[[Sequence[Merge]], list[Merge]]
 """Which entries may be appended to those that are there."""
 
@@ -144,7 +136,7 @@ class Ledger:
         Raises StorageUnavailable when the ledger cannot be read, or lacks the entry of a file.
         """
         files = list(files)
-        merged = {file.origin for file in files if file.file_id.startswith(MERGED)}
+        merged = {file.origin for file in files if file.is_merged}
         if not merged:
             return NO_LINEAGE
         origins = {file.origin for file in files}

@@ -18,6 +18,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
@@ -29,13 +30,15 @@ from epochlake.jobs.replicas.sections import Division, Run, Task, divided, tasks
 from epochlake.jobs.replicas.superseding import (
     FILE,
     FIRST,
-    SUPERSEDED,
     SUPERSEDED_DDL,
+    WORD_BITS,
     WORDS,
+    Told,
+    as_table,
     judged_by,
-    superseded_positions,
     tell_superseded,
 )
+from epochlake.jobs.replicas.telling import positions_of, tell_here
 from epochlake.metastore.metadata.model import Column as TableColumn
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
@@ -54,11 +57,14 @@ _POSITION = "position in the file"
 MOST_TOLD_ROWS = 1 << 28
 """Of how many merged rows it is told which ones count: a bit for each (32 MiB) goes to the driver and each executor."""
 
-TOLD_HERE = 1 << 18
+TOLD_HERE = 1 << 21
 """What is as much work as reading token and key of so many rows, this process tells while it plans."""
 
 NAMED_POSITIONS = 256
-"""So few rows that do not count are named in a filter of Spark's scan. More are joined with, which costs a stage."""
+"""So few rows that do not count are named in a filter of Spark's scan."""
+
+LOOKED_UP = 64
+"""Of so few parts of files a filter of Spark's scan looks bits up. More are joined with, which costs a stage."""
 
 
 class HeldFiles(Protocol):
@@ -74,6 +80,9 @@ class HeldFiles(Protocol):
 
     def within(self, low: int, high: int) -> Sequence[DataFile]:
         """Those whose window meets these tokens, both included."""
+
+    def showing(self, low: int, high: int) -> Sequence[DataFile]:
+        """Those of `within` that may show a row of these tokens, or stand for files that would."""
 
 
 Asked = tuple[int, int, Sequence[HeldFiles]]
@@ -118,10 +127,11 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     other bytes than were written. Raises StorageUnavailable, which names the file, where that is found at once.
     """
     if plan.merged and is_told_here(plan):
-        told = _told_here(table, plan)
-        positions = superseded_positions(told)
-        if sum(map(len, positions.values())) <= NAMED_POSITIONS:
-            return _without(spark, table, plan, positions)
+        told = tell_here(judged_by(table), plan.tasks)
+        if sum(one.count for one in told) <= NAMED_POSITIONS:
+            return _without(spark, table, plan, _named(positions_of(told)))
+        if len(told) <= LOOKED_UP:
+            return _without(spark, table, plan, _looked_up(spark, told))
         return _rows_of(spark, table, plan, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -165,8 +175,8 @@ def _unmerged(
     return [frame.selectExpr(*_quoted(names)) for frame in frames]
 
 
-def _without(spark: SparkSession, table: Table, plan: ReadPlan, positions: Mapping[str, Sequence[int]]) -> DataFrame:
-    """The rows of a plan but for these positions, by the file's name, which its scan is told.
+def _without(spark: SparkSession, table: Table, plan: ReadPlan, superseded: Column | None) -> DataFrame:
+    """The rows of a plan but for those that are `superseded`, which its scan finds out.
 
     Files that can hold the same key are scanned with those that cannot: each scan costs as much as reading many rows.
     """
@@ -178,15 +188,47 @@ def _without(spark: SparkSession, table: Table, plan: ReadPlan, positions: Mappi
     frames = [scan_rows(spark, table, Scan(tuple(found), intervals)) for intervals, found in sorted(paths.items())]
     if deletes:
         frames = [_live(frame) for frame in frames]
-    if positions:
-        named = " OR ".join(
-            f"_metadata.file_name = '{name}' AND _metadata.row_index IN ({', '.join(map(str, at))})"
-            for name, at in positions.items()
-        )
-        frames = [frame.where(f"NOT ({named})") for frame in frames]
+    if superseded is not None:
+        frames = [frame.where(~superseded) for frame in frames]
     frames += [scan_rows(spark, table, scan) if deletes else _live(scan_rows(spark, table, scan)) for scan in apart]
     names = _quoted(column.name for column in table.columns)
     return _union([frame.selectExpr(*names) for frame in frames])
+
+
+def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
+    """Whether a row is at one of these positions, by the file's name; None where there are none."""
+    from pyspark.sql import functions as F
+
+    if not positions:
+        return None
+    return F.expr(
+        " OR ".join(
+            f"_metadata.file_name = '{name}' AND _metadata.row_index IN ({', '.join(map(str, at))})"
+            for name, at in positions.items()
+        )
+    )
+
+
+def _looked_up(spark: SparkSession, told: Sequence[Told]) -> Column:
+    """Whether a row does not count, by its bit among the words of all that was told, one after the other.
+
+    The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
+    """
+    from pyspark.sql import functions as F
+
+    words = [one.words for one in told]
+    ends = np.cumsum([len(one) for one in words])
+    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, int(ends[-1])], pa.array(np.concatenate(words)))})
+    at, place = F.col("_metadata.row_index"), ""
+    for one, end in zip(told, ends.tolist(), strict=True):
+        begin = end - len(one.words) - one.first // WORD_BITS
+        place += (
+            f" WHEN _metadata.file_name = '{one.file}' AND _metadata.row_index BETWEEN {one.first} AND {one.last}"
+            f" THEN {begin}"
+        )
+    word = F.shiftright(at, 6).cast("int") + F.expr(f"CASE{place} END")
+    bits = F.get(spark.createDataFrame(one_row).select(f"`{WORDS}`").scalar(), word)
+    return F.coalesce(F.getbit(bits, at.bitwiseAND(63).cast("int")) == 1, F.lit(False))
 
 
 def _quoted(names: Iterable[str]) -> list[str]:
@@ -216,7 +258,8 @@ def plan_read(
         union: dict[str, DataFile] = {}
         bad: list[ExpectedFile] = []
         for snapshot in snapshots:
-            for file in snapshot.within(low, high):
+            # A file without a row here may still say that another one, which is damaged, has none either.
+            for file in snapshot.within(low, high) if damaged else snapshot.showing(low, high):
                 if (snapshot.address.volume_id, file.path) in damaged:
                     bad.append(ExpectedFile(file, snapshot.address))
                     continue
@@ -342,17 +385,11 @@ def is_told_here(plan: ReadPlan) -> bool:
     return work_of(plan.tasks) <= TOLD_HERE
 
 
-def _told_here(table: Table, plan: ReadPlan) -> pa.Table:
-    """SUPERSEDED, as this process tells it. Raises StorageUnavailable, which names the file."""
-    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.tasks)), pa.int64())})
-    return pa.Table.from_batches(tell_superseded(judged_by(table), plan.tasks, [numbers]), SUPERSEDED)
-
-
 def _has_deletes(plan: ReadPlan) -> bool:
     return any(run.copy.file.has_tombstones for section in plan.sections for run in section)
 
 
-def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: pa.Table | None = None) -> DataFrame:
+def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: Sequence[Told] | None = None) -> DataFrame:
     """The rows that count of the files that have some in sections.
 
     `told`: which rows do not count; without it tasks tell, and read tokens and keys. That is broadcast. As an anti join
@@ -369,7 +406,7 @@ def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: pa.
         tell = partial(tell_superseded, judged_by(table), plan.tasks)
         superseded = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
     else:
-        superseded = spark.createDataFrame(told)
+        superseded = spark.createDataFrame(as_table(told))
     at = F.col(f"`{_POSITION}`") - F.col(f"`{FIRST}`")
     # Null where the words do not reach to a row.
     word = F.get(F.col(f"`{WORDS}`"), F.shiftright(at, 6).cast("int"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 
@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from epochlake.jobs.replicas.creating import create_table
 from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
-from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, ReplicaState, Windows, open_state
+from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, FileTable, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
@@ -121,8 +121,30 @@ class ReplicaSnapshot:
         return self.address.storage.within_deadline("list the files of", self.address.uri, lambda: self._state.files)
 
     def within(self, low: int, high: int) -> list[DataFile]:
-        """The live files that may have rows from token `low` to `high`, both included: those whose window meets it."""
-        return self._windows.within(low, high)
+        """The live files whose window meets the tokens from `low` to `high`, both included."""
+        return self._table.within(low, high)
+
+    def showing(self, low: int, high: int) -> list[DataFile]:
+        """Those of `within` that may show a row of these tokens, or stand for files that would."""
+        return self._table.showing(low, high)
+
+    def smaller(self, low: int, high: int, size: int) -> int:
+        """How many of `within` are smaller than `size` bytes."""
+        return self._table.smaller(low, high, size)
+
+    def of_origins(self, origins: Collection[str]) -> list[DataFile]:
+        """The live files of one of these origins."""
+        return self._table.of_origins(origins)
+
+    def merged_files(self) -> list[DataFile]:
+        """The live files that stand for others."""
+        return self._table.merged_files()
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The same of two snapshots that have the same files, and of no others."""
+        _ = self.all_files
+        return self._state.fingerprint
 
     @property
     def newest_written_at(self) -> int:
@@ -131,9 +153,9 @@ class ReplicaSnapshot:
         return self._state.newest_written_at
 
     @cached_property
-    def _windows(self) -> Windows:
+    def _table(self) -> FileTable:
         _ = self.all_files
-        return self._state.windows
+        return self._state.table
 
     def applied(self, app_id: str) -> int | None:
         """The newest version that was committed under this application id, None when none was."""

@@ -9,10 +9,12 @@ restored, made anew or exchanged has another one there, or none, and is read fro
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -40,31 +42,73 @@ KEPT_FILES = 1_000_000
 """So many live files of all replica tables together are kept in memory, a few hundred bytes each."""
 
 
-class Windows(NamedTuple):
-    """Files with the first and the last tokens of their windows, (files,)."""
+class FileTable(NamedTuple):
+    """Files with what they are chosen by, an array of shape (files,) each: first and last tokens of their `windows` and
+    of their rows (`extents`), sizes in bytes, whether they stand for other files, and checksums of their origins.
+    """
 
     files: list[DataFile]
-    lows: NDArray[np.int64]
-    highs: NDArray[np.int64]
+    windows: NDArray[np.int64]
+    extents: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    merged: NDArray[np.bool_]
+    origins: NDArray[np.uint32]
 
     @classmethod
-    def of(cls, files: Iterable[DataFile]) -> Windows:
+    def of(cls, files: Iterable[DataFile]) -> FileTable:
         files = list(files)
-        windows = np.array([file.window for file in files], dtype=np.int64).reshape(len(files), 2)
-        return cls(files, windows[:, 0], windows[:, 1])
+        return cls(
+            files,
+            np.array([file.window for file in files], dtype=np.int64).reshape(len(files), 2).T,
+            np.array([file.extent for file in files], dtype=np.int64).reshape(len(files), 2).T,
+            np.array([file.size for file in files], dtype=np.int64),
+            np.array([file.is_merged for file in files], dtype=bool),
+            np.array([_checksum(file.origin) for file in files], dtype=np.uint32),
+        )
 
-    def and_of(self, new: Sequence[DataFile]) -> Windows:
-        """With those of other files."""
+    def and_of(self, new: Sequence[DataFile]) -> FileTable:
+        """With other files."""
         if not new:
             return self
-        more = Windows.of(new)
-        lows, highs = np.concatenate([self.lows, more.lows]), np.concatenate([self.highs, more.highs])
-        return Windows([*self.files, *new], lows, highs)
+        more = FileTable.of(new)
+        return FileTable(
+            [*self.files, *new],
+            *(np.concatenate([mine, theirs], axis=-1) for mine, theirs in zip(self[1:], more[1:], strict=True)),
+        )
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The files whose window meets these tokens, both included."""
-        meets = np.flatnonzero((self.lows <= high) & (self.highs >= low))
-        return [self.files[index] for index in meets.tolist()]
+        return self._of(_meet(self.windows, low, high))
+
+    def showing(self, low: int, high: int) -> list[DataFile]:
+        """Those of `within` that may show a row of these tokens, or stand for files that would."""
+        return self._of(_meet(self.windows, low, high) & (_meet(self.extents, low, high) | self.merged))
+
+    def smaller(self, low: int, high: int, size: int) -> int:
+        """How many of `within` are smaller than `size` bytes."""
+        return int(np.count_nonzero(_meet(self.windows, low, high) & (self.sizes < size)))
+
+    def of_origins(self, origins: Collection[str]) -> list[DataFile]:
+        """The files of one of these origins."""
+        sums = np.array([_checksum(origin) for origin in origins], dtype=np.uint32)
+        return [file for file in self._of(np.isin(self.origins, sums)) if file.origin in origins]
+
+    def merged_files(self) -> list[DataFile]:
+        """The files that stand for others."""
+        return self._of(self.merged)
+
+    def _of(self, chosen: NDArray[np.bool_]) -> list[DataFile]:
+        return [self.files[index] for index in np.flatnonzero(chosen).tolist()]
+
+
+def _checksum(origin: str) -> int:
+    return zlib.crc32(origin.encode())
+
+
+def _meet(spans: NDArray[np.int64], low: int, high: int) -> NDArray[np.bool_]:
+    """Whether spans, first and last tokens of shape (2, files), meet these tokens."""
+    meets: NDArray[np.bool_] = (spans[0] <= high) & (spans[1] >= low)
+    return meets
 
 
 class UnknownAction(Exception):
@@ -112,9 +156,14 @@ class ReplicaState:
         return {file.file_id: file for file in from_add_actions(actions)}
 
     @cached_property
-    def windows(self) -> Windows:
-        """The live files and their windows; of a state that follows another one only what is new is looked at."""
-        return Windows.of(self.files.values())
+    def table(self) -> FileTable:
+        """The live files; of a state that follows another one only what is new is looked at."""
+        return FileTable.of(self.files.values())
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """The same of two states that have the same files, and of no others: a digest of their ids."""
+        return hashlib.sha256("/".join(sorted(self.files)).encode()).digest()
 
     @cached_property
     def newest_written_at(self) -> int:
@@ -189,9 +238,9 @@ class ReplicaState:
 
     def _tell(self, state: ReplicaState, new: Sequence[DataFile]) -> None:
         """Hand on to a state that has these files besides what has been reckoned of all others."""
-        windows, newest = self.__dict__.get("windows"), self.__dict__.get("newest_written_at")
-        if windows is not None:
-            state.windows = windows.and_of(new)
+        table, newest = self.__dict__.get("table"), self.__dict__.get("newest_written_at")
+        if table is not None:
+            state.table = table.and_of(new)
         if newest is not None:
             state.newest_written_at = max([newest, *(file.max_written_at for file in new)])
 

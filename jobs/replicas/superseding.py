@@ -8,11 +8,11 @@ Spark.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,8 @@ SUPERSEDED = pa.schema([(FILE, pa.string()), (FIRST, pa.int64()), (WORDS, pa.lis
 SUPERSEDED_DDL = f"`{FILE}` string, `{FIRST}` bigint, `{WORDS}` array<bigint>"
 """Of a file in a slice: bit i (the lowest first) of word j says that row FIRST + 64 j + i does not count."""
 
-_WORD = 64
+WORD_BITS = 64
+"""Rows of which a word tells."""
 
 MOST_COMPARED = 1024
 """Of so many runs it is found out whether one is later than the other as a whole: that takes the square of it."""
@@ -50,18 +51,48 @@ def tell_superseded(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for piece in tasks[number]:
-                told = [_words(run.name, positions) for run, positions in superseded(told_by, piece)]
-                if told:
-                    yield pa.RecordBatch.from_pylist(told, SUPERSEDED)
+                yield from as_table(told(told_by, piece)).to_batches()
 
 
-def superseded_positions(told: pa.Table) -> dict[str, list[int]]:
-    """The positions, by the file's name, that rows of SUPERSEDED tell of."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for row in told.to_pylist():
-        bits = np.unpackbits(np.array(row[WORDS], dtype="<i8").view(np.uint8), bitorder="little")
-        found[row[FILE]] += (row[FIRST] + np.flatnonzero(bits)).tolist()
-    return dict(found)
+class Told(msgspec.Struct, frozen=True):
+    """Which rows of a part of a file, from position `first`, a multiple of WORD_BITS, to `last` do not count.
+
+    `words`: int64 array of shape (words,), as in SUPERSEDED. `count`: of the rows that do not count, at least one.
+    """
+
+    file: str
+    first: int
+    last: int
+    words: NDArray[np.int64]
+    count: int
+
+    @property
+    def positions(self) -> Positions:
+        """Of the rows that do not count, ascending."""
+        bits = np.unpackbits(self.words.astype("<i8").view(np.uint8), bitorder="little")
+        return self.first + np.flatnonzero(bits)
+
+
+def told(told_by: Sequence[str], piece: Slice) -> tuple[Told, ...]:
+    """What is to be told of a slice; `told_by` as for `judged`. Raises StorageUnavailable, which names the file."""
+    return tuple(_told(run.name, positions) for run, positions in superseded(told_by, piece))
+
+
+def as_table(told: Sequence[Told]) -> pa.Table:
+    """As rows of SUPERSEDED."""
+    if not told:
+        return SUPERSEDED.empty_table()
+    ends = np.cumsum([0, *(len(one.words) for one in told)])
+    words = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.concatenate([one.words for one in told])))
+    return pa.table([[one.file for one in told], [one.first for one in told], words], schema=SUPERSEDED)
+
+
+def _told(name: str, positions: Positions) -> Told:
+    first, last = int(positions[0]) // WORD_BITS * WORD_BITS, int(positions[-1])
+    bits = np.zeros(((last - first) // WORD_BITS + 1) * WORD_BITS, dtype=bool)
+    bits[positions - first] = True
+    words = np.packbits(bits, bitorder="little").view("<i8").astype(np.int64)
+    return Told(name, first, last, words, len(positions))
 
 
 def judged_by(table: Table) -> tuple[str, ...]:
@@ -229,11 +260,3 @@ def _read(run: Run, window: Interval, columns: list[str], can_match: CanMatch | 
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
     parts = list(rows_of_run(run, window, columns, lambda type_: type_, can_match))
     return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
-
-
-def _words(name: str, positions: NDArray[np.int64]) -> dict[str, object]:
-    """A row of SUPERSEDED."""
-    first = int(positions[0])
-    bits = np.zeros(-(-(int(positions[-1]) - first + 1) // _WORD) * _WORD, dtype=bool)
-    bits[positions - first] = True
-    return {FILE: name, FIRST: first, WORDS: np.packbits(bits, bitorder="little").view("<i8")}

@@ -143,6 +143,6 @@ def decoded(data: bytes) -> Iterator[Row]:
     except (OSError, pa.ArrowException, ValueError) as error:
         raise Unreadable from error
     for row in rows:
-        if not _COLUMNS <= row.keys():
+        if not row.keys() >= _COLUMNS:
             raise Unreadable  # the name of a column has rotted
         yield Row(row["id"], row[WRITTEN_AT], row[DELETED], row["note"])

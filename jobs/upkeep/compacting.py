@@ -20,7 +20,17 @@ from epochlake.jobs.replicas.ledger import Replaced
 from epochlake.jobs.replicas.merging import MergePlan, RangeMerge, Source
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.comparing import Range
-from epochlake.jobs.upkeep.read_costs import ReadCost, Stretch, apart, cost, depth, overlapping, stretch_of, together
+from epochlake.jobs.upkeep.read_costs import (
+    Layer,
+    ReadCost,
+    Stretch,
+    apart,
+    cost,
+    depth,
+    overlapping,
+    stretch_of,
+    together,
+)
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import MIN_TOKEN, Interval
@@ -140,19 +150,19 @@ def weigh(
 ) -> Weighed:
     """What a range costs its readers, and what to compact of it at the time `now` (microseconds since 1970)."""
     everything = missing(files, (), range_.low, range_.high, lineage)
-    parts = [part for part in everything if part.file.rows]
+    layers = [Layer(part, stretch_of(part)) for part in everything if part.file.rows]
     empty = tuple(part for part in everything if not part.file.rows)
-    if not parts:
+    if not layers:
         return Weighed(range_, ReadCost(), ReadCost(), ReadCost())
-    costs = cost(map(stretch_of, parts), table.append_only)
-    best = cost([together(parts, target_file_bytes)], table.append_only)
-    taken, reason = _taken(table, parts, policy, purge_before, now)
+    costs = cost(_stretches(layers), table.append_only)
+    best = cost([together(_stretches(layers), target_file_bytes)], table.append_only)
+    taken, reason = _taken(table, layers, policy, purge_before, now)
     if len(taken) < 2 and reason != OLD_DELETES:
-        due_at = None if table.append_only else _due_at(parts, policy)
+        due_at = None if table.append_only else _due_at(layers, policy)
         return Weighed(range_, costs, best, costs, due_at=due_at)
-    beside = tuple(_left(parts, taken))
-    after = cost([*beside, together(taken, target_file_bytes)], table.append_only)
-    chosen = Chosen(range_, tuple(taken), empty, len(taken) == len(parts), reason)
+    beside = tuple(_left(layers, taken))
+    after = cost([*beside, together(_stretches(taken), target_file_bytes)], table.append_only)
+    chosen = Chosen(range_, tuple(one.part for one in taken), empty, len(taken) == len(layers), reason)
     return Weighed(range_, costs, best, after, chosen, None, beside, table.append_only)
 
 
@@ -160,49 +170,49 @@ OLD_DELETES = "old deletes"
 
 
 def _taken(
-    table: Table, parts: list[FilePart], policy: CompactionPolicy, purge_before: int, now: int
-) -> tuple[list[FilePart], str]:
-    """The parts to put together, none where there is nothing to do, and why."""
-    if not table.append_only and _old_tombstones(parts, purge_before) > policy.tombstone_share * _rows(parts):
-        return parts, OLD_DELETES
-    deep = 1 if table.append_only else depth(map(stretch_of, parts))
-    small = [part for part in parts if part.file.size < policy.small_bytes]
-    taken: list[FilePart] = []
+    table: Table, layers: list[Layer], policy: CompactionPolicy, purge_before: int, now: int
+) -> tuple[list[Layer], str]:
+    """The layers to put together, none where there is nothing to do, and why."""
+    if not table.append_only and _old_tombstones(layers, purge_before) > policy.tombstone_share * _rows(layers):
+        return layers, OLD_DELETES
+    deep = 1 if table.append_only else depth(_stretches(layers))
+    small = [one for one in layers if one.part.file.size < policy.small_bytes]
+    taken: list[Layer] = []
     reason = ""
     if deep > policy.overlap:
-        taken, reason = _tier(parts, policy.tier), f"a read merges up to {deep} files for one key"
-    elif len(small) >= policy.small_files or _get_quicker(table, parts, small, policy):
+        taken, reason = _tier(layers, policy.tier), f"a read merges up to {deep} files for one key"
+    elif len(small) >= policy.small_files or _get_quicker(table, layers, small, policy):
         taken, reason = _tier(small, policy.tier), f"{len(small)} small files"
     if reason and len(taken) < 2:
-        taken = parts
-    slow = [] if table.append_only else _slow(parts, policy)
+        taken = layers
+    slow = [] if table.append_only else _slow(layers, policy)
     due = [one for one in slow if _is_due(one, policy)] or [
         one for one in slow if not taken and _rests_at(one, policy) <= now
     ]
-    if {id(part) for part in _joined(due)} <= {id(part) for part in taken}:
+    if {id(one) for one in _joined(due)} <= {id(one) for one in taken}:
         return taken, reason
-    return _joined(due), f"a read takes {_times(parts, due):.1f} times as long"
+    return _joined(due), f"a read takes {_times(layers, due):.1f} times as long"
 
 
-def _get_quicker(table: Table, parts: Sequence[FilePart], small: Sequence[FilePart], policy: CompactionPolicy) -> bool:
+def _get_quicker(table: Table, layers: Sequence[Layer], small: Sequence[Layer], policy: CompactionPolicy) -> bool:
     """Whether reads gain by fewer small files already, as in a range with little else."""
     taken = _tier(small, policy.tier)
     if len(taken) < 2 or 2 * len(taken) < policy.small_files:
         return False
-    return _times(parts, [taken], append_only=table.append_only) > policy.quicker
+    return _times(layers, [taken], append_only=table.append_only) > policy.quicker
 
 
-def _slow(parts: Sequence[FilePart], policy: CompactionPolicy) -> list[list[FilePart]]:
+def _slow(layers: Sequence[Layer], policy: CompactionPolicy) -> list[list[Layer]]:
     """The sections of a range that make its reads more than `slower` times as long; those apart cost little."""
-    found = [section for section in overlapping(parts, stretch_of) if len(section) > 1]
+    found = [section for section in overlapping(layers, lambda one: one.stretch) if len(section) > 1]
     if not found:
         return []
-    return found if _times(parts, found) > policy.slower else []
+    return found if _times(layers, found) > policy.slower else []
 
 
-def _is_due(section: Sequence[FilePart], policy: CompactionPolicy) -> bool:
+def _is_due(section: Sequence[Layer], policy: CompactionPolicy) -> bool:
     """Whether what overlaps the large files of a section has come to a share of them."""
-    stretches = [stretch_of(part) for part in section]
+    stretches = _stretches(section)
     large = apart(stretches)
     below = sum(one.bytes for one in large)
     above = sum(one.bytes for one in stretches) - below
@@ -210,52 +220,63 @@ def _is_due(section: Sequence[FilePart], policy: CompactionPolicy) -> bool:
     return enough and above >= policy.share * below
 
 
-def _rests_at(section: Sequence[FilePart], policy: CompactionPolicy) -> int:
+def _rests_at(section: Sequence[Layer], policy: CompactionPolicy) -> int:
     """From when on a section counts as one that is not written to, microseconds since 1970."""
-    size = sum(stretch_of(part).bytes for part in section)
+    size = sum(one.stretch.bytes for one in section)
     rest = policy.rest_seconds * max(1.0, size / policy.rest_bytes)
-    return max(part.file.max_written_at for part in section) + int(rest * 1_000_000)
+    return max(one.part.file.max_written_at for one in section) + int(rest * 1_000_000)
 
 
-def _due_at(parts: Sequence[FilePart], policy: CompactionPolicy) -> int | None:
-    return min((_rests_at(section, policy) for section in _slow(parts, policy)), default=None)
+def _due_at(layers: Sequence[Layer], policy: CompactionPolicy) -> int | None:
+    return min((_rests_at(section, policy) for section in _slow(layers, policy)), default=None)
 
 
-def _times(parts: Sequence[FilePart], sections: Sequence[Sequence[FilePart]], *, append_only: bool = False) -> float:
-    """How many times as long a read of the parts takes as when each of the sections has been put together."""
-    after = [*_left(parts, _joined(sections)), *(together(section, TARGET_FILE_BYTES) for section in sections)]
-    return cost(map(stretch_of, parts), append_only).times(cost(after, append_only))
+def _times(layers: Sequence[Layer], sections: Sequence[Sequence[Layer]], *, append_only: bool = False) -> float:
+    """How many times as long a read of the layers takes as when each of the sections has been put together."""
+    after = [
+        *_left(layers, _joined(sections)),
+        *(together(_stretches(section), TARGET_FILE_BYTES) for section in sections),
+    ]
+    return cost(_stretches(layers), append_only).times(cost(after, append_only))
 
 
-def _left(parts: Iterable[FilePart], taken: Iterable[FilePart]) -> list[Stretch]:
+def _left(layers: Iterable[Layer], taken: Iterable[Layer]) -> list[Stretch]:
     """What stays as it is beside what is taken."""
-    known = {id(part) for part in taken}
-    return [stretch_of(part) for part in parts if id(part) not in known]
+    known = {id(one) for one in taken}
+    return [one.stretch for one in layers if id(one) not in known]
 
 
-def _joined(sections: Iterable[Iterable[FilePart]]) -> list[FilePart]:
-    return [part for section in sections for part in section]
+def _joined(sections: Iterable[Iterable[Layer]]) -> list[Layer]:
+    return [one for section in sections for one in section]
 
 
-def _old_tombstones(parts: Sequence[FilePart], purge_before: int) -> int:
+def _old_tombstones(layers: Sequence[Layer], purge_before: int) -> int:
     """Rows of files with tombstones that are all old enough to go. A merged file is one only with nothing younger."""
-    return sum(part.file.rows for part in parts if part.file.has_tombstones and part.file.max_written_at < purge_before)
+    return sum(
+        one.part.file.rows
+        for one in layers
+        if one.part.file.has_tombstones and one.part.file.max_written_at < purge_before
+    )
 
 
-def _rows(parts: Iterable[FilePart]) -> int:
-    return sum(part.file.rows for part in parts)
+def _rows(layers: Iterable[Layer]) -> int:
+    return sum(one.part.file.rows for one in layers)
 
 
-def _tier(parts: Sequence[FilePart], tier: float) -> list[FilePart]:
-    """The smaller parts, up to the first that is far larger than all before it."""
-    taken: list[FilePart] = []
+def _tier(layers: Sequence[Layer], tier: float) -> list[Layer]:
+    """The smaller layers, up to the first that is far larger than all before it."""
+    taken: list[Layer] = []
     size = 0
-    for part in sorted(parts, key=lambda part: (part.file.size, part.file.file_id)):
-        if taken and part.file.size > tier * size:
+    for one in sorted(layers, key=lambda one: (one.part.file.size, one.part.file.file_id)):
+        if taken and one.part.file.size > tier * size:
             break
-        taken.append(part)
-        size += part.file.size
+        taken.append(one)
+        size += one.part.file.size
     return taken
+
+
+def _stretches(layers: Iterable[Layer]) -> list[Stretch]:
+    return [one.stretch for one in layers]
 
 
 def sources_of(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -70,6 +71,13 @@ class ReadCost(msgspec.Struct, frozen=True):
         return self.work / after.work if after.work else 1.0
 
 
+class Layer(msgspec.Struct, frozen=True):
+    """A part of a file, and where its rows lie: told once, since it is asked for again and again."""
+
+    part: FilePart
+    stretch: Stretch
+
+
 def stretch_of(part: FilePart) -> Stretch:
     """A part of a file with rows; its share of the file's rows and bytes is that of the tokens."""
     low, high = part.file.extent
@@ -78,9 +86,9 @@ def stretch_of(part: FilePart) -> Stretch:
     return Stretch(first, last, round(part.file.rows * share), round(part.file.size * share))
 
 
-def together(parts: Sequence[FilePart], target_file_bytes: int) -> Stretch:
-    """What some parts are when they have been put together, as if no row of them were superseded. Not for no parts."""
-    all_of_them = [stretch_of(part) for part in parts]
+def together(stretches: Iterable[Stretch], target_file_bytes: int) -> Stretch:
+    """What some of them are when they have been put together, as if no row were superseded. Not for none."""
+    all_of_them = list(stretches)
     size = sum(one.bytes for one in all_of_them)
     return Stretch(
         min(one.first for one in all_of_them),
@@ -126,8 +134,10 @@ def apart(stretches: Iterable[Stretch]) -> list[Stretch]:
     """The largest of them that share no token with each other: what the others overlap."""
     found: list[Stretch] = []
     for one in sorted(stretches, key=lambda one: (-one.bytes, one.first, one.last)):
-        if all(one.last < other.first or other.last < one.first for other in found):
-            found.append(one)
+        # They are in token order: only those beside its place can share a token with it.
+        place = bisect_left(found, one.first, key=lambda other: other.first)
+        if (place == len(found) or one.last < found[place].first) and (not place or found[place - 1].last < one.first):
+            found.insert(place, one)
     return found
 
 

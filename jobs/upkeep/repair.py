@@ -47,7 +47,6 @@ from epochlake.jobs.replicas.damage import (
 from epochlake.jobs.replicas.damage_notes import DamageNote
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
-from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.opening import address_of, open_all
 from epochlake.jobs.replicas.outcomes import (
     Acknowledged,
@@ -306,7 +305,7 @@ def bring_merged(cluster: Store, view: ReplicaView, most_bytes: int | None = Non
     compared = []
     for range_ in view.ranges:
         one = compare(range_, view.snapshots, view.lineage)
-        merged = {v: tuple(part for part in parts if is_merged(part.file)) for v, parts in one.missing.items()}
+        merged = {v: tuple(part for part in parts if part.file.is_merged) for v, parts in one.missing.items()}
         compared.append(Compared(range_, {volume: parts for volume, parts in merged.items() if parts}))
     damaged = {note.key for note in cluster.damage.of(view.table.table_id)}
     copies = plan_copies(compared, view.snapshots, damaged)

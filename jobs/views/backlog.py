@@ -49,7 +49,7 @@ def backlog(
         union: dict[str, DataFile] = {}
         for volume in range_.replicas:
             if volume in opened:
-                union |= {file.file_id: file for file in opened[volume].within(range_.low, range_.high)}
+                union |= {file.file_id: file for file in opened[volume].showing(range_.low, range_.high)}
         likeness = _likeness(range_, union, lineage)
         found = known.get(likeness) if likeness is not None else None
         if found is None:

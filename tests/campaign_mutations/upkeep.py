@@ -94,8 +94,8 @@ MUTATIONS = (
         "merged files do not replace anything on a replica",
         "012: each replica gives up what a merged file replaces: space comes back",
         "jobs/replicas/commits.py",
-        "        gone = leaving | {file.file_id for file in superseded([*staying, *absent], lineage)}\n",
-        "        gone = leaving\n",
+        "            gone |= {file.file_id for file in superseded([*staying, *absent], lineage)}\n",
+        "            pass\n",
         ROWS,
     ),
     Mutation(

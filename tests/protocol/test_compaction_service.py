@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.upkeep.repair import look, repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, LogSettings, ZooKeeperSettings
@@ -86,7 +85,7 @@ def merged(cluster: Cluster) -> set[str]:
         file.file_id
         for snapshot in look(cluster, TABLE).snapshots.values()
         for file in snapshot.all_files.values()
-        if is_merged(file)
+        if file.is_merged
     }
 
 

@@ -134,6 +134,7 @@ def test_what_is_asked_for_is_what_choosing_from_everything_gives(
     monkeypatch.setattr(answering, "LEAST_TASK_ROWS", dice.choice([8, 1 << 17]))
     monkeypatch.setattr(reading, "TOLD_HERE", dice.choice([-1, 1 << 18]))
     monkeypatch.setattr(reading, "NAMED_POSITIONS", dice.choice([0, 3, 256]))
+    monkeypatch.setattr(reading, "LOOKED_UP", dice.choice([0, 2, 64]))
     model: dict[object, Row] = {}
     for batch in range(8):
         chosen = dice.sample(range(100), dice.choice([1, 2, 40]))

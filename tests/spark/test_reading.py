@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.replicas import reading
+from epochlake.jobs.replicas import reading, telling
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
 from epochlake.jobs.replicas.reading import Asked, Scan, plan_read, read_files, read_plan, read_ranked
@@ -436,17 +436,23 @@ def test_files_that_overlap_and_supersede_nothing_are_read(
     assert found == {n: "odd" if n % 2 else "even" for n in range(100)}
 
 
-@pytest.mark.parametrize(("named", "way"), [(4, "LeftAnti"), (5, "Filter")])
+@pytest.mark.parametrize(
+    ("named", "looked_up", "way"),
+    [(4, 0, "LeftAnti"), (4, 64, "Subquery"), (5, 0, "Filter")],
+    ids=["join", "bits", "names"],
+)
 def test_what_is_little_is_told_while_it_is_planned(
     spark: SparkSession,
     replicas: list[ReplicaAddress],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     named: int,
+    looked_up: int,
     way: str,
 ) -> None:
-    """Three rows and two deletes do not count, and a filter names them, or a join."""
+    """Three rows and two deletes do not count: a filter names them or looks for their bits, or they are joined with."""
     monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
+    monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=2)
     write(rows(spark, (7, "new")), replicas, at=2, tablets=2)
     write(spark.range(20, 22), replicas, at=3, deleted=True)
@@ -454,11 +460,16 @@ def test_what_is_little_is_told_while_it_is_planned(
     assert "MapInArrow" in plan_text(by_tasks, capsys)
     monkeypatch.setattr(reading, "TOLD_HERE", 40_000)
     here = read_files(spark, TABLE, pinned(replicas))
-    assert "MapInArrow" not in plan_text(here, capsys)
-    assert ("LeftAnti" in plan_text(here, capsys)) is (way == "LeftAnti")
-    assert values(here) == values(by_tasks) == {n: "new" if n == 7 else "old" for n in range(100) if n not in (20, 21)}
+    shown = plan_text(here, capsys)
+    assert "MapInArrow" not in shown
+    assert ("LeftAnti" in shown) is (way == "LeftAnti")
+    assert ("Subquery" in shown) is (way == "Subquery")
+    expected = {n: "new" if n == 7 else "old" for n in range(100) if n not in (20, 21)}
+    assert values(here) == values(by_tasks) == expected
     files = [file for file in pinned(replicas)[0][2][0].all_files.values() if file.rows > 2]
     for replica, file in itertools.product(replicas, files):
         flip_in(Path(replica.uri) / file.path, "_token")
+    assert values(read_files(spark, TABLE, pinned(replicas))) == expected, "what was told needs no second look"
+    replicas[0].storage.kept(telling.Memory).clear()
     with pytest.raises(StorageUnavailable, match="|".join(file.file_id for file in files)):
         read_files(spark, TABLE, pinned(replicas))

@@ -15,7 +15,7 @@ from epochlake.jobs.gate import batches
 from epochlake.jobs.replicas import row_groups
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.files import DataFile
-from epochlake.jobs.replicas.ledger import Ledger, Merge, is_merged
+from epochlake.jobs.replicas.ledger import Ledger, Merge
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, Unreachable
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -99,7 +99,7 @@ def live(table: SmallCluster, node: str) -> list[DataFile]:
 
 
 def merged_on(table: SmallCluster, node: str) -> int:
-    return sum(is_merged(file) for file in live(table, node))
+    return sum(file.is_merged for file in live(table, node))
 
 
 def next_epoch(table: SmallCluster) -> None:

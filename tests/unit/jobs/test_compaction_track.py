@@ -12,7 +12,6 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction, compaction_track
 from epochlake.jobs.upkeep.compaction_track import (
@@ -286,7 +285,7 @@ def test_it_compacts_a_real_table_without_repairing_and_comes_to_an_end(
     track = CompactionTrack(table.cluster, begin=lambda task: task())
     compacted = [track.advance(table.metadata) for _ in range(4)]
     assert compacted == ([False, False, True, False] if reached == "ABC" else [False] * 4)
-    merged = [sum(map(is_merged, open_snapshot(table.address(node)).all_files.values())) for node in "ABC"]
+    merged = [sum(file.is_merged for file in open_snapshot(table.address(node)).all_files.values()) for node in "ABC"]
     assert merged == ([2, 2, 2] if reached == "ABC" else [2, 0, 0])
     assert read_versions(table, "ALL") == [(row, f"8 {row}") for row in range(40)]
 
@@ -307,7 +306,9 @@ def test_a_wave_that_is_halted_has_kept_what_it_did(table: SmallCluster, monkeyp
     assert compaction_track.wave(table.cluster, TABLE, 1 << 30, lambda: True) == WaveReport(0, 0, True, True)
     report = compaction_track.wave(table.cluster, TABLE, 1 << 30, halted)
     assert (report.ranges, report.left, report.halted) == (1, True, True)
-    merged = {node: [*map(is_merged, open_snapshot(table.address(node)).all_files.values())] for node in "ABC"}
+    merged = {
+        node: [file.is_merged for file in open_snapshot(table.address(node)).all_files.values()] for node in "ABC"
+    }
     assert all(sorted(files) == [False] * 9 + [True] for files in merged.values())
     report = compaction_track.wave(table.cluster, TABLE, 1 << 30, lambda: False)
     assert (report.ranges, report.left, report.halted) == (1, False, False)

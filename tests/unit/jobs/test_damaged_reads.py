@@ -10,7 +10,6 @@ import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import ReadDisturbed, RowsUnreadable
 from epochlake.jobs.replicas.commits import pre_split
-from epochlake.jobs.replicas.ledger import is_merged
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.metastore import announcing
@@ -142,7 +141,7 @@ def test_a_merged_file_is_not_taken_for_whole_when_one_of_its_parts_is_gone(tabl
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "commit_files", reaching(table.volumes("A")))
         compact_here(table)
-    merged = [file for file in open_snapshot(table.address("A")).all_files.values() if is_merged(file)]
+    merged = [file for file in open_snapshot(table.address("A")).all_files.values() if file.is_merged]
     assert merged
     for path in copies(table, "A"):
         path.unlink()

@@ -30,9 +30,9 @@ from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.damage_notes import DamageNote, DamageNotes
 from epochlake.jobs.replicas.fences import raise_fence
-from epochlake.jobs.replicas.files import DataFile, add_line, cut_id, id_in, path_of, remove_line
+from epochlake.jobs.replicas.files import MERGED, DataFile, add_line, cut_id, id_in, path_of, remove_line
 from epochlake.jobs.replicas.intervals import FilePart
-from epochlake.jobs.replicas.ledger import MERGED, Ledger, Merge, Replaced, entry_hash
+from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced, entry_hash
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied
 from epochlake.jobs.replicas.receipts import Receipt, Receipts
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot

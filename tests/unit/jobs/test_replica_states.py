@@ -31,7 +31,7 @@ from tests.support.replicas import make_replica, store
 from tests.support.storages import STORAGE, forget
 
 READERS = ["load", "stream", "nobody"]
-Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None], int, dict[str, tuple[int, int]]]
+Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None], int, dict[str, list[Any]]]
 
 
 @pytest.fixture
@@ -58,9 +58,10 @@ def never() -> DeltaTable:
 
 def shown(state: ReplicaState) -> Shown:
     applied = [state.applied(name, never) for name in READERS]
-    files, lows, highs = state.windows
-    windows = {file.file_id: ends for file, *ends in zip(files, lows.tolist(), highs.tolist(), strict=True)}
-    return state.version, state.metadata, state.files, applied, state.newest_written_at, windows
+    files, *columns = state.table
+    known = [column.T.tolist() for column in columns]
+    chosen_by = {file.file_id: told for file, *told in zip(files, *known, strict=True)}
+    return state.version, state.metadata, state.files, applied, state.newest_written_at, chosen_by
 
 
 def assert_as_read_anew(address: ReplicaAddress) -> None:

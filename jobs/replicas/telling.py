@@ -1,0 +1,109 @@
+"""What this process tells, while it plans a read, of the rows that do not count; and remembers.
+
+Files never change, and which rows of a slice do not count follows from its files alone. So whoever asks for the same
+slice again is told without a look at it: a table that is read more often than it is written pays for a merge once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from epochlake.jobs.replicas import superseding
+from epochlake.jobs.replicas.sections import Slice, Task
+from epochlake.jobs.replicas.superseding import Told
+from epochlake.placement.tokens import Interval
+
+MOST_REMEMBERED = 64 << 20
+"""Bytes of what was told that are remembered; what nobody has asked for the longest is forgotten first."""
+
+TELLERS = 4
+"""Slices that are told of at the same time. They are read from different files, mostly of different disks."""
+
+
+class SliceKey(NamedTuple):
+    """What is told of a slice follows from this, wherever its files are read: their names are given once.
+
+    `runs`: path, bytes, rows and wanted tokens of the files.
+    """
+
+    told_by: tuple[str, ...]
+    low: int
+    high: int
+    runs: tuple[tuple[str, int, int, tuple[Interval, ...]], ...]
+
+
+class Memory:
+    """What was told of slices, up to `most` bytes; kept by a storage. Safe from several threads."""
+
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+        self._most = most
+        self._told: OrderedDict[SliceKey, tuple[Told, ...]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: SliceKey) -> tuple[Told, ...] | None:
+        with self._lock:
+            told = self._told.get(key)
+            if told is not None:
+                self._told.move_to_end(key)
+            return told
+
+    def clear(self) -> None:
+        with self._lock:
+            self._told.clear()
+            self._size = 0
+
+    def put(self, key: SliceKey, told: tuple[Told, ...]) -> None:
+        if _size(key, told) > self._most:
+            return
+        with self._lock:
+            if (before := self._told.pop(key, None)) is not None:
+                self._size -= _size(key, before)
+            self._told[key] = told
+            self._size += _size(key, told)
+            while self._size > self._most:
+                self._size -= _size(*self._told.popitem(last=False))
+
+
+def tell_here(told_by: Sequence[str], tasks: Sequence[Task]) -> list[Told]:
+    """What is told of the slices of `tasks`, one at least, in their order; `told_by` as for `superseding.judged`.
+
+    Raises StorageUnavailable, which names the file, for one that has to be looked at, and is missing, torn or has a
+    page with other bytes than were written.
+    """
+    pieces = [piece for task in tasks for piece in task]
+    memory = pieces[0].runs[0].copy.address.storage.kept(Memory)
+    keys = [_key(told_by, piece) for piece in pieces]
+    known = [memory.get(key) for key in keys]
+    new = [number for number, told in enumerate(known) if told is None]
+    if len(new) > 1:
+        with ThreadPoolExecutor(min(TELLERS, len(new)), "epochlake-telling") as pool:
+            found = list(pool.map(lambda number: superseding.told(told_by, pieces[number]), new))
+    else:
+        found = [superseding.told(told_by, pieces[number]) for number in new]
+    for number, told in zip(new, found, strict=True):
+        memory.put(keys[number], told)
+        known[number] = told
+    return [one for told in known if told is not None for one in told]
+
+
+def positions_of(told: Sequence[Told]) -> dict[str, list[int]]:
+    """The positions of the rows that do not count, by the name of their file."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for one in told:
+        found[one.file] += one.positions.tolist()
+    return dict(found)
+
+
+def _key(told_by: Sequence[str], piece: Slice) -> SliceKey:
+    runs = tuple((one.copy.file.path, one.copy.file.size, one.copy.file.rows, one.intervals) for one in piece.runs)
+    return SliceKey(tuple(told_by), piece.low, piece.high, runs)
+
+
+def _size(key: SliceKey, told: Sequence[Told]) -> int:
+    """In bytes."""
+    return sum(one.words.nbytes for one in told) + 300 * (1 + len(key.runs) + len(told))
