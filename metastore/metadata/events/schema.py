@@ -11,6 +11,7 @@ from epochlake.metastore.metadata.events.base import Event, require, require_nam
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
+from epochlake.metastore.metadata.events.table_checks import require_checks
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
@@ -20,6 +21,7 @@ from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 _GOING = (NodeState.DECOMMISSIONING, NodeState.REMOVING)
 RESERVED_PREFIX = "_"
@@ -38,6 +40,13 @@ class CreateKeyspace(Event, frozen=True):
 
     keyspace: Keyspace
     attachment: bytes = b""
+
+    def builds(self, described: Described) -> bool:
+        said = next((one for one in described.keyspaces if one.name == self.keyspace.name), None)
+        return said is not None and (said.placement, dict(said.replication)) == (
+            self.keyspace.placement,
+            self.keyspace.replication,
+        )
 
     def check(self, metadata: ClusterMetadata) -> None:
         new = self.keyspace
@@ -138,6 +147,9 @@ class CreateTable(Event, frozen=True):
     tablet_count: int
     attachment: bytes = b""
 
+    def builds(self, described: Described) -> bool:
+        return any(one.name == self.table.full_name for one in described.tables)
+
     def check(self, metadata: ClusterMetadata) -> None:
         table = self.table
         keyspace = metadata.keyspace(table.keyspace)
@@ -149,6 +161,8 @@ class CreateTable(Event, frozen=True):
             table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
         )
         check_table_columns(table)
+        # Nothing is known of it before this event: each of its checks is a new one.
+        require_checks(msgspec.structs.replace(table, checks=msgspec.UNSET), table.numbered, table.checked)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,
@@ -167,6 +181,10 @@ class CreateTable(Event, frozen=True):
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         table = msgspec.structs.replace(self.table, version=state_id, epoch=epoch)
+        if table.checked:
+            # It has no row yet, and gets none that was not judged by them.
+            checks = tuple(msgspec.structs.replace(one, epoch=epoch, validated=epoch) for one in table.checked)
+            table = msgspec.structs.replace(table, checks=checks)
         schema = msgspec.structs.replace(
             metadata.schema, tables={**metadata.schema.tables, table.table_id: table}, epoch=epoch
         )
@@ -181,7 +199,8 @@ class CreateTable(Event, frozen=True):
     def summary(self) -> str:
         kind = "append-only, " if self.table.append_only else ""
         where = f"{self.tablet_count} tablets" if self.attachment else "on the ring"
-        return f"table {self.table.full_name} ({kind}{where})"
+        names = ", ".join(check.name for check in self.table.checked)
+        return f"table {self.table.full_name} ({kind}{where})" + (f", checked by {names}" if names else "")
 
 
 class DropTable(Event, frozen=True):
@@ -313,8 +332,14 @@ def check_table_columns(table: Table) -> None:
         require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 
 
-def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray) -> None:
-    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected."""
+def check_replicas(
+    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True
+) -> None:
+    """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected.
+
+    Unless `counted`, single tablets may have more or fewer replicas in a datacenter, as somebody has said by hand; that
+    none has as many as the keyspace asks for is the doing of nobody.
+    """
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
     highest = int(used.max(initial=0))
@@ -337,7 +362,10 @@ def check_replicas(metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.n
     require(not doubled.any(), Code.INVALID_TABLETS, "a tablet has two replicas on one node")
     places = np.where(replicas == NO_REPLICA, -1, datacenter_of[replicas])
     for index, datacenter in enumerate(datacenters):
-        wrong = np.flatnonzero((places == index).sum(axis=1) != keyspace.replication[datacenter])
+        here = (places == index).sum(axis=1)
+        wrong = np.flatnonzero(here != keyspace.replication[datacenter])
+        if not counted and len(wrong) < len(here):
+            continue
         require(
             not len(wrong),
             Code.INVALID_TABLETS,
