@@ -83,10 +83,11 @@ def log_below(configuration: Configuration, storage: Storage) -> LogPlace:
             f"[log] table names {configuration.log.table}, which needs a session of Spark",
             hint="Open the cluster by epochlake.open_cluster(spark=…), or leave [log] table out",
         )
-    below = LogBelowRoot(storage, Root(configuration.root).log, configuration.log.compact_every)
+    root = Root(configuration.root)
+    below = LogBelowRoot(storage, root.log, configuration.log.compact_every)
     if configuration.log.acknowledge == "majority":
         return LogWithMembers(storage, configuration.root, below)
-    return below
+    return below._replace(register=root.log_members)
 
 
 def init_cluster(

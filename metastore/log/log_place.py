@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from epochlake.metastore.errors import NotInitialised
+from epochlake.metastore.errors import ConfigurationError, NotInitialised
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.epoch_log import EpochLog
-from epochlake.metastore.log.generations import DIRECTORY
+from epochlake.metastore.log.generations import DIRECTORY, numbers
 from epochlake.metastore.log.log_member import DeltaMemberLogs, MemberLogs
 from epochlake.metastore.log.majority_log import MajorityLog
 from epochlake.metastore.log.spark_log import SparkLog, create_spark_log
@@ -54,11 +54,15 @@ class LogPlace(Protocol):
 
 
 class LogBelowRoot(NamedTuple):
-    """The Delta table below the root, which is written without Spark."""
+    """The Delta table below the root, which is written without Spark.
+
+    `register`: where the root names log members, for a log that is to have none; "" where it may.
+    """
 
     storage: Storage
     uri: str
     compact_every: int = 32
+    register: str = ""
 
     @property
     def table(self) -> str:
@@ -71,6 +75,12 @@ class LogBelowRoot(NamedTuple):
         create_log_table(self.storage, self.uri)
 
     def open(self) -> EpochLog:
+        if self.register and numbers(self.storage, self.register):
+            raise ConfigurationError(
+                f"{self.register} names log members: commits at this root count when a majority of them has them, and this "
+                "process would report them before",
+                hint='Set [log] acknowledge = "majority" here as well',
+            )
         return self.delta()
 
     def delta(self) -> DeltaLog:

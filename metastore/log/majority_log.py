@@ -97,7 +97,8 @@ class MajorityLog:
         durable = self._durable
         if durable is not None and tail.epoch < durable.epoch:
             raise LogWentBack(tail.epoch, durable.epoch, durable.hash, "a majority of the log members")
-        self._make_durable(tail, found)
+        # Also where nothing is new: another root may have been restored from the members since, and go on.
+        self._ask_until_durable(tail, found)
         self._require_whole(tail)
         self._tail = tail
         return found
@@ -163,8 +164,10 @@ class MajorityLog:
     def _make_durable(self, tail: Position, entries: Sequence[Entry]) -> None:
         """Return when a majority of the newest generation holds the log up to `tail`."""
         durable = self._durable
-        if durable is not None and (tail == durable or tail.epoch < durable.epoch):
-            return
+        if durable is None or (tail != durable and tail.epoch >= durable.epoch):
+            self._ask_until_durable(tail, entries)
+
+    def _ask_until_durable(self, tail: Position, entries: Sequence[Entry]) -> None:
         deadline = time.monotonic() + self._patience
         while True:
             generation = self._newest()

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from epochlake.metastore.configuration import StorageSettings
-from epochlake.metastore.errors import HashMismatch, LogWentBack, StorageUnavailable
+from epochlake.metastore.errors import ConfigurationError, HashMismatch, LogWentBack, StorageUnavailable
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 from epochlake.metastore.log.log_member import DeltaMemberLogs, LogMember, MemberLogs, Sealed
+from epochlake.metastore.log.log_place import LogBelowRoot
 from epochlake.metastore.log.majority_log import MajorityLog
 from epochlake.metastore.log.moving_members import MemberMover
 from epochlake.metastore.storage.storage import Storage
@@ -300,6 +301,16 @@ def test_a_promise_is_kept_by_an_append_that_was_read_for_before_it(tmp_path: Pa
     )
     with pytest.raises(AppendConflict):
         copy.append(entries[1:])
+
+
+def test_a_process_that_is_to_report_without_members_is_refused_where_there_are_some(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3, delta=True)
+    below = LogBelowRoot(group.storage, f"{group.root}/log", register=f"{group.root}/{generations.DIRECTORY}")
+    below.open()
+    group.reconfigure(0, 1, 2)
+    with pytest.raises(ConfigurationError, match="names log members") as refused:
+        below.open()
+    assert 'acknowledge = "majority"' in refused.value.hint
 
 
 @pytest.mark.parametrize("uris", [[], [""], ["s3://bucket/copy"], ["/a", "/a/"]])
