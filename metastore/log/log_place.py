@@ -77,8 +77,8 @@ class LogBelowRoot(NamedTuple):
     def open(self) -> EpochLog:
         if self.register and numbers(self.storage, self.register):
             raise ConfigurationError(
-                f"{self.register} names log members: commits at this root count when a majority of them has them, and this "
-                "process would report them before",
+                f"{self.register} names log members: a commit at this root counts when a majority has it, and this "
+                "process would report it before",
                 hint='Set [log] acknowledge = "majority" here as well',
             )
         return self.delta()
