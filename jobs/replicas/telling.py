@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from epochlake.jobs.replicas import superseding
 from epochlake.jobs.replicas.sections import Slice, Task
 from epochlake.jobs.replicas.superseding import Told
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.placement.tokens import Interval
 
 MOST_REMEMBERED = 64 << 20
@@ -80,11 +80,7 @@ def tell_here(told_by: Sequence[str], tasks: Sequence[Task]) -> list[Told]:
     keys = [_key(told_by, piece) for piece in pieces]
     known = [memory.get(key) for key in keys]
     new = [number for number, told in enumerate(known) if told is None]
-    if len(new) > 1:
-        with ThreadPoolExecutor(min(TELLERS, len(new)), "epochlake-telling") as pool:
-            found = list(pool.map(lambda number: superseding.told(told_by, pieces[number]), new))
-    else:
-        found = [superseding.told(told_by, pieces[number]) for number in new]
+    found = ThreadWorkers(TELLERS).run(lambda number: superseding.told(told_by, pieces[number]), new)
     for number, told in zip(new, found, strict=True):
         memory.put(keys[number], told)
         known[number] = told
