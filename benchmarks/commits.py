@@ -16,7 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, open_cluster
-from epochlake.metastore.configuration import Configuration
+from epochlake.jobs.upkeep.log_members import reconfigure
+from epochlake.metastore.configuration import Configuration, LogSettings
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
@@ -25,6 +26,7 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
 from epochlake.metastore.metastore import init_cluster
+from epochlake.metastore.storage.storage import Storage
 
 from benchmarks.far_server import far
 from benchmarks.harness import STORAGE, Result, Target, at_least, interleaved, ratio_at_most, seconds
@@ -125,6 +127,26 @@ def far_away() -> list[Result]:
     ]
 
 
+def members() -> list[Result]:
+    """Commits that a majority of three log members has on its disk, in turns with those that the root alone has."""
+    with _cluster() as alone, _cluster(members=3) as among:
+        for _ in range(EARLY):
+            _commit(alone)
+            _commit(among)
+        taken = interleaved(ROUNDS, {"majority": lambda: _commit(among), "root": lambda: _commit(alone)})
+    middle = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    return [
+        Result(
+            "commit that a majority of three members has",
+            middle["majority"],
+            "ms",
+            middle["root"],
+            "by the root alone",
+            ratio_at_most(1.5),
+        )
+    ]
+
+
 def _throughput(processes: int, threads: int, commits: int, target: Target) -> Result:
     with _cluster() as cluster:
         _add_node(cluster)
@@ -156,10 +178,19 @@ def _throughput(processes: int, threads: int, commits: int, target: Target) -> R
 
 
 @contextmanager
-def _cluster() -> Iterator[Cluster]:
+def _cluster(members: int = 0) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory() as directory:
         configuration = Configuration(root=f"{directory}/root")
+        if members:
+            configuration = msgspec.structs.replace(configuration, log=LogSettings(acknowledge="majority"))
         init_cluster(configuration, "benchmark")
+        if members:
+            places = [f"{directory}/member-{number}" for number in range(members)]
+            for place in places:
+                os.mkdir(place)
+            with open_cluster(configuration) as cluster:
+                cluster_id = cluster.metadata.identity.cluster_id
+            reconfigure(configuration, Storage(configuration.storage), cluster_id, places)
         with open_cluster(configuration) as cluster:
             cluster.coordination()
             yield cluster
@@ -267,4 +298,5 @@ BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
     "flatness": flatness,
     "throughput": throughput,
     "far away": far_away,
+    "members": members,
 }
