@@ -22,6 +22,7 @@ import msgspec
 from epochlake.metastore.coordination import leases
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.errors import EpochlakeError
@@ -60,6 +61,7 @@ class Presence:
             started_at=time.time_ns() // 1_000_000,
             host=socket.gethostname(),
             pid=os.getpid(),
+            features=SUPPORTED,
         )
         self._file = places.join(cluster.root.leases, f"{uuid.uuid4().hex}.json")
         self._keeping = threading.Lock()

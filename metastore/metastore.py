@@ -47,6 +47,7 @@ from epochlake.metastore.log.log_place import LogBelowRoot, LogPlace
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.root import Root, name_log, require_new
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
@@ -117,6 +118,7 @@ def init_cluster(
         name=name or configuration.cluster.name or (there.identity.name if there.epoch else DEFAULT_NAME),
         cluster_id=next_state_id(""),
         product_version=PRODUCT_VERSION,
+        features=SUPPORTED,
     )
     # There is no cluster id yet to find a lock by: the log alone decides which of two beginnings is the first epoch.
     committer = Committer(follower, LocalQueue(), author=author())

@@ -24,6 +24,11 @@ class Code(StrEnum):
     # The cluster, its log and requests to it.
     ALREADY_INITIALISED = "already-initialised", "there is a cluster at the root already"
     NOT_INITIALISED = "not-initialised", "there is no cluster yet: nothing but its beginning can be committed"
+    FEATURE_NOT_ENABLED = "feature-not-enabled", "the change needs a feature that the cluster does not use yet"
+    FEATURE_LACKING = "feature-lacking", "a member does not support the feature"
+    UNKNOWN_FEATURE = "unknown-feature", "this version has no such feature"
+    UPGRADING = "upgrading", "the cluster is being taken over from elsewhere: nothing else is changed meanwhile"
+    UPGRADE_REFUSED = "upgrade-refused", "what is to be taken over does not fit the cluster, or is not built yet"
     CHANGES_PAUSED = "changes-paused", "an operator has paused changes of the cluster"
     EPOCH_MOVED = "epoch-moved", "the change was asked for at another epoch than the newest one"
     STALE_PLAN = "stale-plan", "the metadata is not what the change was planned on: it is planned again, or refused"
@@ -113,6 +118,7 @@ class Code(StrEnum):
     TRANSITION_IN_THE_WAY = "transition-in-the-way", "a transition of the tablet, or of the table, has to end first"
     RESIZE_IN_THE_WAY = "resize-in-the-way", "the table is being split or merged"
     SIBLINGS_APART = "siblings-apart", "tablets that are to be merged are not on the same volumes"
+    TOO_FEW_REPLICAS = "too-few-replicas", "the tablet would have no replica left in a datacenter"
     TOO_FEW_TABLETS = "too-few-tablets", "the table cannot have fewer tablets"
     TOO_MANY_TABLETS = "too-many-tablets", "the table cannot have more tablets"
     # The ring and its operations.

@@ -9,6 +9,7 @@ from epochlake.jobs.administration.altering import alter_table
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.administration.checks import validate_checks
 from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
+from epochlake.jobs.administration.features import enable_features
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, set_maintenance
 from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
@@ -20,6 +21,8 @@ from epochlake.jobs.administration.switches import (
     take_snapshot,
 )
 from epochlake.jobs.administration.tablet_moves import move_tablets
+from epochlake.jobs.administration.tablet_pins import pin_tablets, unpin_tablets
+from epochlake.jobs.administration.tablet_replicas import add_replicas, drop_replicas
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -31,9 +34,12 @@ from epochlake.jobs.administration.topology_changes import (
     resume_request,
 )
 from epochlake.jobs.administration.unused_files import sweep
+from epochlake.jobs.administration.upgrading import advance_upgrade, describe_cluster
 
 __all__ = [
     "add_node",
+    "add_replicas",
+    "advance_upgrade",
     "alter_node",
     "alter_table",
     "cancel_request",
@@ -41,9 +47,12 @@ __all__ = [
     "create_keyspace",
     "create_table",
     "decommission",
+    "describe_cluster",
     "drop_changes",
     "drop_keyspace",
+    "drop_replicas",
     "drop_table",
+    "enable_features",
     "keep_changes",
     "keep_history",
     "move_node",
@@ -51,6 +60,7 @@ __all__ = [
     "pause_balancing",
     "pause_changes",
     "pause_request",
+    "pin_tablets",
     "rebuild_node",
     "remove_node",
     "replace_node",
@@ -61,5 +71,6 @@ __all__ = [
     "set_maintenance",
     "sweep",
     "take_snapshot",
+    "unpin_tablets",
     "validate_checks",
 ]

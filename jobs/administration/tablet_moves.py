@@ -1,7 +1,7 @@
 """Putting tablets on other nodes by hand, by the transitions that the balancer uses.
 
 Each tablet goes from one node to another in its datacenter, and the coordinator carries it out, behind its barriers and
-with its way back. The balancer may bring it somewhere else later; `balance pause` keeps it from that.
+with its way back. The balancer may bring it somewhere else later; a pin keeps it from that (`tablet_pins.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.events.nodes import nodes_given_up
-from epochlake.metastore.metadata.model import Node, Volume, VolumeId
+from epochlake.metastore.metadata.model import Node, Table, Volume, VolumeId
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind
@@ -47,23 +47,13 @@ class TabletMoves(Change[StartTransitions], frozen=True):
     target: str
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> StartTransitions:
-        table = metadata.table(self.table)
-        tablet_map = metadata.tablets.maps.get(table.table_id)
-        if tablet_map is None:
-            raise Rejected(
-                Code.UNSUPPORTED_PLACEMENT, f"table {self.table} is on the ring: it has no tablets that could be moved"
-            )
-        (source, leaving), (target, pending) = _place(metadata, self.source), _place(metadata, self.target)
-        _require_staying(metadata, target)
-        held = Counter(volume for one in metadata.tablets.maps.values() for volume in _held(one, pending))
+        table, tablet_map = with_tablets(metadata, self.table)
+        (source, leaving), (target, pending) = place_of(metadata, self.source), place_of(metadata, self.target)
+        require_staying(metadata, target)
+        held = Counter(volume for one in metadata.tablets.maps.values() for volume in held_by(one, pending))
         new = []
         for tablet in self.tablets:
-            if not 0 <= tablet < tablet_map.count:
-                raise Rejected(
-                    Code.UNKNOWN_TABLET,
-                    f"there is no tablet {tablet} of {self.table}",
-                    hint=f"Name tablets from 0 to {tablet_map.count - 1}",
-                )
+            require_tablet(tablet_map, tablet, self.table)
             here = [volume for volume in tablet_map.replicas(tablet) if volume in {one.volume_id for one in leaving}]
             if not here:
                 raise Rejected(Code.NOT_A_REPLICA, f"{self.source} holds no replica of tablet {tablet} of {self.table}")
@@ -74,6 +64,27 @@ class TabletMoves(Change[StartTransitions], frozen=True):
             kind = Kind.INTRANODE_MIGRATION if source.node_id == target.node_id else kind
             new.append(NewTransition(table.table_id, tablet, kind, here[0], goal.volume_id, call.reason or BY_HAND))
         return StartTransitions(tuple(new))
+
+
+def with_tablets(metadata: ClusterMetadata, name: str) -> tuple[Table, TabletMap]:
+    """A table and its tablets. Raises Rejected for one on the ring, and for one that there is not."""
+    table = metadata.table(name)
+    tablet_map = metadata.tablets.maps.get(table.table_id)
+    if tablet_map is None:
+        raise Rejected(
+            Code.UNSUPPORTED_PLACEMENT, f"table {name} is on the ring: it has no tablets that could be moved"
+        )
+    return table, tablet_map
+
+
+def require_tablet(tablet_map: TabletMap, tablet: int, table: str) -> None:
+    """That a table has a tablet of this number. Raises Rejected."""
+    if not 0 <= tablet < tablet_map.count:
+        raise Rejected(
+            Code.UNKNOWN_TABLET,
+            f"there is no tablet {tablet} of {table}",
+            hint=f"Name tablets from 0 to {tablet_map.count - 1}",
+        )
 
 
 def shared_racks(metadata: ClusterMetadata, event: StartTransitions) -> list[str]:
@@ -95,7 +106,7 @@ def _racks(metadata: ClusterMetadata, volumes: list[VolumeId] | tuple[VolumeId, 
     return {(node.datacenter, node.rack) for node in nodes}
 
 
-def _place(metadata: ClusterMetadata, named: str) -> tuple[Node, tuple[Volume, ...]]:
+def place_of(metadata: ClusterMetadata, named: str) -> tuple[Node, tuple[Volume, ...]]:
     """A node and its volumes, or one of these, by `NODE` or `NODE/VOLUME`."""
     name, slash, wanted = named.partition("/")
     node = metadata.node(name)
@@ -105,8 +116,8 @@ def _place(metadata: ClusterMetadata, named: str) -> tuple[Node, tuple[Volume, .
     return node, volumes
 
 
-def _require_staying(metadata: ClusterMetadata, target: Node) -> None:
-    """That no open request takes away what the node would be given."""
+def require_staying(metadata: ClusterMetadata, target: Node) -> None:
+    """That no open request takes away what the node is to have or to keep."""
     for request in metadata.open_requests():
         if request.node_id in metadata.directory.nodes and target in nodes_given_up(metadata, request):
             raise Rejected(
@@ -114,7 +125,7 @@ def _require_staying(metadata: ClusterMetadata, target: Node) -> None:
             )
 
 
-def _held(tablet_map: TabletMap, volumes: tuple[Volume, ...]) -> list[VolumeId]:
+def held_by(tablet_map: TabletMap, volumes: tuple[Volume, ...]) -> list[VolumeId]:
     found: list[VolumeId] = []
     for volume in volumes:
         found += [volume.volume_id] * len(tablet_map.tablets_on([volume.volume_id]))

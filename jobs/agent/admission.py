@@ -12,16 +12,20 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.administration import add_node
-from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome
+from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, features_missing
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.features import lacks
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 
 def admit(cluster: Cluster, asked: JoinRequest) -> JoinAnswer:
     """Add the node of a request. `pending` where the outcome is not known, or another try may do better."""
+    lacking = lacks(cluster.metadata.features.enabled, asked.sender.features)
+    if lacking:
+        return JoinAnswer(asked.nonce, Outcome.REJECTED, features_missing(asked.sender, lacking))
     volumes = [(volume.name, volume.uri, volume.capacity) for volume in asked.volumes]
     try:
         committed = add_node(

@@ -36,7 +36,9 @@ from epochlake.jobs.agent.messages import (
     refusal,
 )
 from epochlake.jobs.agent.processes import configured
+from epochlake.jobs.agent.upgrading import Upgrading
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
@@ -98,6 +100,7 @@ class Agent:
             # A member never answers as if it searched, also before it has looked at its root.
             self.discovering.discovery.found(self.tag)
         self.admitting = Admitting(by_process(settings.conf, settings.root))
+        self.upgrading = Upgrading(settings.conf, settings.root)
         self.initialising = Initialising(
             home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
         )
@@ -169,6 +172,7 @@ class Agent:
             product_version=PRODUCT_VERSION,
             counter=self.membership.counter,
             epoch=epoch,
+            features=SUPPORTED,
         )
 
     async def run(self) -> None:

@@ -54,6 +54,7 @@ class AgentState(msgspec.Struct, frozen=True):
 class NodeSeen(msgspec.Struct, frozen=True):
     """A node, logical beside physical: `state` is what the log says (None: it is not in it), `seen` what the agent that
     was asked sees (None: no agent of that name is known). `epoch` is how far that agent's copy of the log goes.
+    `features`: what the agent said it supports; None where it was not heard itself.
     """
 
     name: str
@@ -65,6 +66,7 @@ class NodeSeen(msgspec.Struct, frozen=True):
     epoch: int | None
     heard_seconds_ago: float | None
     note: str = ""
+    features: tuple[str, ...] | None = None
 
 
 def health(problems: tuple[str, ...]) -> Health:
@@ -84,17 +86,19 @@ def nodes_seen(view: View | None, me: Introduction, peers: tuple[Peer, ...], now
     """Every node of the log and every agent, by name. Two agents of one name are shown both, and noted."""
     logged = {node.name: node for node in view.nodes} if view is not None else {}
     found = []
-    physical: list[tuple[str, Seen, str, int, float | None]] = [(me.name, Seen.ALIVE, me.address, me.epoch, 0.0)]
+    physical: list[tuple[str, Seen, str, int, float | None, tuple[str, ...] | None]] = [
+        (me.name, Seen.ALIVE, me.address, me.epoch, 0.0, me.features)
+    ]
     for peer in peers:
         heard = None if peer.heard is None else now - peer.heard
-        physical.append((peer.name, peer.seen, peer.address, peer.epoch, heard))
+        physical.append((peer.name, peer.seen, peer.address, peer.epoch, heard, peer.features))
     names = [name for name, *_ in physical]
-    for name, seen, address, epoch, heard in physical:
+    for name, seen, address, epoch, heard, features in physical:
         node = logged.get(name)
         notes = ["several agents have this name"] if names.count(name) > 1 else []
         notes += ["not in the log"] if node is None and view is not None else []
         state, datacenter, rack = (node.state, node.datacenter, node.rack) if node is not None else (None, None, None)
-        found.append(NodeSeen(name, state, datacenter, rack, seen, address, epoch, heard, ", ".join(notes)))
+        found.append(NodeSeen(name, state, datacenter, rack, seen, address, epoch, heard, ", ".join(notes), features))
     for name in logged.keys() - set(names):
         node = logged[name]
         found.append(NodeSeen(name, node.state, node.datacenter, node.rack, None, None, None, None, "no agent"))

@@ -22,11 +22,13 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from epochlake.jobs.administration.features import announce_version
 from epochlake.jobs.agent.home import TAG, VIEW, Home, HomeDamaged, View, write_whole
 from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
 from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.views.change_streams import ReaderStatus, reachable_statuses
+from epochlake.jobs.views.status import zookeeper_runs
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialised
 from epochlake.metastore.following.snapshot_format import decode_snapshot
@@ -44,6 +46,8 @@ KEPT_SNAPSHOTS = 2
 QUIET_SECONDS = 10.0
 """After so long without news a follower ends; the agent looks for news more cheaply than it does."""
 LOOK_SECONDS = 1.0
+ANNOUNCE_SECONDS = 10.0
+"""How long the log is waited for when an agent says what it runs; less than what the agent takes for a hang."""
 
 
 class Outcome(StrEnum):
@@ -90,12 +94,28 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
     except LogWentBack as error:
         return Followed(Outcome.WENT_BACK, str(error), tag)
     _keep_snapshot(home, cluster, metadata)
-    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes)
+    enabled, upgrade = tuple(sorted(metadata.features.enabled)), metadata.upgrade.state.value
+    view = View(tag, position.epoch, position.hash, position.incarnation, time.time(), nodes, enabled, upgrade)
     known = home.read(VIEW, View)
     if known is None or msgspec.structs.replace(known, seen_at=view.seen_at) != view:
         home.write(VIEW, view)
     outcome = Outcome.FOLLOWED if here is not None else Outcome.LEFT
     return Followed(outcome, "" if here is not None else f"node {name!r} is not in the log", tag, position.epoch)
+
+
+def announced(home: Home, cluster: Cluster, name: str) -> bool:
+    """Say in the log what runs here, where it does not say so yet. False: not now; the next follower tries again.
+
+    No ZooKeeper is started for it: that is for who needs one.
+    """
+    if not zookeeper_runs(cluster):
+        return False
+    try:
+        announce_version(cluster, name, home.identity(name).agent_id, timeout=ANNOUNCE_SECONDS)
+    except (EpochlakeError, OSError) as error:
+        logger.warning("the version of this agent is not announced: %s", error)
+        return False
+    return True
 
 
 def verify_copy(home: Home) -> str | None:
@@ -219,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
         damaged = verify_copy(home) if given.verify else None
         settings = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
         with open_cluster(settings) as cluster:
-            told = None
+            told, announces = None, True
             quiet_since = time.monotonic()
             while True:
                 followed = msgspec.structs.replace(
@@ -230,6 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
                     told, quiet_since = followed, time.monotonic()
                 else:
                     _say("")
+                if announces and followed.outcome is Outcome.FOLLOWED and not given.once:
+                    # After the agent has been told: nothing that the log says waits for ZooKeeper.
+                    announces = announced(home, cluster, given.name)
                 quiet = time.monotonic() - quiet_since > QUIET_SECONDS
                 if quiet and not given.once:
                     # What changes all the time is no news, and is told again at the end.

@@ -50,7 +50,7 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the log said when it was last followed: the end of the copy, and the nodes."""
+    """What the log said when it was last followed: the end of the copy, nodes, features, the state of an upgrade."""
 
     tag: Tag
     epoch: int
@@ -58,6 +58,8 @@ class View(msgspec.Struct, frozen=True):
     incarnation: int
     seen_at: float
     nodes: tuple[LoggedNode, ...] = ()
+    features: tuple[str, ...] = ()
+    upgrade_state: str | None = None
 
 
 class Home:

@@ -50,10 +50,13 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     epoch: int | None = None
 
 
-def join_refusal(member: Introduction, admits: bool, asked: JoinRequest, open_as: str | None) -> Refusal | None:
+def join_refusal(
+    member: Introduction, admits: bool, asked: JoinRequest, open_as: str | None, enabled: tuple[str, ...] = ()
+) -> Refusal | None:
     """What a member finds wrong by itself; all else the log decides. None: nothing.
 
-    `open_as`: the request id under which a node of this name is being let in now.
+    `open_as`: the request id under which a node of this name is being let in now. `enabled`: the features that the
+    cluster uses, as far as the member has followed the log.
     """
     why = refusal(member, asked.sender)
     if why is not None:
@@ -71,6 +74,17 @@ def join_refusal(member: Introduction, admits: bool, asked: JoinRequest, open_as
             "version",
             f"version {asked.sender.product_version} cannot join agents of version {member.product_version}",
         )
+    lacking = sorted(set(enabled) - set(asked.sender.features))
+    if lacking:
+        return Refusal("features", features_missing(asked.sender, lacking))
     if open_as not in (None, asked.request_id):
         return Refusal("join-open", f"another request to let node {asked.sender.name!r} join has not ended yet")
     return None
+
+
+def features_missing(who: Introduction, lacking: list[str] | tuple[str, ...]) -> str:
+    """Why an agent that lacks enabled features is not let in, in words."""
+    return (
+        f"version {who.product_version} of agent {who.name!r} does not support {', '.join(lacking)}, which the cluster "
+        "uses: install a newer one"
+    )

@@ -37,7 +37,9 @@ _WORSE = {Seen.ALIVE: 0, Seen.SUSPECT: 1, Seen.UNREACHABLE: 2}
 class Peer(msgspec.Struct):
     """Another agent, as it is seen here. `since`: when it was first seen so; `heard`: when it last spoke to us.
 
-    `tag_id`: the cluster that it said it belongs to; empty for a blank one."""
+    `tag_id`: the cluster that it said it belongs to; empty for a blank one. `features`: what it said it supports, None
+    while it is only known from others.
+    """
 
     agent_id: str
     name: str
@@ -50,6 +52,7 @@ class Peer(msgspec.Struct):
     product_version: str = ""
     tag_id: str = ""
     told: int = 0
+    features: tuple[str, ...] | None = None
 
 
 class Membership:
@@ -95,7 +98,7 @@ class Membership:
             del self.peers[other.agent_id]
         if (peer.address, peer.name) != (who.address, who.name):
             peer.address, peer.name, peer.told = who.address, who.name, 0
-        peer.heard, peer.product_version = now, who.product_version
+        peer.heard, peer.product_version, peer.features = now, who.product_version, who.features
         peer.tag_id = "" if who.tag is None else who.tag.id
         peer.epoch = max(peer.epoch, who.epoch)
         if who.counter > peer.counter:

@@ -27,7 +27,10 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """Who speaks. `tag` is None for a blank agent; `epoch` is how far its copy of the log goes."""
+    """Who speaks. `tag` is None for a blank agent; `epoch` is how far its copy of the log goes.
+
+    `features`: what its version supports; empty for a version before features.
+    """
 
     agent_id: str
     name: str
@@ -37,6 +40,7 @@ class Introduction(msgspec.Struct, frozen=True):
     product_version: str
     counter: int = 0
     epoch: int = 0
+    features: tuple[str, ...] = ()
 
 
 class Seen(StrEnum):

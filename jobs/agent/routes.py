@@ -52,6 +52,7 @@ class Routes:
             "/peers": self._peers,
             "/metrics": self._metrics,
             "/log": self._log,
+            "/upgrade": self._upgrade,
         }
         self._posts: dict[str, Route] = {
             "/handshake": self._handshake,
@@ -61,6 +62,7 @@ class Routes:
             "/join": self._join,
             "/cancel-join": self._cancel_join,
             "/init": self._init,
+            "/upgrade": self._start_upgrade,
             "/prepare-init": self._prepare_init,
         }
 
@@ -102,6 +104,17 @@ class Routes:
         except (HomeDamaged, OSError) as error:
             raise Refused(500, "copy", str(error)) from None
         return Response(200, lines, "application/jsonl")
+
+    async def _upgrade(self, request: Request) -> Response:
+        view = self._agent.view
+        return _json(self._agent.upgrading.said(None if view is None else view.upgrade_state))
+
+    async def _start_upgrade(self, request: Request) -> Response:
+        """A user's call; it is watched by GET."""
+        if not self._agent.settings.admits:
+            raise Refused(409, "admits-nobody", "this agent was not started with --admit: it changes no cluster")
+        self._agent.upgrading.ordered()
+        return await self._upgrade(request)
 
     async def _snapshot(self, epoch: int) -> Response:
         path = self._agent.home.snapshots / f"{epoch:020}.snapshot"
@@ -155,7 +168,8 @@ class Routes:
             raise Refused(400, "malformed", f"a node has a place, and 1 to {MOST_VOLUMES} volumes")
         agent = self._agent
         open_as = agent.admitting.open_as(asked.sender.name)
-        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as)
+        enabled = () if agent.view is None else agent.view.features
+        why = join_refusal(agent.introduction(), agent.settings.admits, asked, open_as, enabled)
         if why is not None:
             agent.admitting.refused(asked, why.reason)
             raise Refused(409, why.code, why.reason)

@@ -12,6 +12,7 @@ from epochlake.jobs.cli.commands import (
     cluster,
     configuration,
     coordinator,
+    features,
     keyspaces,
     log,
     maintenance,
@@ -23,6 +24,7 @@ from epochlake.jobs.cli.commands import (
     switches,
     tables,
     tablets,
+    upgrade,
     upkeep,
 )
 from epochlake.jobs.cli.session import Output, Session
@@ -81,6 +83,8 @@ for name, group in (
     ("balance", switches.balance),
     ("changes", changes.changes),
     ("pipeline", maintenance.pipelines),
+    ("feature", features.app),
+    ("upgrade", upgrade.app),
     ("agent", agent.app),
     ("config", configuration.app),
 ):

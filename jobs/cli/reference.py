@@ -34,12 +34,14 @@ from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
 from epochlake.jobs.views.change_streams import StreamStatus
 from epochlake.jobs.views.explanation import Explanation
+from epochlake.jobs.views.features import FeatureRow
 from epochlake.jobs.views.history import Differences, LogRow
 from epochlake.jobs.views.nodes import NodeShown
 from epochlake.jobs.views.requests import RequestRow
 from epochlake.jobs.views.resizing import ResizePlan
 from epochlake.jobs.views.schema import KeyspaceRow, TableRow, TableShown
 from epochlake.jobs.views.status import NodeStatus, Status
+from epochlake.jobs.views.upgrade import UpgradeStatus
 
 CHANGE = "change"
 
@@ -61,6 +63,12 @@ DOCUMENTS: dict[str, Any] = {
     "request pause": CHANGE,
     "request resume": CHANGE,
     "request cancel": CHANGE,
+    "feature list": list[FeatureRow],
+    "feature enable": CHANGE,
+    "upgrade describe": UpgradeStatus,
+    "upgrade start": UpgradeStatus,
+    "upgrade status": UpgradeStatus,
+    "upgrade give-up": CHANGE,
     "keyspace create": CHANGE,
     "keyspace alter": CHANGE,
     "keyspace list": list[KeyspaceRow],
@@ -108,6 +116,10 @@ DOCUMENTS: dict[str, Any] = {
     "compact": CompactionReport,
     "vacuum": Sweep,
     "tablet move": CHANGE,
+    "tablet add-replica": CHANGE,
+    "tablet drop-replica": CHANGE,
+    "tablet pin": CHANGE,
+    "tablet unpin": CHANGE,
     "agent run": None,
     "agent show": AgentState,
     "agent nodes": list[NodeSeen],

@@ -20,6 +20,7 @@ import msgspec
 from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.fencing import Fences
+from epochlake.jobs.coordinator.tracks.forgetting import ForgettingTrack
 from epochlake.jobs.coordinator.tracks.operations import OperationTrack
 from epochlake.jobs.coordinator.tracks.request_scheduling import RequestTrack
 from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
@@ -116,6 +117,7 @@ class Coordinator:
             OperationTrack(cluster, self._copier, fences, sweeper, self._tally),
             self.resizing,
             self.tablets,
+            ForgettingTrack(cluster),
             *beside,
         ]
         self._blocked: list[str] = []

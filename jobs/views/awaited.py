@@ -42,8 +42,8 @@ def epoch_committed(cluster: Store, epoch: int) -> Awaited:
 def request_ended(cluster: Store, request_id: str) -> Awaited:
     """Whether what was asked under a request id is carried out. Impossible: it was cancelled, or has failed.
 
-    A change without a coordinator's work (a new table) has ended when it is in the log. What was not asked yet is
-    waited for.
+    A change without a coordinator's work (a new table) has ended when it is in the log. So has a request that is not in
+    the metadata any more: only what is done is forgotten. What was not asked yet is waited for.
     """
     metadata = cluster.catch_up()
     request = metadata.requests.get(request_id)

@@ -124,7 +124,8 @@ def _tablet(metadata: ClusterMetadata, table: Table, token: int | None, tablet: 
     transition = metadata.tablets.transitions.get((table.table_id, number))
     roles = dict.fromkeys(metadata.tablets.maps[table.table_id].replicas(number), "replica")
     if transition is not None:
-        roles |= {transition.pending: "pending"}
+        if transition.comes:
+            roles |= {transition.pending: "pending"}
         if transition.leaving is not None:
             roles |= {transition.leaving: "leaving"}
     return Explanation(

@@ -117,7 +117,8 @@ class Status(Shown, msgspec.Struct, frozen=True):
     `operations` are those on the ring, each of one of the requests. `streamed`: how far the tablets on their way are.
     `health` is null where volumes were not asked. `late_volumes`: those that did not answer this process within the
     deadline; `threads_left_behind`: its threads that hang there. `log` is null for an epoch of the past.
-    `change_streams`: of the tables whose changes are kept; empty for an epoch of the past.
+    `change_streams`: of the tables whose changes are kept; empty for an epoch of the past. `pinned_tablets`: those
+    that the balancer leaves alone.
     """
 
     cluster: str
@@ -141,6 +142,7 @@ class Status(Shown, msgspec.Struct, frozen=True):
     threads_left_behind: int = 0
     log: LogComparison | None = None
     change_streams: tuple[StreamStatus, ...] = ()
+    pinned_tablets: int = 0
 
 
 JOINING = "joining"
@@ -177,6 +179,7 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         threads_left_behind=left_behind(),
         log=_compared(cluster, coordinator) if now else None,
         change_streams=reachable_statuses(cluster, metadata) if now else (),
+        pinned_tablets=_pinned(metadata),
     )
 
 
@@ -305,6 +308,11 @@ def _zookeeper_address(cluster: Cluster) -> str | None:
     return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
 
 
+def zookeeper_runs(cluster: Cluster) -> bool:
+    """Whether somebody else takes care of ZooKeeper, or the embedded one is running: a commit would start none."""
+    return cluster.configuration.zookeeper.connect != EMBEDDED or _embedded_serves(cluster)
+
+
 def _embedded_serves(cluster: Cluster) -> bool:
     local = places.local_path(cluster.root.uri)
     if local is None:
@@ -328,6 +336,11 @@ def _stages(metadata: ClusterMetadata) -> tuple[StageStatus, ...]:
         if transition.error:
             errors[key].add(transition.error)
     return tuple(StageStatus(*key, counts[key], tuple(sorted(errors[key]))) for key in sorted(counts))
+
+
+def _pinned(metadata: ClusterMetadata) -> int:
+    maps = metadata.tablets.maps.items()
+    return sum(int(metadata.pins.pinned(table_id, found.count).sum()) for table_id, found in maps)
 
 
 def _resizes(metadata: ClusterMetadata) -> tuple[ResizeStatus, ...]:

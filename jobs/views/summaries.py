@@ -47,7 +47,7 @@ _ENDINGS = {
 
 
 def summary(event: Event, metadata: ClusterMetadata | None) -> str:
-    """The line for `event`; `metadata` is that of any later epoch (nodes and requests are never forgotten)."""
+    """The line for `event`; `metadata` is that of any later epoch (nodes are never forgotten)."""
     if metadata is None:
         return event.summary()
     match event:

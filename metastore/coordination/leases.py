@@ -30,6 +30,7 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live pipeline. `tables` are full names, `started_at` is in milliseconds since 1970 by the clock of `host`.
 
     `reads_from`: the earliest time that it reads rows as of, in the same milliseconds; None where it reads none.
+    `features`: what its version supports; None where it does not say, as versions before features do not.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str
     pid: int
     reads_from: int | None = None
+    features: tuple[str, ...] | None = None
 
     @property
     def needs_from(self) -> int:

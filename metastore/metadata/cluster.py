@@ -16,13 +16,17 @@ from epochlake.metastore.metadata.components.change_streams import CHANGE_STREAM
 from epochlake.metastore.metadata.components.component import components_of
 from epochlake.metastore.metadata.components.directory import DIRECTORY, Directory
 from epochlake.metastore.metadata.components.dropped import DROPPED, Dropped
+from epochlake.metastore.metadata.components.features import FEATURES, Features
 from epochlake.metastore.metadata.components.identity import IDENTITY
 from epochlake.metastore.metadata.components.last_snapshot import LAST_SNAPSHOT
+from epochlake.metastore.metadata.components.pins import PINS, Pins
 from epochlake.metastore.metadata.components.rings import RINGS, Rings
 from epochlake.metastore.metadata.components.schema import SCHEMA, Schema
 from epochlake.metastore.metadata.components.switches import SWITCHES
 from epochlake.metastore.metadata.components.tablets import TABLETS, Tablets
 from epochlake.metastore.metadata.components.topology_requests import REQUESTS, Requests
+from epochlake.metastore.metadata.components.upgrade import UPGRADE, Upgrade, UpgradeState
+from epochlake.metastore.metadata.features import lacks
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import (
     Identity,
@@ -82,6 +86,9 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     last_snapshot_epoch: Annotated[int, LAST_SNAPSHOT]
     change_streams: Annotated[ChangeStreams, CHANGE_STREAMS]
     dropped: Annotated[Dropped, DROPPED]
+    features: Annotated[Features, FEATURES]
+    pins: Annotated[Pins, PINS]
+    upgrade: Annotated[Upgrade, UPGRADE]
 
     def __repr__(self) -> str:
         told = (f"{name} {count}" for name, count in self._counts())
@@ -115,7 +122,37 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
                 f"changes of the cluster metadata are paused ({self.switches.changes_reason or 'no reason given'})",
                 hint="Run `epochlake changes resume` first",
             )
+        if self.upgrade.going_on and not self._fits_the_upgrade(event):
+            raise Rejected(
+                Code.UPGRADING,
+                f"the cluster is taken over from elsewhere ({self.upgrade.state}): nothing else is changed meanwhile",
+                hint="See `epochlake upgrade status`, and run `epochlake upgrade start` to go on with it",
+            )
+        self.require_enabled(*event.features_used())
         event.check(self)
+
+    def _fits_the_upgrade(self, event: Event) -> bool:
+        """Whether an event may come while a cluster is taken over: it moves that on, or builds what was described."""
+        if event.during_upgrade:
+            return True
+        described = self.upgrade.described
+        building = self.upgrade.state is UpgradeState.BUILD_COORDINATOR_STATE
+        return building and described is not None and event.builds(described)
+
+    def may_use(self, kind: type[Event]) -> bool:
+        """Whether events of a kind may be committed: the features that they belong to are enabled."""
+        return not lacks(kind.features_of_kind(), self.features.enabled)
+
+    def require_enabled(self, *names: str) -> None:
+        """Raise Rejected (feature-not-enabled) unless the cluster may use these features: members may not know them."""
+        lacking = lacks(names, self.features.enabled)
+        if lacking:
+            raise Rejected(
+                Code.FEATURE_NOT_ENABLED,
+                f"the cluster does not use the feature {', '.join(lacking)} yet: members of an older version could not "
+                "read what comes of it",
+                hint=f"Run `epochlake feature enable {' '.join(lacking)}` when every member has been upgraded",
+            )
 
     def apply(self, event: Event, state_id: str) -> ClusterMetadata:
         """The metadata after the next epoch, in which `event` happened. The event must have passed `check`."""

@@ -251,8 +251,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Transition(msgspec.Struct, frozen=True):
     """A tablet on its way from `replicas` to `new_replicas` (seed 000, "Tablet transitions").
 
-    `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. `session` is the open
-    session of the current stage's side effects, None where the stage has none.
+    `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. Where none comes it is
+    one of `replicas` that stays, and takes over what the leaving one has. `session` is the open session of the current
+    stage's side effects, None where the stage has none.
     """
 
     table_id: TableId
@@ -273,9 +274,14 @@ class Transition(msgspec.Struct, frozen=True):
     def key(self) -> TabletKey:
         return (self.table_id, self.tablet)
 
+    @property
+    def comes(self) -> bool:
+        """Whether `pending` is a new replica."""
+        return self.pending not in self.replicas
+
 
 class TopologyRequest(msgspec.Struct, frozen=True):
-    """A request for a change of the topology; kept after its end, as the history of what was asked and what became.
+    """A request for a change of the topology; kept after its end, until many are done (`ForgetRequests`).
 
     `tokens` are those asked for by a join, a replace or a move (empty: to be allocated, or those of the replaced node);
     `source_datacenter` is where a rebuild streams from (empty: anywhere). A `keyspace_rf_change` has node 0, a

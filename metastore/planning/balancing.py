@@ -102,6 +102,9 @@ def cluster_load(
         tablet_map = metadata.tablets.maps[table_id]
         held = Hold.PENDING_REQUEST if table_id in loads.held and not draining else Hold.FREE
         holds = np.full(tablet_map.count, held, dtype=np.int64)
+        if not draining:
+            # A node that goes takes no notice of pins: it would never end.
+            holds[metadata.pins.pinned(table_id, tablet_map.count)] = Hold.PINNED
         holds[[transition.tablet for transition in moving[table_id]]] = Hold.IN_TRANSITION
         hold.append(holds)
         replicas.append(

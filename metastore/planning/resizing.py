@@ -64,7 +64,10 @@ def planned_resizes(metadata: ClusterMetadata, loads: Loads, settings: TabletSet
         replicas=[int((tablet_map.to_array() != NO_REPLICA).sum()) // tablet_map.count for tablet_map in maps],
         bytes=sizes,
         target=[one.target_bytes or settings.target_bytes for one in options],
-        minimum=[one.min_count for one in options],
+        minimum=[
+            one.min_count if _may_merge(metadata, table_id) else max(one.min_count, tablet_map.count)
+            for table_id, tablet_map, one in zip(ids, maps, options, strict=True)
+        ],
         maximum=[one.max_count or 1 << 62 for one in options],
         resize=[tablet_map.resize_type for tablet_map in maps],
     )
@@ -75,6 +78,12 @@ def planned_resizes(metadata: ClusterMetadata, loads: Loads, settings: TabletSet
             ids, maps, sizes, columns.resize, decide(columns, Goal(settings.per_volume, volumes)), strict=True
         )
     ]
+
+
+def _may_merge(metadata: ClusterMetadata, table_id: TableId) -> bool:
+    """Whether siblings may be brought together: none is pinned, and each tablet has as many replicas as its sibling."""
+    counts = (metadata.tablets.maps[table_id].to_array() != NO_REPLICA).sum(axis=1)
+    return not metadata.pins.of_table(table_id) and int(counts.min()) == int(counts.max())
 
 
 def _bytes_of_tables(metadata: ClusterMetadata, loads: Loads) -> Counter[TableId]:

@@ -86,6 +86,12 @@ STREAM_ID = "stream_id"
 RETENTION_SECONDS = "retention_seconds"
 LIMIT_SECONDS = "limit_seconds"
 SINCE_EPOCH = "since_epoch"
+PRODUCT_VERSION = "product_version"
+SUPPORTED_FEATURES = "supported_features"
+UPGRADE_STATE = "upgrade_state"
+DESCRIBED_EPOCH = "described_epoch"
+FEATURE = "feature"
+ENABLED_EPOCH = "enabled_epoch"
 
 INT = pa.int32()
 LONG = pa.int64()
@@ -134,6 +140,8 @@ NODES_SCHEMA = pa.schema(
         _field(MAINTENANCE, pa.bool_(), "whether it keeps its replicas and gets no new ones"),
         _field(WEIGHT, pa.float64(), "what the capacity of its volumes is multiplied by for the balancer"),
         _field(TAGS, _list(TEXT), "what placement rules may ask for"),
+        _maybe(PRODUCT_VERSION, TEXT, "the version that its agent has announced; null: none has"),
+        _field(SUPPORTED_FEATURES, _list(TEXT), "the features that its agent has announced"),
     ]
 )
 VOLUMES_SCHEMA = pa.schema(
@@ -272,6 +280,30 @@ OPERATIONS_SCHEMA = pa.schema(
         _maybe(SESSION, TEXT, "open session of its streaming"),
         _field(STARTED_EPOCH, LONG, "the epoch of PREPARE"),
         _field(EPOCH, LONG, "the epoch of its last step"),
+    ]
+)
+UPGRADE_SCHEMA = pa.schema(
+    [
+        _field(UPGRADE_STATE, TEXT, "not_upgraded, build_coordinator_state or done, by the names of seed 000"),
+        _maybe(DESCRIBED_EPOCH, LONG, "the epoch that described what is taken over; null: the cluster began here"),
+        _CHANGED,
+    ]
+)
+PINS_SCHEMA = pa.schema(
+    [
+        _field(KEYSPACE, TEXT, "keyspace"),
+        _field(TABLE, TEXT, "table, without its keyspace"),
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLET, INT, "number of the tablet when it was pinned"),
+        _field(LABEL, TEXT, "the pinned tablet as k-i, tablet i of 2^k: what has tokens of it stays where it is"),
+        _field(REASON, TEXT, "why"),
+        _CHANGED,
+    ]
+)
+FEATURES_SCHEMA = pa.schema(
+    [
+        _field(FEATURE, TEXT, "name of a feature that the cluster uses, for ever"),
+        _field(ENABLED_EPOCH, LONG, "the epoch that enabled it"),
     ]
 )
 REQUESTS_SCHEMA = pa.schema(

@@ -37,6 +37,7 @@ class Hold(IntEnum):
     FREE = 0
     IN_TRANSITION = 1
     PENDING_REQUEST = 2
+    PINNED = 3
 
 
 class Cause(IntEnum):
@@ -61,6 +62,7 @@ class Obstacle(IntEnum):
     NODE_NO_STATISTICS = 5
     NOTHING_FITS = 6
     PLACEMENT_RULE = 7
+    PINNED = 8
 
 
 class BalancingPolicy(msgspec.Struct, frozen=True):

@@ -298,7 +298,11 @@ def _keep_volumes_even(
 def _what_stays(load: ClusterLoad, state: State, share: Shares, policy: BalancingPolicy) -> tuple[Ints, Ints, Ints]:
     """Rows about what does not move: (replica or -1, node, `Obstacle`)."""
     hold = load.tablet_hold[load.replica_tablet[state.rows]]
-    why_held = np.where(hold == Hold.IN_TRANSITION, Obstacle.IN_TRANSITION, Obstacle.PENDING_REQUEST)
+    why_held = np.select(
+        [hold == Hold.IN_TRANSITION, hold == Hold.PINNED],
+        [int(Obstacle.IN_TRANSITION), int(Obstacle.PINNED)],
+        int(Obstacle.PENDING_REQUEST),
+    )
     stuck = np.flatnonzero(state.draining[state.node])
     off = np.where(state.active, state.bytes_per_node - share.bytes, 0.0)
     one = float(state.size.mean()) if len(state.size) else 0.0

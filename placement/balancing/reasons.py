@@ -13,6 +13,7 @@ from epochlake.placement.balancing.model import Cause, ClusterLoad, Floats, Ints
 _STAYS = {
     Obstacle.IN_TRANSITION: "stays on node {node} for now: the tablet is in transition",
     Obstacle.PENDING_REQUEST: "stays on node {node} for now: its table has a pending topology request",
+    Obstacle.PINNED: "stays on node {node}: the tablet is pinned",
     Obstacle.NO_TARGET: (
         "stays on draining node {node}: every other node that may take replicas either holds one of this tablet or is "
         "in a rack that may get no further one; add a node to rack {rack}, or lower the replication"

@@ -70,8 +70,8 @@ MUTATIONS = (
         "a tablet is moved that moves already",
         "at most one transition for each tablet",
         "metastore/metadata/events/tablets.py",
-        "            current is None,\n            Code.TRANSITION_IN_THE_WAY,\n",
-        "            True,\n            Code.TRANSITION_IN_THE_WAY,\n",
+        "        current is None,\n        Code.TRANSITION_IN_THE_WAY,\n",
+        "        True,\n        Code.TRANSITION_IN_THE_WAY,\n",
         ROWS,
     ),
     Mutation(

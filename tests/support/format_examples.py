@@ -9,24 +9,37 @@ from __future__ import annotations
 
 import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
+from epochlake.metastore.metadata.components.upgrade import (
+    Described,
+    DescribedKeyspace,
+    DescribedNode,
+    DescribedTable,
+    UpgradeState,
+)
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AdvanceUpgrade,
     AlterColumns,
     AlterNode,
     AlterTable,
+    AnnounceVersion,
     CancelRequest,
+    ChangeReplicas,
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DescribeCluster,
     DropChanges,
     DropKeyspace,
     DropTable,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetRequests,
     ForgetTable,
     Initialise,
     KeepChanges,
@@ -34,10 +47,12 @@ from epochlake.metastore.metadata.events import (
     NewTransition,
     PauseChanges,
     PauseRequest,
+    PinTablets,
     PrepareOperation,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    ReplicaChange,
     RequestReplication,
     RequestTopology,
     RestoreTable,
@@ -110,6 +125,22 @@ REPLICATION = _operation(
 
 EVENTS: dict[tuple[str, int], Event] = {
     ("Initialise", 1): Initialise("main", "01930000-0000-7000-8000-000000000000", "0.1.0"),
+    ("Initialise", 7): Initialise("main", "01930000-0000-7000-8000-000000000000", "0.1.0", ("announcements",)),
+    ("EnableFeatures", 7): EnableFeatures(("announcements",)),
+    ("AnnounceVersion", 7): AnnounceVersion(2, "0.1.0", ("announcements",)),
+    ("ChangeReplicas", 7): ChangeReplicas(
+        (ReplicaChange("t-1", 0, 4, None, "hot"), ReplicaChange("t-1", 1, 2, 3, "cold")),
+    ),
+    ("DescribeCluster", 7): DescribeCluster(
+        Described(
+            (DescribedNode("n1", "dc1", "r1", {"d1": "file:///disks/n1"}, (-5, 7)),),
+            (DescribedKeyspace("air", {"dc1": 1}, PlacementKind.RING, "NetworkTopologyStrategy"),),
+            (DescribedTable("air.flights", "/lake/flights", ("id",)),),
+        )
+    ),
+    ("AdvanceUpgrade", 7): AdvanceUpgrade(UpgradeState.DONE, True, "it is no use"),
+    ("ForgetRequests", 7): ForgetRequests(("join-n1", "move-n1")),
+    ("PinTablets", 7): PinTablets("t-1", 4, (0, 2), False, "the fast disk"),
     ("PauseChanges", 1): PauseChanges(why="an upgrade — until 7 o'clock"),
     ("ResumeChanges", 1): ResumeChanges(),
     ("SwitchBalancing", 1): SwitchBalancing(on=False, why="a busy night"),

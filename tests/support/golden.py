@@ -16,7 +16,17 @@ import msgspec
 from epochlake.metastore.following.snapshot_format import encode_snapshot
 from epochlake.metastore.log.entry import GENESIS, Entry, Position, position_of
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import GENERATION, AlterColumns, CreateKeyspace, Event, TakeSnapshot
+from epochlake.metastore.metadata.events import (
+    GENERATION,
+    AlterColumns,
+    AnnounceVersion,
+    CreateKeyspace,
+    EnableFeatures,
+    Event,
+    PinTablets,
+    TakeSnapshot,
+)
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.metadata.model import Check
 
 from tests.support import histories
@@ -124,6 +134,8 @@ def write_missing() -> list[Path]:
     if GENERATION not in generations():
         ring = [CreateKeyspace(histories.ring_keyspace("sea", dc1=2)), *_join_under_way()]
         events = [*recorded(histories.ring_cluster), *ring]
+        events += [EnableFeatures(SUPPORTED), AnnounceVersion(1, "0.1.0", SUPPORTED)]
+        events += [PinTablets("id-flights", 4, (0, 3), True, "hot")]
         found += write_history(GENERATION, [*events, *_altered(events)])
     return found
 

@@ -9,34 +9,43 @@ import msgspec
 import numpy as np
 from epochlake.metastore.metadata.attachments import encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.upgrade import Described, DescribedNode, UpgradeState
 from epochlake.metastore.metadata.events import (
     AcceptLoss,
     AdvanceOperation,
     AdvanceTransitions,
+    AdvanceUpgrade,
     AlterColumns,
     AlterNode,
     AlterTable,
+    AnnounceVersion,
     CancelRequest,
+    ChangeReplicas,
     CreateKeyspace,
     CreateTable,
     DecideResize,
+    DescribeCluster,
     DropChanges,
     DropKeyspace,
     DropTable,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishResize,
     FinishTransitions,
+    ForgetRequests,
     ForgetTable,
     Initialise,
     KeepChanges,
     KeepHistory,
     NewTransition,
     PauseChanges,
+    PinTablets,
     PrepareOperation,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    ReplicaChange,
     RequestTopology,
     RestoreTable,
     ResumeChanges,
@@ -48,7 +57,9 @@ from epochlake.metastore.metadata.events import (
     SwitchBalancing,
     TakeSnapshot,
 )
+from epochlake.metastore.metadata.events.forgetting import forgettable
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.metadata.model import (
     Check,
     Column,
@@ -476,6 +487,50 @@ def a_relaxed_barrier(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return RelaxBarriers(tuple(told))
 
 
+def a_feature(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """What the cluster may use from now on, or what an agent runs; now and then an older version."""
+    if dice.random() < 0.4 or not metadata.features.enabled:
+        return EnableFeatures(tuple(dice.sample(SUPPORTED, dice.randint(1, len(SUPPORTED)))))
+    supported = SUPPORTED if dice.random() < 0.9 else SUPPORTED[:-1]
+    return AnnounceVersion(dice.choice(list(metadata.directory.nodes) or [1]), dice.choice(["1", "2"]), supported)
+
+
+def a_replica_count(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A tablet that gets a replica, or gives one up."""
+    if not metadata.tablets.maps:
+        return ChangeReplicas(())
+    table_id, tablet_map = dice.choice(list(metadata.tablets.maps.items()))
+    tablet = dice.randrange(tablet_map.count)
+    held, known = tablet_map.replicas(tablet), list(metadata.directory.volumes)
+    if dice.random() < 0.6:
+        return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(known), None, "random"),))
+    return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(held), dice.choice(held), "random"),))
+
+
+def a_pin(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    if not metadata.tablets.maps:
+        return PinTablets("nothing", 1, (0,), True)
+    table_id, tablet_map = dice.choice(list(metadata.tablets.maps.items()))
+    chosen = dice.sample(range(tablet_map.count), dice.randint(1, min(3, tablet_map.count)))
+    return PinTablets(table_id, tablet_map.count, tuple(chosen), dice.random() < 0.7, "random")
+
+
+def a_forgotten_request(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """Requests that are done, as the coordinator lets them go; now and then others."""
+    may_go = [request.request_id for request in forgettable(metadata)]
+    others = list(metadata.requests) if dice.random() < 0.1 else []
+    ids = dict.fromkeys([*may_go[: dice.randint(1, 3)], *others[:1]])
+    return ForgetRequests(tuple(ids))
+
+
+def an_upgrade(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A cluster is described, most often too late; an upgrade that goes on ends soon."""
+    if metadata.upgrade.going_on:
+        state = dice.choice([UpgradeState.BUILD_COORDINATOR_STATE, UpgradeState.DONE])
+        return AdvanceUpgrade(state, state is UpgradeState.DONE and dice.random() < 0.8, "random")
+    return DescribeCluster(Described((DescribedNode("m0", "dc1", "r1", {"d0": "/m0/d0"}),)))
+
+
 KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = {
     "node": a_node,
     "topology": a_topology_request,
@@ -494,4 +549,9 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "beginning": a_beginning,
     "loss": a_loss,
     "relaxed barrier": a_relaxed_barrier,
+    "feature": a_feature,
+    "replica count": a_replica_count,
+    "pin": a_pin,
+    "forgotten request": a_forgotten_request,
+    "upgrade": an_upgrade,
 }

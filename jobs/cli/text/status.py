@@ -98,6 +98,8 @@ def _circumstances(document: Status) -> list[RenderableType]:
     if not switches.changes:
         why = switches.changes_reason or "no reason given"
         lines.append(Text(f"changes      paused: {why}", style="bold yellow"))
+    if document.pinned_tablets:
+        lines.append(Text(f"pinned       {plural(document.pinned_tablets, 'tablet')}"))
     if not switches.balancing:
         why = switches.balancing_reason or "no reason given"
         lines.append(Text(f"balancing    paused: {why}", style="yellow"))

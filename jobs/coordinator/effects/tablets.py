@@ -108,7 +108,10 @@ def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transitions: S
 
 
 def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
-    """Drop the tablet from the replica that it was to come to, and close the session of its streaming there."""
+    """Drop the tablet from the replica that it was to come to, and close the session of its streaming there.
+
+    One that only took over rows stays a replica, and keeps them.
+    """
     place = (transition.table_id, transition.pending)
     address = replica_address(storage, metadata, *place)
     if not _should_exist(metadata, *place) and was_never_made(address):
@@ -116,6 +119,8 @@ def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Tra
     fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_replica(metadata).get(place, frozenset()))
     if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
         raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
+    if not transition.comes:
+        return  # it was a replica before, and stays: what it got is its own now
     _drop_unless_gone(storage, metadata, [transition], transition.pending)
 
 

@@ -87,7 +87,7 @@ class TabletTrack:
         transitions = list(metadata.tablets.transitions.values())
         if not transitions:
             return False
-        self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD])
+        self._prepare(metadata, [t for t in transitions if t.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD and t.comes])
         self._fences.raise_for(metadata, map(barrier_of, transitions))
         found = ThreadWorkers(STREAMS).run(
             lambda group: self._next_stages(metadata, group), _groups(metadata, transitions)
@@ -275,6 +275,8 @@ class TabletTrack:
 
     def _name(self, metadata: ClusterMetadata, transition: Transition) -> str:
         table = metadata.schema.tables[transition.table_id].full_name
+        if not transition.comes and transition.leaving is not None:
+            return f"tablet {transition.tablet} of {table} gives up {metadata.describe(transition.leaving)}"
         return f"tablet {transition.tablet} of {table} to {metadata.describe(transition.pending)}"
 
 

@@ -134,8 +134,11 @@ def nodes(metadata: ClusterMetadata) -> pa.Table:
                 node.maintenance,
                 node.weight,
                 list(node.tags),
+                None if announced is None else announced.product_version,
+                [] if announced is None else list(announced.features),
             )
             for node in rows
+            for announced in (metadata.features.announced.get(node.node_id),)
         ),
     )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
 
 Requests = Mapping[str, TopologyRequest]
-"""Requests by id."""
+"""Requests by id. The last change is that of those that are kept: who forgets one changes no other."""
 
 REQUEST = "request"
 

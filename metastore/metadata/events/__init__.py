@@ -15,6 +15,8 @@ from epochlake.metastore.metadata.events.cluster import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
+from epochlake.metastore.metadata.events.features import AnnounceVersion, EnableFeatures
+from epochlake.metastore.metadata.events.forgetting import ForgetRequests
 from epochlake.metastore.metadata.events.kinds import EVENT_KINDS, GENERATION, KINDS, EventKind
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
@@ -26,6 +28,8 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas, ReplicaChange
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -41,6 +45,7 @@ from epochlake.metastore.metadata.events.tablets import (
     StageChange,
     StartTransitions,
 )
+from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 
 __all__ = [
     "EVENT_KINDS",
@@ -49,21 +54,27 @@ __all__ = [
     "AcceptLoss",
     "AdvanceOperation",
     "AdvanceTransitions",
+    "AdvanceUpgrade",
     "AlterColumns",
     "AlterNode",
     "AlterTable",
+    "AnnounceVersion",
     "CancelRequest",
+    "ChangeReplicas",
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
+    "DescribeCluster",
     "DropChanges",
     "DropKeyspace",
     "DropTable",
+    "EnableFeatures",
     "Event",
     "EventKind",
     "FinishRequest",
     "FinishResize",
     "FinishTransitions",
+    "ForgetRequests",
     "ForgetTable",
     "Initialise",
     "KeepChanges",
@@ -71,10 +82,12 @@ __all__ = [
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
+    "PinTablets",
     "PrepareOperation",
     "RegisterNode",
     "RelaxBarriers",
     "RelaxedBarrier",
+    "ReplicaChange",
     "RequestReplication",
     "RequestTopology",
     "RestoreTable",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
@@ -30,6 +30,8 @@ class RelaxBarriers(Event, frozen=True):
     It changes nothing but the history: what follows it may be unsafe for requests that count on the level asked for,
     such as LOCAL_QUORUM in a datacenter that did not answer.
     """
+
+    during_upgrade: ClassVar[bool] = True
 
     barriers: tuple[RelaxedBarrier, ...]
 

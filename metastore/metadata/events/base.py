@@ -12,6 +12,7 @@ from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}\Z")
 
@@ -27,6 +28,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     may_be_first: ClassVar[bool] = False
     allowed_while_paused: ClassVar[bool] = False
+    during_upgrade: ClassVar[bool] = False
 
     @classmethod
     def kind(cls) -> str:
@@ -44,6 +46,20 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The metadata with this change in it. Epoch and state id of the whole are set by the caller."""
         raise TypeError(f"{type(self).__name__} does not say what it changes")
 
+    @classmethod
+    def features_of_kind(cls) -> tuple[str, ...]:
+        """The features that this kind of event belongs to; see `EventKind.feature`."""
+        feature = _FEATURES.get(cls)
+        return () if feature is None else (feature,)
+
+    def features_used(self) -> tuple[str, ...]:
+        """The features that have to be enabled before this very event can be in the log."""
+        return self.features_of_kind()
+
+    def builds(self, described: Described) -> bool:
+        """Whether this brings a cluster that is taken over closer to what was described of it."""
+        return False
+
     def completed(self, metadata: ClusterMetadata) -> Event:
         """The event as the committer appends it on top of `metadata`: with what only he can know, if there is any."""
         return self
@@ -58,11 +74,15 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _NAMES: dict[type[Event], str] = {}
+_FEATURES: dict[type[Event], str] = {}
 
 
-def name_kinds(names: Mapping[type[Event], str]) -> None:
-    """Say under which name the log keeps each kind of event; the table of them does, which imports every event."""
+def name_kinds(names: Mapping[type[Event], str], features: Mapping[type[Event], str]) -> None:
+    """Say under which name the log keeps each kind of event, and which feature it belongs to, if any; the table of them
+    does, which imports every event.
+    """
     _NAMES.update(names)
+    _FEATURES.update(features)
 
 
 def require_name(what: str, name: str) -> None:

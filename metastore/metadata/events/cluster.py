@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from epochlake.metastore.metadata.digest import SCHEME, digest_of
 from epochlake.metastore.metadata.events.base import Event, require, require_name
+from epochlake.metastore.metadata.features import require_supported
 from epochlake.metastore.metadata.model import Identity
 from epochlake.placement.rejections import Code
 
@@ -15,13 +16,21 @@ if TYPE_CHECKING:
 
 
 class Initialise(Event, frozen=True):
-    """The first event of every log: the cluster tag of seed 004, a name for people and an id that is unique."""
+    """The first event of every log: the cluster tag of seed 004, a name for people and an id that is unique.
+
+    `features` are enabled from the beginning: those of the version that begins it.
+    """
 
     may_be_first: ClassVar[bool] = True
 
     name: str
     cluster_id: str
     product_version: str
+    features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.features is not msgspec.UNSET:
+            require_supported(self.features)
 
     def check(self, metadata: ClusterMetadata) -> None:
         require(
@@ -32,7 +41,10 @@ class Initialise(Event, frozen=True):
         require_name("cluster", self.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        return msgspec.structs.replace(metadata, identity=Identity(self.name, self.cluster_id, 1, epoch))
+        begun = msgspec.structs.replace(metadata, identity=Identity(self.name, self.cluster_id, 1, epoch))
+        if self.features is msgspec.UNSET or not self.features:
+            return begun
+        return msgspec.structs.replace(begun, features=metadata.features.with_enabled(self.features, epoch))
 
     def summary(self) -> str:
         return f"cluster {self.name} begins"
@@ -40,6 +52,8 @@ class Initialise(Event, frozen=True):
 
 class PauseChanges(Event, frozen=True):
     """Switch off everything that modifies the metadata (seed 002, "Migration Plan"), but what switches it on again."""
+
+    during_upgrade: ClassVar[bool] = True
 
     why: str
 
@@ -55,6 +69,7 @@ class PauseChanges(Event, frozen=True):
 
 
 class ResumeChanges(Event, frozen=True):
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     def check(self, metadata: ClusterMetadata) -> None:
@@ -93,6 +108,7 @@ class AcceptLoss(Event, frozen=True):
     epochs that are lost accept this incarnation, and nothing that was planned in the one before.
     """
 
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     incarnation: int
@@ -124,6 +140,7 @@ class TakeSnapshot(Event, frozen=True):
     there were digests have none.
     """
 
+    during_upgrade: ClassVar[bool] = True
     allowed_while_paused: ClassVar[bool] = True
 
     digest: str = ""

@@ -13,6 +13,7 @@ import numpy as np
 from epochlake.metastore.metadata.components.dropped import Dropped, DroppedTable
 from epochlake.metastore.metadata.events.base import Event, require, require_name
 from epochlake.metastore.metadata.events.schema import DropTable, check_replicas
+from epochlake.metastore.metadata.features import REPLICA_COUNTS
 from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.tablet_map import TabletMap
@@ -102,7 +103,8 @@ class RestoreTable(Event, frozen=True):
             f"({', '.join(map(str, gone))})",
             hint="Its files stay on the others until vacuum comes: load them from there",
         )
-        check_replicas(metadata, keyspace, replicas_of(record))
+        counted = REPLICA_COUNTS not in metadata.features.enabled
+        check_replicas(metadata, keyspace, replicas_of(record), counted=counted)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         record = metadata.dropped.tables[self.table_id]

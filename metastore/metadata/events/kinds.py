@@ -20,6 +20,8 @@ from epochlake.metastore.metadata.events.cluster import (
     TakeSnapshot,
 )
 from epochlake.metastore.metadata.events.dropped_tables import ForgetTable, KeepHistory, RestoreTable, ShelveTable
+from epochlake.metastore.metadata.events.features import AnnounceVersion, EnableFeatures
+from epochlake.metastore.metadata.events.forgetting import ForgetRequests
 from epochlake.metastore.metadata.events.nodes import RegisterNode
 from epochlake.metastore.metadata.events.operations import (
     AdvanceOperation,
@@ -30,6 +32,8 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -39,22 +43,35 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
+from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
+from epochlake.metastore.metadata.features import (
+    ANNOUNCEMENTS,
+    FORGOTTEN_REQUESTS,
+    REPLICA_COUNTS,
+    TABLET_PINS,
+    UPGRADES,
+)
 
-GENERATION = 6
+GENERATION = 7
 """The generation of the product that this is; a new kind of event begins with it.
 
 A generation is a state of the product whose logs every later one reads. 1: nodes, schema and tablets. 2: the ring,
 splits and merges, what operators say of nodes and tables. 3: lost storage, lost epochs and relaxed barriers. 4: frozen
-formats. 5: altered columns. 6: checks of tables.
+formats. 5: altered columns. 6: checks of tables. 7: versions and features.
 """
 
 
 class EventKind(msgspec.Struct, frozen=True):
-    """A kind of event: its name in the log, the struct of its payload, the generation in which it appeared."""
+    """A kind of event: its name in the log, the struct of its payload, the generation in which it appeared.
+
+    `feature`: what has to be enabled before it can be committed. Every kind since generation 7 has one, but for the one
+    that enables: a cluster of two releases writes nothing that the older one cannot read.
+    """
 
     name: str
     struct: type[Event]
     since: int
+    feature: str = ""
 
 
 EVENT_KINDS = (
@@ -95,9 +112,19 @@ EVENT_KINDS = (
     EventKind("ForgetTable", ForgetTable, since=4),
     EventKind("KeepHistory", KeepHistory, since=4),
     EventKind("AlterColumns", AlterColumns, since=5),
+    EventKind("EnableFeatures", EnableFeatures, since=7),
+    EventKind("AnnounceVersion", AnnounceVersion, since=7, feature=ANNOUNCEMENTS),
+    EventKind("ChangeReplicas", ChangeReplicas, since=7, feature=REPLICA_COUNTS),
+    EventKind("PinTablets", PinTablets, since=7, feature=TABLET_PINS),
+    EventKind("ForgetRequests", ForgetRequests, since=7, feature=FORGOTTEN_REQUESTS),
+    EventKind("DescribeCluster", DescribeCluster, since=7, feature=UPGRADES),
+    EventKind("AdvanceUpgrade", AdvanceUpgrade, since=7, feature=UPGRADES),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}
 """The struct of each kind by the name that the log keeps."""
 
-name_kinds({kind.struct: kind.name for kind in EVENT_KINDS})
+name_kinds(
+    {kind.struct: kind.name for kind in EVENT_KINDS},
+    {kind.struct: kind.feature for kind in EVENT_KINDS if kind.feature},
+)

@@ -19,6 +19,7 @@ from epochlake.placement.ring import checks
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 
 class RegisterNode(Event, frozen=True):
@@ -42,6 +43,16 @@ class RegisterNode(Event, frozen=True):
     force: bool = False
     takes_back: tuple[str, ...] = ()
     declares_lost: bool = False
+
+    def builds(self, described: Described) -> bool:
+        said = next((node for node in described.nodes if node.name == self.name), None)
+        if said is None or self.replaces is not None:
+            return False
+        volumes = {volume.name for volume in self.volumes}
+        place = (said.datacenter, said.rack) == (self.datacenter, self.rack)
+        return (
+            place and volumes == said.volumes.keys() and (not said.tokens or sorted(said.tokens) == sorted(self.tokens))
+        )
 
     def check(self, metadata: ClusterMetadata) -> None:
         directory = metadata.directory

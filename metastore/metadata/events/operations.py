@@ -29,6 +29,7 @@ from epochlake.placement.ring.strategies import Replication, replication_of
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 NO_NODE = 0
 """The node of a request that is about none."""
@@ -150,6 +151,9 @@ class AdvanceOperation(Event, frozen=True):
     step: Step
     session: str | None = None
 
+    def builds(self, described: Described) -> bool:
+        return True
+
     def check(self, metadata: ClusterMetadata) -> None:
         operation = _in_flight(metadata, self.operation_id)
         request = metadata.requests[metadata.rings.running[self.operation_id].request_id]
@@ -190,6 +194,9 @@ class RetreatOperation(Event, frozen=True):
 
     operation_id: str
     step: Step
+
+    def builds(self, described: Described) -> bool:
+        return True
 
     def check(self, metadata: ClusterMetadata) -> None:
         operation = _in_flight(metadata, self.operation_id)

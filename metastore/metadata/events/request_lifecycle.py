@@ -35,6 +35,7 @@ from epochlake.placement.ring.strategies import replication_of
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
+    from epochlake.metastore.metadata.components.upgrade import Described
 
 STARTED = {
     RequestKind.JOIN: NodeState.BOOTSTRAPPING,
@@ -202,6 +203,9 @@ class StartRequest(Event, frozen=True):
     request_id: str
     attachment: bytes = b""
 
+    def builds(self, described: Described) -> bool:
+        return True
+
     def check(self, metadata: ClusterMetadata) -> None:
         request = metadata.request(self.request_id)
         require(
@@ -305,6 +309,9 @@ class FinishRequest(Event, frozen=True):
 
     request_id: str
 
+    def builds(self, described: Described) -> bool:
+        return True
+
     def check(self, metadata: ClusterMetadata) -> None:
         request = metadata.request(self.request_id)
         if _has_nothing_to_remove(metadata, request):
@@ -367,6 +374,9 @@ class CancelRequest(Event, frozen=True):
 
     request_id: str
     why: str = ""
+
+    def builds(self, described: Described) -> bool:
+        return True
 
     def check(self, metadata: ClusterMetadata) -> None:
         require_cancellable(metadata, metadata.request(self.request_id))

@@ -51,39 +51,10 @@ class StartTransitions(Event, frozen=True):
             self._check_one(metadata, new)
 
     def _check_one(self, metadata: ClusterMetadata, new: NewTransition) -> None:
-        tablet_map = metadata.tablets.maps.get(new.table_id)
-        require(tablet_map is not None, Code.UNKNOWN_TABLE, f"there is no table with id {new.table_id}")
-        assert tablet_map is not None
-        name = f"tablet {new.tablet} of {metadata.schema.tables[new.table_id].full_name}"
-        require(0 <= new.tablet < tablet_map.count, Code.UNKNOWN_TABLET, f"there is no {name}")
-        current = metadata.tablets.transitions.get((new.table_id, new.tablet))
-        require(
-            current is None,
-            Code.TRANSITION_IN_THE_WAY,
-            f"{name} is in transition already ({current.kind if current else ''}, {current.stage if current else ''})",
-        )
-        replicas = tablet_map.replicas(new.tablet)
-        directory = metadata.directory
+        name, replicas = require_at_rest(metadata, new.table_id, new.tablet)
         require(new.leaving in replicas, Code.NOT_A_REPLICA, f"volume {new.leaving} is no replica of {name}")
-        require(new.pending not in replicas, Code.IS_A_REPLICA, f"volume {new.pending} is a replica of {name} already")
-        target = directory.node_of_volume.get(new.pending)
-        require(target is not None, Code.UNKNOWN_VOLUME, f"there is no volume {new.pending}")
-        assert target is not None
-        require(
-            target.state is NodeState.NORMAL,
-            Code.WRONG_STATE,
-            f"{name} cannot go to node {target.name!r}, which is {target.state}",
-        )
-        require(not target.lost, Code.LOST, f"{name} cannot go to node {target.name!r}: its storage is declared lost")
-        source = directory.node_of_volume[new.leaving]
-        if target.node_id != source.node_id:
-            _require_may_get(metadata, new, target, name)
-        staying = {directory.node_of_volume[r].node_id for r in replicas if r != new.leaving}
-        require(
-            target.node_id not in staying,
-            Code.REPLICA_ON_NODE,
-            f"{name} has a replica on node {target.name!r} already",
-        )
+        target = require_new_replica(metadata, new.table_id, new.pending, replicas, name, new.leaving)
+        source = metadata.directory.node_of_volume[new.leaving]
         require(
             target.datacenter == source.datacenter,
             Code.WRONG_DATACENTER,
@@ -213,14 +184,61 @@ class FinishTransitions(Event, frozen=True):
         return f"{len(self.tablets)} tablet(s) end their transition"
 
 
-def _require_may_get(metadata: ClusterMetadata, new: NewTransition, target: Node, name: str) -> None:
+def require_at_rest(metadata: ClusterMetadata, table_id: TableId, tablet: int) -> tuple[str, tuple[VolumeId, ...]]:
+    """A tablet's name for people, and its replicas, when there is one and it is in no transition. Raises Rejected."""
+    tablet_map = metadata.tablets.maps.get(table_id)
+    require(tablet_map is not None, Code.UNKNOWN_TABLE, f"there is no table with id {table_id}")
+    assert tablet_map is not None
+    name = f"tablet {tablet} of {metadata.schema.tables[table_id].full_name}"
+    require(0 <= tablet < tablet_map.count, Code.UNKNOWN_TABLET, f"there is no {name}")
+    current = metadata.tablets.transitions.get((table_id, tablet))
+    require(
+        current is None,
+        Code.TRANSITION_IN_THE_WAY,
+        f"{name} is in transition already ({current.kind if current else ''}, {current.stage if current else ''})",
+    )
+    return name, tablet_map.replicas(tablet)
+
+
+def require_new_replica(
+    metadata: ClusterMetadata,
+    table_id: TableId,
+    pending: VolumeId,
+    replicas: tuple[VolumeId, ...],
+    name: str,
+    leaving: VolumeId | None = None,
+) -> Node:
+    """The node of a volume that is to be a replica beside those of `replicas` that stay. Raises Rejected."""
+    directory = metadata.directory
+    require(pending not in replicas, Code.IS_A_REPLICA, f"volume {pending} is a replica of {name} already")
+    target = directory.node_of_volume.get(pending)
+    require(target is not None, Code.UNKNOWN_VOLUME, f"there is no volume {pending}")
+    assert target is not None
+    require(
+        target.state is NodeState.NORMAL,
+        Code.WRONG_STATE,
+        f"{name} cannot go to node {target.name!r}, which is {target.state}",
+    )
+    require(not target.lost, Code.LOST, f"{name} cannot go to node {target.name!r}: its storage is declared lost")
+    if leaving is None or directory.node_of_volume[leaving].node_id != target.node_id:
+        _require_may_get(metadata, table_id, target, name)
+    staying = {directory.node_of_volume[replica].node_id for replica in replicas if replica != leaving}
+    require(
+        target.node_id not in staying,
+        Code.REPLICA_ON_NODE,
+        f"{name} has a replica on node {target.name!r} already",
+    )
+    return target
+
+
+def _require_may_get(metadata: ClusterMetadata, table_id: TableId, target: Node, name: str) -> None:
     """That a node may get a replica: it is not in maintenance, and has the tags that the table asks for."""
     require(
         not target.maintenance,
         Code.IN_MAINTENANCE,
         f"{name} cannot go to node {target.name!r}, which is in maintenance: it gets no new replicas",
     )
-    table = metadata.schema.tables[new.table_id]
+    table = metadata.schema.tables[table_id]
     require(
         has_tags(table, target),
         Code.PLACEMENT_RULE,

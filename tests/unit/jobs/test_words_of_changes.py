@@ -19,6 +19,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.committing.changes import Change
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.components.upgrade import Described, DescribedNode, UpgradeState
 from epochlake.metastore.metadata.events import SwitchBalancing
 from epochlake.metastore.metadata.model import Column, PlacementKind
 
@@ -231,6 +232,38 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         'move tablets {"source":"n1","table":"air.flights","tablets":[3,1],"target":"n2/d1"}',
     ),
     (lambda cluster: administration.take_snapshot(cluster), "take snapshot"),
+    (lambda cluster: administration.enable_features(cluster), "enable features"),
+    (
+        lambda cluster: administration.enable_features(cluster, "tablet-pins", reason="upgraded"),
+        'enable features {"names":["tablet-pins"]}',
+    ),
+    (
+        lambda cluster: administration.add_replicas(cluster, "air.flights", (3,), "n4"),
+        'add replicas {"node":"n4","table":"air.flights","tablets":[3]}',
+    ),
+    (
+        lambda cluster: administration.drop_replicas(cluster, "air.flights", (3,), "n4/d1", reason="cold"),
+        'drop replicas {"node":"n4/d1","table":"air.flights","tablets":[3]}',
+    ),
+    (
+        lambda cluster: administration.pin_tablets(cluster, "air.flights", (0, 3), reason="hot"),
+        'pin tablets {"table":"air.flights","tablets":[0,3]}',
+    ),
+    (
+        lambda cluster: administration.unpin_tablets(cluster, "air.flights", (3,)),
+        'unpin tablets {"table":"air.flights","tablets":[3]}',
+    ),
+    (
+        lambda cluster: administration.describe_cluster(
+            cluster, Described((DescribedNode("n1", "dc1", "r1", {"d1": "/d1"}),))
+        ),
+        'describe cluster {"described":{"keyspaces":[],"nodes":[{"datacenter":"dc1","name":"n1","rack":"r1",'
+        '"tokens":[],"volumes":{"d1":"/d1"}}],"tables":[]}}',
+    ),
+    (
+        lambda cluster: administration.advance_upgrade(cluster, UpgradeState.DONE, given_up=True, reason="no"),
+        'advance upgrade {"given_up":true,"state":"done"}',
+    ),
 ]
 
 

@@ -16,11 +16,12 @@ from epochlake.jobs.agent.http_client import AgentUnreachable
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, WantedVolume, join_refusal
 from epochlake.jobs.agent.joining import Joining, JoinState, Phase, WantedNode
 from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Refusal, Tag
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.testing import local_cluster
 
 TAG, OTHER = Tag("lake", "1"), Tag("sea", "2")
 MEMBER = Introduction("m", "n1", "h1:1", TAG, PROTOCOL, "0.1.0")
-BLANK = Introduction("b", "n4", "h4:1", None, PROTOCOL, "0.1.0")
+BLANK = Introduction("b", "n4", "h4:1", None, PROTOCOL, "0.1.0", features=SUPPORTED)
 ASKED = JoinRequest(BLANK, "n-1", "join-b", "dc1", "r4", (WantedVolume("d1", "/d1", 1 << 30),))
 
 changed = msgspec.structs.replace

@@ -1,0 +1,122 @@
+"""Tablets with more or fewer replicas than their keyspace asks for: one replica comes, or one goes.
+
+Both are transitions, with the stages, barriers and way back of a move. What goes is streamed first to one that stays,
+in its datacenter: a write of consistency ONE may be nowhere else. What comes is rebuilt from a quorum of those that are
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.metastore.metadata.events.base import Event, require
+from epochlake.metastore.metadata.events.tablets import require_at_rest, require_new_replica
+from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.placement.rejections import Code
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.transitions import Kind, Stage
+
+if TYPE_CHECKING:
+    from epochlake.metastore.metadata.cluster import ClusterMetadata
+
+
+class ReplicaChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tablet gets the replica `pending`, where nothing is `leaving`; else it gives up `leaving`, and `pending`, which
+    stays, takes over what only the other has.
+    """
+
+    table_id: TableId
+    tablet: int
+    pending: VolumeId
+    leaving: VolumeId | None = None
+    reason: str = ""
+
+
+class ChangeReplicas(Event, frozen=True):
+    """Tablets begin to get a replica more, or one less, in the stage `allow_write_both_read_old`."""
+
+    changes: tuple[ReplicaChange, ...]
+
+    def check(self, metadata: ClusterMetadata) -> None:
+        require(bool(self.changes), Code.NOTHING_TO_DO, "no change of replicas was given")
+        keys = [(change.table_id, change.tablet) for change in self.changes]
+        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+        for change in self.changes:
+            name, replicas = require_at_rest(metadata, change.table_id, change.tablet)
+            resize = metadata.tablets.maps[change.table_id].resize_type
+            require(
+                resize != Resize.MERGE,
+                Code.RESIZE_IN_THE_WAY,
+                f"{name} is about to be merged with its sibling, which has as many replicas",
+                hint="Pin one of the table's tablets, and the merge is revoked",
+            )
+            if change.leaving is None:
+                _check_more(metadata, change, name, replicas)
+            else:
+                _check_less(metadata, change, change.leaving, name, replicas)
+
+    def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
+        transitions = dict(metadata.tablets.transitions)
+        for change in self.changes:
+            old = metadata.tablets.maps[change.table_id].replicas(change.tablet)
+            stay = tuple(volume for volume in old if volume != change.leaving)
+            transition = Transition(
+                table_id=change.table_id,
+                tablet=change.tablet,
+                kind=Kind.REBUILD if change.leaving is None else Kind.MIGRATION,
+                stage=Stage.ALLOW_WRITE_BOTH_READ_OLD,
+                replicas=old,
+                new_replicas=(*old, change.pending) if change.leaving is None else stay,
+                leaving=change.leaving,
+                pending=change.pending,
+                reason=change.reason,
+                started_epoch=epoch,
+                epoch=epoch,
+            )
+            transitions[transition.key] = transition
+        tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
+        return msgspec.structs.replace(metadata, tablets=tablets)
+
+    def summary(self) -> str:
+        more = sum(change.leaving is None for change in self.changes)
+        said = [f"{more} tablet(s) get a replica"] if more else []
+        said += [f"{len(self.changes) - more} tablet(s) give up a replica"] if more < len(self.changes) else []
+        why = f": {self.changes[0].reason}" if self.changes[0].reason else ""
+        return ", ".join(said) + why
+
+
+def _check_more(metadata: ClusterMetadata, change: ReplicaChange, name: str, replicas: tuple[VolumeId, ...]) -> None:
+    target = require_new_replica(metadata, change.table_id, change.pending, replicas, name)
+    require(
+        target.datacenter in _datacenters(metadata, replicas),
+        Code.WRONG_DATACENTER,
+        f"{name} has no replica in datacenter {target.datacenter}: its keyspace asks for none there",
+    )
+
+
+def _check_less(
+    metadata: ClusterMetadata, change: ReplicaChange, leaving: VolumeId, name: str, replicas: tuple[VolumeId, ...]
+) -> None:
+    require(leaving in replicas, Code.NOT_A_REPLICA, f"volume {leaving} is no replica of {name}")
+    require(
+        change.pending in replicas and change.pending != leaving,
+        Code.NOT_A_REPLICA,
+        f"volume {change.pending} is no replica of {name} that stays: nobody takes over what the other has",
+    )
+    directory = metadata.directory
+    require(
+        change.pending not in directory.lost,
+        Code.LOST,
+        f"{name} cannot hand its rows to volume {change.pending}: its storage is declared lost",
+    )
+    require(
+        directory.datacenter_of(change.pending) == directory.datacenter_of(leaving),
+        Code.WRONG_DATACENTER,
+        f"{name} has to keep a replica in datacenter {directory.datacenter_of(leaving)}, which takes over its rows",
+    )
+
+
+def _datacenters(metadata: ClusterMetadata, volumes: Iterable[VolumeId]) -> set[str]:
+    return {metadata.directory.datacenter_of(volume) for volume in volumes}

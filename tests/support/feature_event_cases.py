@@ -1,0 +1,188 @@
+"""Events that belong to features, on metadata that they do and do not fit: cases for `test_events.py`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.components.features import Announced, Features
+from epochlake.metastore.metadata.components.upgrade import (
+    Described,
+    DescribedKeyspace,
+    DescribedNode,
+    DescribedTable,
+    Upgrade,
+    UpgradeState,
+)
+from epochlake.metastore.metadata.events import (
+    AdvanceUpgrade,
+    AnnounceVersion,
+    ChangeReplicas,
+    DecideResize,
+    DescribeCluster,
+    EnableFeatures,
+    ForgetRequests,
+    PauseChanges,
+    PinTablets,
+    ReplicaChange,
+    RequestTopology,
+    SetMaintenance,
+    StartTransitions,
+)
+from epochlake.metastore.metadata.events.tablets import NewTransition
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
+from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.transitions import Kind
+
+from tests.support.histories import INITIALISE, applied, joined, small_cluster
+
+replace = msgspec.structs.replace
+
+FLIGHTS = "id-flights"
+
+NODE = DescribedNode("n1", "dc1", "r1", {"d1": "/d1"})
+OLD = Described((NODE,), (DescribedKeyspace("air", {"dc1": 1}),), (DescribedTable("air.flights", "/old"),))
+BUILD, DONE = UpgradeState.BUILD_COORDINATOR_STATE, UpgradeState.DONE
+
+
+@cache
+def scenes() -> dict[str, ClusterMetadata]:
+    """Metadata by name: `featured` uses all features, `announced` has an announcement as well."""
+    small = small_cluster()
+    featured = applied([EnableFeatures(SUPPORTED)], small)
+    return {
+        "featured": featured,
+        "featured, a node left": without(featured, 4),
+        "announced": applied([AnnounceVersion(1, "0.1.0", SUPPORTED)], featured),
+        "featured, merging": applied([DecideResize(FLIGHTS, Resize.MERGE, 1)], featured),
+        "featured, moving": applied([StartTransitions((NewTransition(FLIGHTS, 0, Kind.MIGRATION, 1, 4),))], featured),
+        "featured, resting": applied([SetMaintenance(4, on=True)], featured),
+        "featured, two datacenters": joined(featured, "m1", datacenter="dc2"),
+        "featured, one lost": applied(
+            [RequestTopology("remove-n2", RequestKind.REMOVE, 2, declares_lost=True)], featured
+        ),
+        "featured, apart": in_datacenter(featured, 2, "dc2"),
+        "featured, moved": moved_twice(featured),
+        "empty": applied([INITIALISE, EnableFeatures(SUPPORTED)]),
+        "described": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD)]),
+        "building": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD), AdvanceUpgrade(BUILD)]),
+        "building, a node joins": replace(
+            featured,
+            upgrade=Upgrade(BUILD, OLD, 1, 1),
+            requests={"join-n1": replace(featured.requests["join-n1"], state=RequestState.PENDING)},
+        ),
+        "pinned": applied([PinTablets(FLIGHTS, 4, (0,), True, "hot")], featured),
+        "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
+        "an older agent that left": without(
+            replace(small, features=Features({}, {4: Announced(4, "0.0.9", (), 1)}, 1)), 4
+        ),
+    }
+
+
+def without(metadata: ClusterMetadata, node_id: int) -> ClusterMetadata:
+    """As if a node had left."""
+    gone = replace(metadata.directory.nodes[node_id], state=NodeState.LEFT)
+    return replace(metadata, directory=metadata.directory.with_nodes(gone, epoch=metadata.epoch))
+
+
+def in_datacenter(metadata: ClusterMetadata, node_id: int, datacenter: str) -> ClusterMetadata:
+    """As if a node were in another datacenter."""
+    moved = replace(metadata.directory.nodes[node_id], datacenter=datacenter)
+    return replace(metadata, directory=metadata.directory.with_nodes(moved, epoch=metadata.epoch))
+
+
+def moved_twice(metadata: ClusterMetadata) -> ClusterMetadata:
+    """Node n1 has asked twice: what it asked for first is done."""
+    first = metadata.requests["join-n1"]
+    later = replace(first, request_id="later-n1", kind=RequestKind.REBUILD, requested_epoch=metadata.epoch)
+    cancelled = replace(first, request_id="no-n1", state=RequestState.CANCELLED, requested_epoch=metadata.epoch - 1)
+    return replace(metadata, requests={**metadata.requests, "no-n1": cancelled, "later-n1": later})
+
+
+def more(table_id: str = FLIGHTS, tablet: int = 0, pending: int = 4) -> ReplicaChange:
+    """Tablet 0 of `small_cluster` is on volumes 1 and 2."""
+    return ReplicaChange(table_id, tablet, pending)
+
+
+def less(pending: int = 2, leaving: int = 1) -> ReplicaChange:
+    return ReplicaChange(FLIGHTS, 0, pending, leaving)
+
+
+REJECTED: list[tuple[str, object, str]] = [
+    ("small", EnableFeatures(()), "invalid-event"),
+    ("small", EnableFeatures((ANNOUNCEMENTS, ANNOUNCEMENTS)), "invalid-event"),
+    ("featured", EnableFeatures((ANNOUNCEMENTS,)), "nothing-to-do"),
+    ("an older agent", EnableFeatures((ANNOUNCEMENTS,)), "feature-lacking"),
+    ("small", AnnounceVersion(1, "0.1.0", SUPPORTED), "feature-not-enabled"),
+    ("featured", AnnounceVersion(99, "0.1.0", SUPPORTED), "unknown-node"),
+    ("featured, a node left", AnnounceVersion(4, "0.1.0", SUPPORTED), "wrong-state"),
+    ("featured", AnnounceVersion(1, "0.0.9", ()), "feature-lacking"),
+    ("announced", AnnounceVersion(1, "0.1.0", SUPPORTED), "nothing-to-do"),
+    # One replica more, or one less
+    ("small", ChangeReplicas((more(),)), "feature-not-enabled"),
+    ("featured", ChangeReplicas(()), "nothing-to-do"),
+    ("featured", ChangeReplicas((more(), less())), "transition-in-the-way"),
+    ("featured", ChangeReplicas((more(table_id="nothing"),)), "unknown-table"),
+    ("featured", ChangeReplicas((more(tablet=4),)), "unknown-tablet"),
+    ("featured, moving", ChangeReplicas((more(),)), "transition-in-the-way"),
+    ("featured, merging", ChangeReplicas((more(),)), "resize-in-the-way"),
+    ("featured", ChangeReplicas((more(pending=1),)), "is-a-replica"),
+    ("featured", ChangeReplicas((more(pending=99),)), "unknown-volume"),
+    ("featured, resting", ChangeReplicas((more(),)), "in-maintenance"),
+    ("featured, two datacenters", ChangeReplicas((more(pending=5),)), "wrong-datacenter"),
+    ("featured", ChangeReplicas((less(leaving=4),)), "not-a-replica"),
+    ("featured", ChangeReplicas((less(pending=4),)), "not-a-replica"),
+    ("featured", ChangeReplicas((less(pending=1),)), "not-a-replica"),
+    ("featured, one lost", ChangeReplicas((less(),)), "lost"),
+    ("featured, apart", ChangeReplicas((less(),)), "wrong-datacenter"),
+    # Taking over
+    ("small", DescribeCluster(OLD), "feature-not-enabled"),
+    ("featured", DescribeCluster(OLD), "upgrade-refused"),
+    ("empty", DescribeCluster(Described(())), "invalid-event"),
+    ("empty", DescribeCluster(Described((NODE, NODE))), "invalid-event"),
+    ("empty", DescribeCluster(replace(OLD, keyspaces=())), "invalid-event"),
+    ("described", DescribeCluster(OLD), "upgrading"),
+    ("described", SetMaintenance(1, on=True), "upgrading"),
+    ("empty", AdvanceUpgrade(BUILD), "nothing-to-do"),
+    ("described", AdvanceUpgrade(DONE), "wrong-state"),
+    ("building", AdvanceUpgrade(BUILD), "wrong-state"),
+    ("building", AdvanceUpgrade(DONE), "upgrade-refused"),
+    ("building, a node joins", AdvanceUpgrade(DONE), "request-in-the-way"),
+    ("building, a node joins", AdvanceUpgrade(DONE, True), "request-in-the-way"),
+    # Requests that are done
+    ("small", ForgetRequests(("join-n1",)), "feature-not-enabled"),
+    ("featured", ForgetRequests(()), "nothing-to-do"),
+    ("featured", ForgetRequests(("nothing",)), "unknown-request"),
+    ("featured", ForgetRequests(("join-n1",)), "wrong-state"),
+    ("featured, moved", ForgetRequests(("join-n1", "join-n1")), "invalid-event"),
+    ("featured, moved", ForgetRequests(("no-n1",)), "wrong-state"),
+    ("featured, moved", ForgetRequests(("later-n1",)), "wrong-state"),
+    # Pins
+    ("small", PinTablets(FLIGHTS, 4, (0,), True), "feature-not-enabled"),
+    ("featured", PinTablets("nothing", 4, (0,), True), "unknown-table"),
+    ("featured", PinTablets(FLIGHTS, 4, (), True), "nothing-to-do"),
+    ("featured", PinTablets(FLIGHTS, 8, (0,), True), "stale-plan"),
+    ("featured", PinTablets(FLIGHTS, 4, (0, 4), True), "unknown-tablet"),
+    ("pinned", PinTablets(FLIGHTS, 4, (0,), True), "nothing-to-do"),
+    ("featured", PinTablets(FLIGHTS, 4, (0,), False), "nothing-to-do"),
+]
+
+VALID: list[tuple[str, object]] = [
+    ("paused", EnableFeatures((ANNOUNCEMENTS,))),
+    ("an older agent that left", EnableFeatures((ANNOUNCEMENTS,))),
+    ("featured", AnnounceVersion(4, "0.1.0", SUPPORTED)),
+    ("announced", AnnounceVersion(1, "0.1.1", (*SUPPORTED, "of-later"))),
+    ("featured", ChangeReplicas((more(), replace(less(), tablet=1, pending=3, leaving=2)))),
+    ("featured", ChangeReplicas((less(),))),
+    ("pinned", ChangeReplicas((less(),))),
+    ("pinned", PinTablets(FLIGHTS, 4, (0, 1), True)),
+    ("empty", DescribeCluster(OLD)),
+    ("described", AdvanceUpgrade(BUILD)),
+    ("described", AdvanceUpgrade(DONE, True, "no")),
+    ("described", PauseChanges("night")),
+    ("building", AdvanceUpgrade(DONE, True, "no")),
+    ("featured, moved", ForgetRequests(("join-n1",))),
+    ("pinned", PinTablets(FLIGHTS, 4, (0, 1), False)),
+]
