@@ -59,6 +59,11 @@ class CreateKeyspace(Event, frozen=True):
             f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported",
             hint=f"Use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
+        require(
+            new.before is msgspec.UNSET,
+            Code.INVALID_EVENT,
+            f"keyspace {new.name!r} is new: it had no replication before",
+        )
         setting = require_replication(new.name, new.strategy, new.replication)
         require_enough_nodes(metadata, new.name, setting)
         if new.placement is PlacementKind.RING:
