@@ -330,12 +330,12 @@ def check_table_columns(table: Table) -> None:
 
 
 def check_replicas(
-    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True
+    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True, hint: str = ""
 ) -> None:
     """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected.
 
     Unless `counted`, single tablets may have more or fewer replicas in a datacenter, as somebody has said by hand; that
-    none has as many as the keyspace asks for is the doing of nobody.
+    none has as many as the keyspace asks for is the doing of nobody. `hint`: what to do where the numbers are others.
     """
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
@@ -367,4 +367,5 @@ def check_replicas(
             not len(wrong),
             Code.INVALID_TABLETS,
             f"{len(wrong)} tablets do not have {keyspace.replication[datacenter]} replicas in {datacenter}",
+            hint=hint,
         )

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import epochlake
 import pytest
-from epochlake.jobs.administration import change_replication, decommission, set_maintenance
+from epochlake.jobs.administration import (
+    add_replicas,
+    change_replication,
+    decommission,
+    drop_table,
+    restore_table,
+    set_maintenance,
+)
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.views.status import status
 from epochlake.metastore.errors import Rejected
@@ -195,3 +202,35 @@ def test_a_node_that_rests_is_no_place_for_more(lake: LocalCluster) -> None:
         change_replication(lake.cluster, "test", {"dc1": 4})
     assert str(refused.value.code) == "replication-too-high"
     assert "3 node(s) can take" in refused.value.text
+
+
+def test_a_table_that_was_dropped_before_is_restored_while_its_keyspace_is_altered(lake: LocalCluster) -> None:
+    cluster = lake.cluster
+    cluster.write(TABLE, [{"id": number} for number in range(50)], consistency="ALL")
+    metadata = cluster.catch_up()
+    held = metadata.tablets.maps[metadata.table(TABLE).table_id].replicas(0)
+    other = next(volume for volume in metadata.directory.volumes if volume not in held)
+    epochlake.pause_balancing(cluster, reason="by hand")
+    add_replicas(cluster, TABLE, (0,), metadata.directory.node_of_volume[other].name)
+    lake.coordinate()
+    drop_table(cluster, TABLE, keep_seconds=3600.0)
+    change_replication(cluster, "test", {"dc1": 2})
+    lake.coordinate()
+    assert not is_altering(cluster)
+    with pytest.raises(Rejected) as refused:
+        restore_table(cluster, TABLE)
+    assert str(refused.value.code) == "invalid-tablets"
+    assert "keyspace alter" in refused.value.hint
+    change_replication(cluster, "test", {"dc1": 3})
+    restore_table(cluster, TABLE)
+    lake.coordinate()
+    assert replica_counts(cluster) == {3}
+    assert ids(cluster, "ALL") == [*range(50)]
+
+
+def test_what_would_be_done_is_said_before(lake: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    line = CommandLine(Path(str(lake.cluster.root.uri)), capsys)
+    epoch = lake.cluster.catch_up().epoch
+    dry = line.done("keyspace", "alter", "test", "--replication", "dc1=2", "--dry-run")
+    assert (dry["event"], dry["what"]) == ("AlterTabletReplication", "keyspace test is to have dc1=2")
+    assert lake.cluster.catch_up().epoch == epoch
