@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -21,6 +21,7 @@ from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
 from epochlake.metastore.planning.streams import StreamLimits
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Listing, html_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ class Cluster(Store):
         from epochlake.jobs.gate.pipeline import Pipeline  # only here: most commands start no Spark
 
         self.require_open()
+        if not hasattr(spark, "createDataFrame"):
+            raise InvalidRequest(
+                f"{spark!r} is no session of Spark", hint="Give the notebook's `spark`, or epochlake.session(NAME)"
+            )
         return Pipeline(self, name, spark, datacenter)
 
     def write(
@@ -304,6 +309,7 @@ class Cluster(Store):
         columns: Iterable[str] | None = None,
         late: bool = True,
         follow: bool = False,
+        before: bool = False,
     ) -> Changes:
         """The changes of a table whose changes are kept (`keep_changes`), in order; iterate over it for batches.
 
@@ -313,12 +319,29 @@ class Cluster(Store):
 
         After `after`, a position or a `bookmark`; None: after what the named `reader` has told of, or from the oldest
         that is kept. Up to the position `up_to`, None: the newest; with `follow` it ends with the stream.
+        With `before` each change has `_before` as well: the row that its key had before it, in the order of the stream;
+        null where there was none, and for changes that are late. Where that is older than all changes that are kept, it
+        is read from the table as it was, and HistoryNotKept is raised where that is not kept (`keep_history`).
         docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
         more, or is of another stream, StorageUnavailable.
         """
         from epochlake.jobs.gate.change_streaming import Changes
+        from epochlake.jobs.gate.moments import moment_of
 
-        return Changes(self, table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow)
+        def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
+            return self.scan(table, columns=names, keys=keys, as_of=moment_of(time)).read_all()
+
+        return Changes(
+            self,
+            table,
+            after=after,
+            up_to=up_to,
+            reader=reader,
+            columns=columns,
+            late=late,
+            follow=follow,
+            as_of=as_of if before else None,
+        )
 
     def changes_position(self, table: str) -> int:
         """Where the changes of a table end now: a scan that begins after this call shows all of them up to there."""
@@ -345,6 +368,8 @@ class Cluster(Store):
         from epochlake.jobs.exchange.loading import load_files
 
         named = [files] if isinstance(files, str | Path) else files
+        if not isinstance(named, Iterable):
+            raise InvalidRequest(f"{files!r} is no name of a file", hint="Give a path, or a list of them")
         return load_files(self, table, named, batch=batch, consistency=consistency, datacenter=datacenter)
 
     def sql(self, query: str, *, consistency: str | None = None, datacenter: str | None = None) -> pa.RecordBatchReader:
@@ -355,6 +380,8 @@ class Cluster(Store):
         """
         from epochlake.jobs.exchange.sql import ask
 
+        if not isinstance(query, str):
+            raise InvalidRequest(f"{query!r} is no query", hint='Write one SELECT: "SELECT count(*) FROM air.flights"')
         return ask(self, query, consistency, datacenter)
 
     def count(

@@ -16,12 +16,14 @@ import shutil
 import sys
 import tempfile
 import uuid
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import EpochlakeError
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -181,8 +183,26 @@ def _submitted(app_name: str, extra: Mapping[str, str]) -> SparkSession:
     """Under `spark-submit` the JVM runs and its settings stand: only what it leaves open is filled in."""
     SparkContext._ensure_initialized()
     given = SparkConf()
-    mine = {"spark.app.name": app_name, **DELTA_SETTINGS, **SESSION_SETTINGS, **extra}
+    delta = DELTA_SETTINGS if _knows(DELTA_SETTINGS["spark.sql.extensions"]) else {}
+    if not delta:
+        # Rows are read and written without them; with settings that name them no query of this session would run.
+        warnings.warn(
+            "spark-submit was not given Delta's jars, so this session reads no Delta tables, the log among them: "
+            "start it with --properties-file conf/spark-defaults.conf, or $(python -m epochlake.jobs.spark_session)",
+            stacklevel=4,
+        )
+    mine = {"spark.app.name": app_name, **delta, **SESSION_SETTINGS, **extra}
     return _built(SparkSession.builder, {key: value for key, value in mine.items() if not given.contains(key)})
+
+
+def _knows(name: str) -> bool:
+    """Whether the JVM that runs has a class."""
+    jvm: Any = SparkContext._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _local_connect(app_name: str, remote: str, extra: Mapping[str, str]) -> SparkSession:
@@ -270,3 +290,7 @@ def _cause(report: str) -> str:
     lines = [line.strip() for line in report.splitlines()]
     telling = [line for line in lines if "exception" in line.lower() or "unresolved dependency" in line]
     return telling[-1] if telling else (lines[-1] if lines else "no report")
+
+
+if __name__ == "__main__":
+    print(*submit_options())  # $(…) of a shell makes words of it, as no value has a space

@@ -85,6 +85,13 @@ class LogSettings(msgspec.Struct, frozen=True):
             "the root: for catalogs that let nobody else write. A commit takes seconds then."
         ),
     ] = ""
+    acknowledge: Annotated[
+        Literal["root", "majority"],
+        Meta(
+            description="When a commit counts: `root`: when the log at the root has it; `majority`: when a majority of "
+            "the log members has it as well, so that the loss of the root loses nothing. The same for every process."
+        ),
+    ] = "root"
 
 
 class RingSettings(msgspec.Struct, frozen=True):

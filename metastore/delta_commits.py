@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.deadlines import progress
 from epochlake.metastore.storage.disk import Disk, is_same_file
 from epochlake.metastore.storage.failures import MissingFile, StorageDamaged
@@ -109,6 +110,41 @@ def put_commit(
     return put
 
 
+def prepare_commit(storage: Storage, table: str, operation: str, actions: Sequence[Action]) -> str:
+    """Have the disk have the bytes of a commit before it is known whether it is to be made; the URI where they are.
+
+    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. Raises
+    StorageUnavailable.
+    """
+    path = temporary_beside(require_local(commit_uri(table, 0)))
+    disk, data = storage.disk, encoded(operation, actions)
+
+    def prepare() -> None:
+        disk.write(path, data, new=True)
+        storage.syncing.sync([path])
+
+    storage.within_deadline("prepare a commit to", table, prepare)
+    return path
+
+
+def put_prepared(storage: Storage, table: str, version: int, prepared: str) -> bool:
+    """`put_commit` of what was prepared, which is used up by it, whatever comes of it."""
+    if version:
+        sync_commits(storage, table, version - 1)
+    path = require_local(commit_uri(table, version))
+    put = partial(_link, storage, table, version, require_local(prepared), path, storage.syncing.sync)
+    if storage.within_deadline("commit to", commit_uri(table, version), put):
+        _remember(storage, log_directory(table), version)
+        return True
+    return False
+
+
+def forget_prepared(storage: Storage, prepared: str) -> None:
+    """Delete what was prepared and is not put. Never raises: what stays means nothing."""
+    with suppress(StorageUnavailable):
+        storage.delete_file(prepared)
+
+
 def put_replicated_commit(
     storage: Storage, table: str, version: int, operation: str, actions: Sequence[Action]
 ) -> bool:
@@ -131,7 +167,6 @@ def _put(
     uri = commit_uri(table, version)
     path, disk = require_local(uri), storage.disk
     data = encoded(operation, actions)
-    directory = os.path.dirname(path)
     named = [local for file in files if (local := local_path(file)) is not None]
 
     def put() -> bool:
@@ -139,22 +174,33 @@ def _put(
         try:
             disk.write(temporary, data, new=True)
             sync([temporary, *named], [os.path.dirname(one) for one in named])
-            if _is_hole(disk, directory, version):
-                raise TornCommit(table, version, "is missing, and later ones are there")
-            progress()  # nobody is told of a commit that nobody waits for any more: better none
-            try:
-                disk.link(temporary, path)
-            except FileExistsError:
-                # A network file system may answer so to its own retry.
-                if not is_same_file(disk, temporary, path):
-                    return False
-        finally:
+        except BaseException:
             with suppress(OSError):
                 disk.delete(temporary)
-        sync(directories=[directory])
-        return True
+            raise
+        return _link(storage, table, version, temporary, path, sync)
 
     return storage.within_deadline("commit to", uri, put)
+
+
+def _link(storage: Storage, table: str, version: int, temporary: str, path: str, sync: Sync) -> bool:
+    """Give bytes that are on the disk the name of a commit, unless there is one; their own name goes."""
+    disk, directory = storage.disk, os.path.dirname(path)
+    try:
+        if _is_hole(disk, directory, version):
+            raise TornCommit(table, version, "is missing, and later ones are there")
+        progress()  # nobody is told of a commit that nobody waits for any more: better none
+        try:
+            disk.link(temporary, path)
+        except FileExistsError:
+            # A network file system may answer so to its own retry.
+            if not is_same_file(disk, temporary, path):
+                return False
+    finally:
+        with suppress(OSError):
+            disk.delete(temporary)
+    sync(directories=[directory])
+    return True
 
 
 def encoded(operation: str, actions: Sequence[Action]) -> bytes:

@@ -43,7 +43,7 @@ from epochlake.metastore.following.watcher import Watcher
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
-from epochlake.metastore.log.log_place import LogBelowRoot, LogPlace
+from epochlake.metastore.log.log_place import LogBelowRoot, LogPlace, LogWithMembers
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import Event, Initialise
@@ -83,7 +83,11 @@ def log_below(configuration: Configuration, storage: Storage) -> LogPlace:
             f"[log] table names {configuration.log.table}, which needs a session of Spark",
             hint="Open the cluster by epochlake.open_cluster(spark=…), or leave [log] table out",
         )
-    return LogBelowRoot(storage, Root(configuration.root).log, configuration.log.compact_every)
+    root = Root(configuration.root)
+    below = LogBelowRoot(storage, root.log, configuration.log.compact_every)
+    if configuration.log.acknowledge == "majority":
+        return LogWithMembers(storage, configuration.root, below)
+    return below._replace(register=root.log_members)
 
 
 def init_cluster(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epochlake.metastore.errors import ConfigurationError, LogUnreadable
+from epochlake.metastore.log.generations import DIRECTORY
 from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -23,6 +24,7 @@ class Root:
         self.merges = places.join(uri, "merges")
         self.spills = places.join(uri, "spills")
         self.changes = places.join(uri, "changes")
+        self.log_members = places.join(uri, DIRECTORY)
         self.log_table = places.join(uri, "log-table")
 
 
@@ -37,7 +39,7 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
     if log.is_there():
         return
     rows = (root.batches, root.merges, root.changes, root.compactions)
-    below = (root.log, root.snapshots, *rows, root.damaged, root.receipts, root.leases)
+    below = (root.log, root.snapshots, *rows, root.damaged, root.receipts, root.leases, root.log_members)
     left = [place for place in below if _holds_files(storage, place)]
     # Of two that begin at once the other may have made the log, and more, since it was looked for.
     if left and not log.is_there():

@@ -185,8 +185,8 @@ MUTANTS = (
     Mutant(
         "the name of a commit is not synced",
         "metastore/delta_commits.py",
-        "        sync(directories=[directory])\n        return True\n",
-        "        return True\n",
+        "    sync(directories=[directory])\n    return True\n",
+        "    return True\n",
         ("tests/unit/jobs/test_power.py",),
     ),
     Mutant(

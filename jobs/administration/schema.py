@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 import numpy as np
+from epochlake.jobs.gate.check_expressions import new_check
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import check_columns
@@ -96,15 +97,19 @@ def create_table(
     *,
     append_only: bool = False,
     tablets: int | None = None,
+    checks: Mapping[str, str] | None = None,
     **options: Unpack[Options],
 ) -> TableCreated:
     """Create `keyspace.table`: allocate its tablets, if it is to have any, make its replica tables, commit.
 
     `columns` are (name, Spark DDL type, nullable); those of the primary key become not nullable. `tablets` is a power
-    of two, default from the configuration; a table on the ring has none. Raises Rejected, InvalidRequest,
+    of two, default from the configuration; a table on the ring has none. `checks` from names to predicates that no row
+    may make false (`{"paid": "amount >= 0"}`). Raises Rejected (invalid-check among others), InvalidRequest,
     PlacementImpossible, StorageUnavailable.
     """
-    change = TableCreation(full_name, columns, primary_key, append_only=append_only, tablets=tablets)
+    change = TableCreation(
+        full_name, columns, primary_key, append_only=append_only, tablets=tablets, checks=dict(checks or {})
+    )
     committed = cluster.commit(change, **options)
     if change.planned:
         event = change.planned[-1]
@@ -149,6 +154,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
     primary_key: Sequence[str]
     append_only: bool = False
     tablets: int | None = None
+    checks: Mapping[str, str] = {}
 
     @cached_property
     def planned(self) -> list[CreateTable]:
@@ -183,6 +189,9 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
             options=TabletOptions() if on_ring else TabletOptions(min_count=count),
         )
         check_columns(table.columns, table.primary_key)
+        if self.checks:
+            checks = tuple(new_check(check, predicate, table) for check, predicate in self.checks.items())
+            table = msgspec.structs.replace(table, checks=checks)
         self.unreachable.clear()
         if on_ring:
             event = CreateTable(table, 0)
@@ -236,8 +245,9 @@ def _allocated(
     except PlacementImpossible as error:
         if not unreachable:
             raise
-        raise PlacementImpossible(
-            f"{error.reason}. These volumes do not answer: {'; '.join(unreachable.values())}", hint=error.hint
+        raise StorageUnavailable(
+            f"{error.reason}, and these volumes do not answer: {'; '.join(unreachable)}",
+            hint="`epochlake status` says why. Bring them back, or replace their nodes, and try again",
         ) from error
     return replicas, unreachable
 

@@ -81,6 +81,8 @@ class EpochlakePipelineOperator(EpochlakeOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not callable(python_callable):
+            raise ValueError(f"python_callable is {python_callable!r}: give a function")
         self.python_callable = python_callable
         self.op_args = op_args
         self.op_kwargs = op_kwargs or {}
@@ -119,6 +121,8 @@ class EpochlakeClusterOperator(EpochlakeOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not callable(python_callable):
+            raise ValueError(f"python_callable is {python_callable!r}: give a function")
         self.python_callable = python_callable
         self.op_args = op_args
         self.op_kwargs = op_kwargs or {}
@@ -139,6 +143,8 @@ class EpochlakeCoordinatorOperator(EpochlakeOperator):
 
     def __init__(self, *, rounds: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if rounds is not None and rounds < 1:
+            raise ValueError(f"rounds is {rounds}: give at least 1, or None until nothing is left to do")
         self.rounds = rounds
         self._stop = threading.Event()
 
@@ -196,6 +202,9 @@ class EpochlakeCompactOperator(EpochlakeOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        for name, most in (("seconds", seconds), ("bytes", bytes)):
+            if most is not None and most <= 0:
+                raise ValueError(f"{name} is {most}: give more than 0, or None without an end")
         self.table = table
         self.spark = spark
         self.seconds = seconds

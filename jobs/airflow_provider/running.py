@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,6 +18,12 @@ PATIENCE_SECONDS = 30.0
 """So long a program that was told to end may take, before it is killed."""
 AGAIN_SECONDS = 0.2
 """After so long those that are left are told again."""
+_OF_SPARK = re.compile(
+    r"(\d\d/\d\d/\d\d )?\d\d:\d\d:\d\d (INFO|WARN) |WARNING: Using incubator|Using Spark's default log4j"
+    r"|Setting default log level|To adjust logging level"
+)
+"""Lines that `spark-submit` prints whether or not anything is wrong."""
+
 KEPT_LINES = 20
 """As many lines of its end belong to what is said of a program that has failed."""
 
@@ -63,7 +70,7 @@ class Program:
                 return json.loads(text[text.index("{") :])["error"]["message"]
             if words := [line.partition(": ")[2] for line in lines if line.startswith(("epochlake: ", "hint: "))]:
                 return ". ".join(words)
-        return "\n".join(self._errors)
+        return "\n".join([line for line in self._errors if not _OF_SPARK.match(line)] or self._errors)
 
     def end(self) -> None:
         """Tell the whole group to end, and kill what does not.

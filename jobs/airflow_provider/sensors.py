@@ -119,7 +119,7 @@ class EpochlakeRequestSensor(EpochlakeSensor):
 
     def condition(self) -> Condition:
         """The end of the request."""
-        return RequestEnded(str(self.request_id))
+        return RequestEnded(_name("request id", self.request_id))
 
 
 class EpochlakeSettledSensor(EpochlakeSensor):
@@ -193,4 +193,13 @@ class EpochlakeBatchSensor(EpochlakeSensor):
 
     def condition(self) -> Condition:
         """The batch, landed."""
-        return BatchLanded(self.table, self.batch, self.consistency, self.datacenter)
+        return BatchLanded(self.table, _name("batch", self.batch), self.consistency, self.datacenter)
+
+
+def _name(what: str, given: object) -> str:
+    """A name that something may have. Raises InvalidRequest for what a template gives where there is nothing."""
+    if given is None or not str(given).strip():
+        raise InvalidRequest(
+            f"the {what} to wait for is {given!r}, which nothing is called", hint="Look at what its template gives"
+        )
+    return str(given)

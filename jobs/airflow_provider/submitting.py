@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from epochlake.jobs.airflow_provider.ending import ended_with, task_ends
+from epochlake.jobs.airflow_provider.ending import AirflowFailException, ended_with, task_ends
 from epochlake.jobs.airflow_provider.hook import EpochlakeHook
 from epochlake.jobs.airflow_provider.naming import TaskOfRun
 from epochlake.jobs.airflow_provider.operators import EpochlakeOperator
@@ -45,7 +45,8 @@ class ProgramOperator(EpochlakeOperator):
         self.log.info("run %s", " ".join(command))
         code, printed = self._program.run(command, variables)
         if code:
-            raise ended_with(code, f"{os.path.basename(command[0])} ended with exit code {code}: {self._program.said}")
+            called = "epochlake" if tuple(command[: len(_EPOCHLAKE)]) == _EPOCHLAKE else os.path.basename(command[0])
+            raise ended_with(code, f"{called} ended with exit code {code}: {self._program.said}")
         return printed
 
     def on_kill(self) -> None:
@@ -125,11 +126,15 @@ class EpochlakeCommandOperator(ProgramOperator):
 
     def __init__(self, *, arguments: Collection[str], named: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if isinstance(arguments, str) and "{{" not in arguments:
+            raise ValueError(f"arguments is a text: give a list of words, {arguments.split()}")
         self.arguments = arguments
         self.named = named
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Run it."""
+        if isinstance(self.arguments, str):
+            raise AirflowFailException(f"arguments has become the text {self.arguments!r}: let it be a list of words")
         words = [*map(str, self.arguments)]
         if self.named:
             words += ["--request-id", TaskOfRun.of(context).name]

@@ -29,6 +29,7 @@ from epochlake.jobs.coordinator.coordinator import CoordinatorReport
 from epochlake.jobs.exchange.exporting import Exported
 from epochlake.jobs.upkeep.change_streams import StreamUpkeep
 from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.upkeep.log_members import LogMembers, RootRestored
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
@@ -94,6 +95,9 @@ DOCUMENTS: dict[str, Any] = {
     "log heal": d.Healed,
     "log accept-loss": AcceptedLoss,
     "log snapshot": CHANGE,
+    "metadata describe": LogMembers,
+    "metadata reconfigure": LogMembers,
+    "metadata recover": RootRestored,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,
     "placement simulate": None,

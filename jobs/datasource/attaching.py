@@ -32,6 +32,10 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
     Raises InvalidRequest.
     """
     register(spark)
+    if not isinstance(cluster, Cluster):
+        raise InvalidRequest(f"{cluster!r} is no open cluster", hint="Give what epochlake.open_cluster() gives")
+    if isinstance(keyspaces, str):
+        raise InvalidRequest("keyspaces are a list of names", hint=f"Write keyspaces=[{keyspaces!r}]")
     schema = cluster.catch_up().schema
     wanted = set(schema.keyspaces if keyspaces is None else keyspaces)
     if unknown := sorted(wanted - set(schema.keyspaces)):

@@ -24,9 +24,11 @@ from pyspark.sql.types import StructType
 
 
 class Spilled(WriterCommitMessage):
-    """What a task has stored."""
+    """What a task has stored, at which place, and the table that it was made for."""
 
-    def __init__(self, spills: list[Spill]) -> None:
+    def __init__(self, place: str, table: Table, spills: list[Spill]) -> None:
+        self.place = place
+        self.table = table
         self.spills = spills
 
 
@@ -54,37 +56,42 @@ class _Writing:
         name += f"-{uuid.uuid4().hex[:8]}"  # a second try at the same time has files of its own
         with as_spark_says():
             self._storage.create_directory(self._place, parents=True)
-            return Spilled(
-                spill(
-                    self._storage,
-                    self._place,
-                    name,
-                    self._table,
-                    iterator,
-                    deleted=self._options.deletes,
-                    changes=self.overwrites,
-                )
+            spills = spill(
+                self._storage,
+                self._place,
+                name,
+                self._table,
+                iterator,
+                deleted=self._options.deletes,
+                changes=self.overwrites,
             )
+        return Spilled(self._place, self._table, spills)
 
     def _land(self, messages: list[WriterCommitMessage | None], batch: str | None) -> None:
-        spills = [one for message in messages if isinstance(message, Spilled) for one in message.spills]
-        with as_spark_says(), self._options.open() as cluster:
-            try:
-                with cluster.gate(self._options.datacenter) as gate:
-                    self._write(gate, self._same_table(gate), spills, batch)
-            finally:
-                forget_spills(self._storage, self._place)
+        # Spark makes another writer to commit a micro-batch: tasks say themselves what they have written, and where.
+        told = [message for message in messages if isinstance(message, Spilled)]
+        made_for = told[0].table if told else self._table
+        spills = [one for message in told for one in message.spills]
+        try:
+            with as_spark_says(), self._options.open() as cluster, cluster.gate(self._options.datacenter) as gate:
+                self._write(gate, self._same_table(gate, made_for), spills, batch)
+        finally:
+            self._forget(messages)
+
+    def _forget(self, messages: list[WriterCommitMessage | None]) -> None:
+        for place in {self._place, *(message.place for message in messages if isinstance(message, Spilled))}:
+            forget_spills(self._storage, place)
 
     def _write(self, gate: Gate, table: Table, spills: list[Spill], batch: str | None) -> None:
         rows = SpilledRows(self._storage, spills, table)
         gate.write(rows, table, self._options.consistency, batch, deleted=self._options.deletes)
 
-    def _same_table(self, gate: Gate) -> Table:
+    def _same_table(self, gate: Gate, made_for: Table) -> Table:
         now = gate.planning.table(self._options.table)
-        if now.table_id != self._table.table_id:
+        if now.table_id != made_for.table_id:
             raise InvalidRequest(f"table {self._options.table} was dropped and made anew since the write began")
         # Rows that were made for other columns than those of now stay what they are: files say which ones they have.
-        return self._table if now.version != self._table.version else now
+        return made_for if now.version != made_for.version else now
 
 
 class TableWriter(_Writing, DataSourceArrowWriter):
@@ -96,7 +103,7 @@ class TableWriter(_Writing, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was written: delete what was stored."""
-        forget_spills(self._storage, self._place)
+        self._forget(messages)
 
 
 class OverwritingWriter(TableWriter):
@@ -128,7 +135,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing was written: delete what was stored."""
-        forget_spills(self._storage, self._place)
+        self._forget(messages)
 
 
 def _require_fitting(table: Table, schema: StructType, *, deleted: bool) -> None:

@@ -16,11 +16,16 @@ _MAPPING = "delta.columnMapping.mode"
 
 
 def is_delta(place: str) -> bool:
-    """Whether a place is a Delta table."""
+    """Whether a place is a Delta table. Raises InvalidRequest where that cannot be told."""
     try:
-        return ("://" in place and DeltaTable.is_deltatable(place)) or (Path(place) / "_delta_log").is_dir()
-    except (OSError, DeltaError):
-        return False
+        return DeltaTable.is_deltatable(place) if "://" in place else (Path(place) / "_delta_log").is_dir()
+    except PermissionError as error:
+        raise InvalidRequest(f"{place} may not be read: permission denied", hint="Check owner and mode") from error
+    except (OSError, DeltaError) as error:
+        hint = "Delta's own variables say who asks a store: AWS_ACCESS_KEY_ID, …" if "://" in place else ""
+        raise InvalidRequest(
+            f"whether {place} is a Delta table cannot be told: {words_of(error)}", hint=hint
+        ) from error
 
 
 def open_delta(place: str, version: int | None = None) -> DeltaTable:

@@ -25,6 +25,8 @@ _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
 _ONLY_AND = "A filter is COLUMN, a sign and a value; between filters there is only `and`"
 
+_A_KEY = "Give a value of the column's type"
+
 _COMPARED: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
     "=": operator.eq,
     "==": operator.eq,
@@ -79,7 +81,7 @@ def parse_keys(text: str, table: Table) -> list[dict[str, object]]:
             raise InvalidRequest(f"{json.dumps(key)} is no key of {table.full_name}", hint=f"Write {example}")
         keys.append(
             {
-                name: value_of(_column(name, table), value).as_py() if isinstance(value, str) else value
+                name: value_of(_column(name, table), value, _A_KEY).as_py() if isinstance(value, str) else value
                 for name, value in key.items()
             }
         )
@@ -88,18 +90,19 @@ def parse_keys(text: str, table: Table) -> list[dict[str, object]]:
 
 def parse_values(texts: Mapping[str, str], table: Table) -> dict[str, object]:
     """Values of columns, each read as its column's type. Raises InvalidRequest."""
-    return {name: value_of(_column(name, table), text).as_py() for name, text in texts.items()}
+    return {name: value_of(_column(name, table), text, _A_KEY).as_py() for name, text in texts.items()}
 
 
-def value_of(column: Column, text: str) -> pa.Scalar:
-    """A text as a value of the column's type. Raises InvalidRequest."""
+def value_of(column: Column, text: str, advice: str = _ONLY_AND) -> pa.Scalar:
+    """A text as a value of the column's type. Raises InvalidRequest, with `advice` where the type has none."""
     quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
+    value = text[1:-1] if quoted else text
     try:
-        return pa.scalar(text[1:-1] if quoted else text).cast(arrow_type(column.type))
+        return pa.scalar(value).cast(arrow_type(column.type))
     except pa.ArrowException:
         raise InvalidRequest(
-            f"{text!r} is no {column.type}, as column {column.name} is",
-            hint="Write a moment with its zone: 2013-01-01T10:00:00Z" if column.type == "timestamp" else _ONLY_AND,
+            f"{value!r} is no {column.type}, as column {column.name} is",
+            hint="Write a moment with its zone: 2013-01-01T10:00:00Z" if column.type == "timestamp" else advice,
         ) from None
 
 

@@ -17,6 +17,7 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
+from epochlake.metastore.storage import places
 from epochlake.placement.errors import InvalidRequest, words_of
 
 BLOCK_BYTES = 16 << 20
@@ -45,6 +46,19 @@ SUFFIXES = {
     ".arrow": Format.ARROW,
     ".feather": Format.ARROW,
 }
+
+
+def path_of(name: str) -> Path:
+    """The path of a file that is named by it, or by a URI of `file:`. Raises InvalidRequest for another URI."""
+    if "://" not in name:
+        return Path(name)
+    local = places.local_path(name)
+    if local is None:
+        raise InvalidRequest(
+            f"{name} is no path of a file system, where files are read and written",
+            hint="Copy or mount it; or a pipeline does it: pipeline.write(spark.read…), pipeline.read(…).write",
+        )
+    return Path(local)
 
 
 def format_of(path: Path, given: Format | None) -> Format:
@@ -79,7 +93,19 @@ def batches_of(
     }
     with _told(path, format_, declared):
         schema, batches = read[format_]()
+    _require_columns(path, format_, schema)
     return schema, _telling(path, format_, declared, batches)
+
+
+def _require_columns(path: Path, format_: Format, schema: pa.Schema) -> None:
+    """Raises InvalidRequest for columns that cannot be told apart, and for what is not what its format says."""
+    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        raise InvalidRequest(f"the file {path} has two columns {twice[0]!r}", hint="Rename one of them")
+    if format_ is Format.CSV and len(schema) == 1 and (found := {";", "\t"} & set(schema.names[0])):
+        raise InvalidRequest(
+            f"the file {path} has one column, {schema.names[0]!r}: its values have no commas between them",
+            hint=f"Write it with commas; or a pipeline loads it: spark.read.csv(…, header=True, sep={found.pop()!r})",
+        )
 
 
 @contextmanager
@@ -89,6 +115,12 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
     except (OSError, pa.ArrowException) as error:
         if format_ is Format.CSV and isinstance(error, pa.ArrowInvalid) and (wrong := _unfit_text(path, declared)):
             raise _unfit(path, wrong) from error
+        if isinstance(error, FileNotFoundError):
+            raise InvalidRequest(
+                f"there is no file {path}", hint="Check the name; it counts from the working directory"
+            ) from error
+        if isinstance(error, PermissionError):
+            raise InvalidRequest(f"the file {path} may not be read: permission denied", hint=_OWNER) from error
         raise InvalidRequest(
             f"the file {path} cannot be read as {format_}: {words_of(error)}",
             hint=_ADVICE[format_] if os.path.isfile(path) else "",
@@ -98,6 +130,8 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
 _ADVICE = dict.fromkeys(Format, "Say what it is with --format") | {
     Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format"
 }
+
+_OWNER = "Check owner and mode"
 
 _NO_ZONE = "a time without a zone is no moment: add one (2013-01-01T10:00:00Z), or declare the column timestamp_ntz"
 
@@ -213,6 +247,8 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
     Raises InvalidRequest when it cannot be written there, or without `replace` when a file is there by then.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"there is no directory {path.parent}", hint="Make it, or name another place")
     written = 0
     try:
         with _writer(temporary, format_, rows.schema) as writer:
@@ -227,8 +263,12 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
         synced(path.parent)
     except FileExistsError as error:
         raise already_there(path) from error
+    except PermissionError as error:
+        raise InvalidRequest(f"no file may be written to {path.parent}: permission denied", hint=_OWNER) from error
     except (OSError, pa.ArrowException) as error:
-        raise InvalidRequest(f"the file {path} cannot be written as {format_}: {words_of(error)}") from error
+        raise InvalidRequest(
+            f"the file {path} cannot be written as {format_}: {words_of(error)}", hint="Name another place"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return written

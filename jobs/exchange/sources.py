@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from epochlake.jobs.exchange.row_files import SUFFIXES, Format, batches_of, format_of
+from epochlake.jobs.exchange.row_files import SUFFIXES, Format, batches_of, format_of, path_of
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
@@ -81,7 +81,7 @@ def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None =
 
 
 def _sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None) -> list[Source]:
-    named = [os.fspath(file) for file in files]
+    named = [str(path_of(name)) if "://" in (name := os.fspath(file)) else name for file in files]
     found: list[Source] = []
     for name in named:
         path = Path(name)

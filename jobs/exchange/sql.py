@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
 BATCH_ROWS = 65_536
+
+_LINE = re.compile(r"\s*LINE \d+: ")
 
 
 def ask(
@@ -32,8 +35,19 @@ def ask(
     try:
         return _asked(connection, cluster, query, consistency, datacenter)
     except duckdb.Error as error:
-        hint = "Name tables as keyspace.table" if isinstance(error, duckdb.CatalogException) else ""
-        raise InvalidRequest(f"the query cannot be answered: {words_of(error)}", hint=hint) from error
+        # What follows is the line of a query, not always of the one that was asked, and a mark below it.
+        said = _LINE.split(words_of(error))[0]
+        raise InvalidRequest(f"the query cannot be answered: {said}", hint=_advice_on(duckdb, error)) from error
+
+
+def _advice_on(duckdb: Any, error: Exception) -> str:
+    hints = {
+        duckdb.CatalogException: "Name tables as keyspace.table",
+        duckdb.BinderException: "`epochlake table show TABLE` has the columns and their types",
+        duckdb.IOException: "A file is named in quotes, by a path that counts from the working directory",
+        duckdb.ConversionException: "Compare a column with values of its type, or cast it: TRY_CAST(… AS BIGINT)",
+    }
+    return next((hint for kind, hint in hints.items() if isinstance(error, kind)), "")
 
 
 def _asked(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.replicas.change_index import ChangeIndex, TooEarly
+from epochlake.jobs.replicas.change_index import ChangeIndex, ReadyEntry, TooEarly, forget_ready
 from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore import threads
@@ -61,6 +61,25 @@ class Recording:
         self._put = put
         self._already = already
         self._now: PutIntent | None = None
+        self._ready: ReadyEntry | None = None
+
+    def is_awaited(self, metadata: ClusterMetadata) -> bool:
+        """Whether there is a stream to record the write in, as far as is known before it lands."""
+        return metadata.change_streams.get(self._table.table_id) is not None
+
+    def beside_landing(self, metadata: ClusterMetadata) -> None:
+        """Make the entry ready while replicas commit: then nothing but its name is waited for. Never raises.
+
+        Whether it is used is decided when the write has landed.
+        """
+        put = self._now
+        if put is None or self._already:
+            return
+        files, intent = [staged.file for staged in self._files], put.intent
+        with suppress(EpochlakeError):
+            self._ready = put.index.make_ready(
+                intent.write_id, files, epoch=metadata.epoch, level=intent.level, by=intent.by
+            )
 
     def before_round(self, metadata: ClusterMetadata) -> None:
         """Put the write among those that may land, once. Raises StorageUnavailable, before anything is committed.
@@ -91,11 +110,11 @@ class Recording:
             if self._now is None:
                 return
             try:
-                self._append(self._now, epoch)
+                self._append(self._now, epoch, self._ready)
             except failures.MissingFile:
                 # Its copies went while this process was paused: it was taken for one that lands no more.
                 Intents(self._cluster.storage, self._now.index).put(metadata, self._table, self._now.intent)
-                self._append(self._now, epoch)
+                self._append(self._now, epoch, None)
         except TooEarly:
             if not self._already:
                 raise  # its intent stays open: what has landed is settled if its rows are not written again
@@ -105,6 +124,7 @@ class Recording:
 
     def failed(self) -> None:
         """Say that nobody goes on with it: what has landed of it may be settled at once."""
+        self._forget_ready()
         if self._now is None:
             if self._put is not None and self._put.intent.pipeline_id == self._pipeline_id:
                 forget_ahead(self._cluster.storage, self._put)
@@ -123,17 +143,27 @@ class Recording:
             raise
         return PutIntent(index, intent)
 
-    def _append(self, put: PutIntent, epoch: int) -> None:
+    def _append(self, put: PutIntent, epoch: int, ready: ReadyEntry | None) -> None:
         files = [staged.file for staged in self._files]
         intent, in_time = put.intent, not self._table.append_only
-        put.index.append(intent.write_id, files, epoch=epoch, level=intent.level, by=intent.by, in_time=in_time)
+        put.index.append(
+            intent.write_id, files, epoch=epoch, level=intent.level, by=intent.by, in_time=in_time, ready=ready
+        )
+
+    def _forget_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            forget_ready(self._cluster.storage, ready)
 
     def _take_away(self) -> None:
         """Nobody waits for it. It is in the index, where whoever settles it finds it."""
         assert self._now is not None
         storage, put, name = self._cluster.storage, self._now, self._table.full_name
+        ready, self._ready = self._ready, None
 
         def take_away() -> None:
+            if ready is not None:
+                forget_ready(storage, ready)
             try:
                 Intents(storage, put.index).take_away(put.intent)
             except StorageUnavailable as error:

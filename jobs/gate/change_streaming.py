@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
@@ -76,7 +77,8 @@ class Changes:
     `position`: up to where all changes have been given out, that is when the batch after them is asked for, or the end
     is reached. With a `reader`, `commit` tells that everything up to there was dealt with: the same reader goes on from
     there next time, and until then nothing is dropped that it needs. With `after` as well it goes on from there,
-    whatever it has told. It is for one thread at a time.
+    whatever it has told. With `as_of`, which reads the table, each change has the row before it. It is for one thread
+    at a time.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Changes:
         columns: Iterable[str] | None = None,
         late: bool = True,
         follow: bool = False,
+        as_of: AsOf | None = None,
     ) -> None:
         stream = open_stream(cluster, cluster.catch_up(), table)
         self._cluster = cluster
@@ -119,8 +122,15 @@ class Changes:
                 hint=f"Give a position from {self.position} to {tail}",
             )
         self.up_to = tail if up_to is None and not follow else up_to
-        self._wanted = Wanted(stream.table, question(stream.table, columns).asked.schema)
+        asked = question(stream.table, columns).asked.schema
+        self._wanted = Wanted(stream.table, asked)
         self.schema = self._wanted.batch_schema
+        self._before: RowsBefore | None = None
+        if as_of is not None:
+            before = self._before = RowsBefore(cluster.storage, self._index, stream.table, asked.names, as_of)
+            with_keys = dict.fromkeys([*asked.names, *stream.table.primary_key])
+            self._wanted = Wanted(stream.table, question(stream.table, list(with_keys)).asked.schema)
+            self.schema = self.schema.append(pa.field(BEFORE, before.type))
         self._write_id = written_at(self._index, self.position)
         if reader is not None and (known is None or known.position != self.position):
             # From now on nothing is dropped that it has not read: it may have lost what it had told of.
@@ -138,6 +148,8 @@ class Changes:
             for entry in self._index.entries(self.position, end):
                 for batch in changes_of(self._cluster.storage, self._index, entry, self._wanted):
                     kept = batch if self._late else batch.filter(pc.invert(batch.column(LATE)))
+                    if kept.num_rows and self._before is not None:
+                        kept = with_before(kept, self._before.of(entry, kept), self.schema)
                     if kept.num_rows:
                         yield kept
                 self.position, self._write_id = entry.position, entry.write_id

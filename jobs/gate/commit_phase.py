@@ -116,6 +116,7 @@ class CommitPhase:
     """Lands one batch. `catch_up(epoch)` gives metadata at or above an epoch (0: the tail).
 
     `before_round` is told of the metadata of each round before it commits anything; what it raises ends the landing.
+    `beside_first` runs side by side with the commits of the first one; it must not raise.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class CommitPhase:
         stretches: Stretches | None = None,
         before_round: Callable[[ClusterMetadata], None] = lambda _: None,
         checks: StagedChecks | None = None,
+        beside_first: Callable[[ClusterMetadata], None] | None = None,
     ) -> None:
         self._before_round = before_round
+        self._beside_first = beside_first
         self._checks = checks
         self._storage = storage
         self._batch = batch
@@ -223,8 +226,17 @@ class CommitPhase:
                     due.setdefault(volume, []).append(Due(share.file, share.window, stays))
         fence = 0
         self._known_receipts = {} if self._receipts is None else self._receipts.of(self._batch.table.table_id)
-        outcomes = ThreadWorkers(THREADS).run(lambda volume: self._commit(volume, due[volume], number), due)
-        for volume, outcome in zip(due, outcomes, strict=True):
+        beside = self._beside_first if number == 1 else None
+
+        def commit(volume: VolumeId | None) -> list[Acknowledgement] | FencedOff | Unreachable:
+            if volume is not None:
+                return self._commit(volume, due[volume], number)
+            assert beside is not None
+            beside(self._metadata)
+            return []
+
+        outcomes = ThreadWorkers(THREADS).run(commit, [*due, *([] if beside is None else [None])])
+        for volume, outcome in zip(due, outcomes[: len(due)], strict=True):
             self._missing.pop(volume, None)
             match outcome:
                 case list():

@@ -77,15 +77,30 @@ class _Reader:
         return ~self._negated() if self._takes("not") else self._compared()
 
     def _compared(self) -> pc.Expression:
-        found = self._sum()
+        is_compared = len(self._words) > 1 and self._words[1][1] in _COMPARED
+        found = self._compared_with() if is_compared else self._sum()
         if self._takes("is"):
             negated = self._takes("not")
             if not self._takes("null"):
                 raise self._unreadable()
             return found.is_valid() if negated else found.is_null()
         if self._next in _COMPARED:
-            return _COMPARED[self._taken()](found, self._sum())
+            return _COMPARED[self._taken()](found, self._compared_with())
         return found
+
+    def _compared_with(self) -> pc.Expression:
+        number = self._whole_number()
+        return self._sum() if number is None else number
+
+    def _whole_number(self) -> pc.Expression | None:
+        """A whole number that a side of a comparison is, as a decimal: Arrow compares any number with it, but a decimal
+        with an int only where that has few digits.
+        """
+        if not self._words or self._words[0][0] != "number" or "." in self._words[0][1]:
+            return None
+        if len(self._words) > 1 and self._words[1][1] in _COMPUTED:
+            return None
+        return pc.scalar(Decimal(self._words.pop(0)[1]))
 
     def _sum(self) -> pc.Expression:
         found = self._product()

@@ -86,6 +86,9 @@ class Pipeline:
         self.gate = Gate(cluster, name, datacenter)
         self._spark = spark
 
+    def __repr__(self) -> str:
+        return f"<pipeline {self.name} of cluster {self.cluster.metadata.identity.name}>"
+
     @property
     def cluster(self) -> Store:
         return self.gate.cluster

@@ -67,13 +67,20 @@ def spill(
     """
     spills: list[Spill] = []
     held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(one.num_rows for one in held) >= RUN_ROWS:
+    try:
+        for batch in batches:
+            held.append(batch)
+            if sum(one.num_rows for one in held) >= RUN_ROWS:
+                spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted, changes))
+                held = []
+        if sum(one.num_rows for one in held):
             spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted, changes))
-            held = []
-    if sum(one.num_rows for one in held):
-        spills.append(_stored(storage, f"{place}/{name}-{len(spills)}.arrow", table, held, deleted, changes))
+    except BaseException:
+        # Whoever aborts the write is not told of the files of a task that has failed.
+        with suppress(StorageUnavailable):
+            for one in spills:
+                storage.delete_file(one.uri)
+        raise
     return spills
 
 

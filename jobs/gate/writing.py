@@ -206,6 +206,7 @@ class Writing:
             planning.stretches,
             recording.before_round,
             StagedChecks(cluster.storage, table.table_id, staged, None if deletes else known),
+            recording.beside_landing if recording.is_awaited(planning.metadata) else None,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         try:

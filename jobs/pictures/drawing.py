@@ -50,7 +50,7 @@ def tablets(
     """
     if plan is not None:
         require_plan(plan)
-    metadata = cluster.at(at)
+    metadata = _cluster(cluster).at(at)
     now = metadata is cluster.metadata
     loads = measure_loads(cluster.storage, metadata) if now else None
     # Of empty tables there is nothing but replicas to see.
@@ -67,7 +67,7 @@ def timeline(cluster: Cluster, first: int | None = None, last: int | None = None
     """
     if by not in ("time", "epoch"):
         raise InvalidRequest(f"a timeline cannot be by {by!r}", hint='Give by="time" or by="epoch"')
-    metadata = cluster.catch_up()
+    metadata = _cluster(cluster).catch_up()
     if last is not None:
         require_epoch_number(last)
     newest = metadata.epoch if last is None else min(last, metadata.epoch)
@@ -82,7 +82,7 @@ def moved_bytes(cluster: Cluster) -> go.Figure:
 
     Read from the commits of the replica tables, so as far back as those keep them: a day at least.
     """
-    found = arrivals(cluster)
+    found = arrivals(_cluster(cluster))
     nodes = [node.name for node in cluster.metadata.directory.nodes.values()]
     return draw_moved(found, f"Bytes moved in {cluster.metadata.identity.name}", nodes)
 
@@ -109,6 +109,12 @@ def ring_flows(
 def save(path: str | Path, *figures: go.Figure, title: str = "Epochlake") -> Path:
     """Write pictures to a file of one page that needs no network; light or dark as the reader's browser is."""
     return save_page(path, figures, title)
+
+
+def _cluster(given: Cluster) -> Cluster:
+    if not isinstance(given, Cluster):
+        raise InvalidRequest(f"{given!r} is no open cluster", hint="Hand over what epochlake.open_cluster() gives")
+    return given
 
 
 def _arcs(of: Ringed, name: str, at: int | None) -> Arcs:

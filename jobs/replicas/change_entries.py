@@ -41,9 +41,9 @@ class Totals(msgspec.Struct, frozen=True):
 class Said(msgspec.Struct, frozen=True):
     """What an entry says beside its files; stored with each of them.
 
-    `write_id`: of the write, or of the batch. `epoch`: at which its landing was judged; `at`: when it was appended,
-    microseconds. `newest`: the newest time of writing up to this entry, its own included. `totals`: None in entries of
-    earlier versions, and after them.
+    `write_id`: of the write, or of the batch. `epoch`: at which its landing was judged; `at`: when it was appended, or
+    made ready for that a moment before, microseconds. `newest`: the newest time of writing up to this entry, its own
+    included. `totals`: None in entries of earlier versions, and after them.
     """
 
     write_id: str

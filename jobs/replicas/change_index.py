@@ -61,6 +61,9 @@ CHECKPOINT_EVERY = 100
 KEPT = 4096
 """Entries that a process remembers."""
 
+READY_SECONDS = 1.0
+"""For so long an entry may be used that was made ready: its age is told by when its bytes were stored."""
+
 
 class ChangesGone(EpochlakeError):
     """What a reader asks for is not kept any more, or is of another stream: it has to begin again.
@@ -89,6 +92,34 @@ class Tail(msgspec.Struct, frozen=True):
     position: int
     newest: int
     identity: tuple[int, ...] | None = None
+
+
+class ReadyEntry(msgspec.Struct, frozen=True):
+    """An entry whose bytes are on the disk, at `prepared`, before its write has reached its level: a proposal.
+
+    It counts for nothing, and is used only where it is what would be appended: to the index at `uri` after `tail`, of
+    all of these files, judged at `epoch`. `since`: when it was made, by the clock of the process that does not go back.
+    """
+
+    uri: str
+    tail: Tail
+    write_id: str
+    epoch: int
+    level: str
+    by: str
+    files: tuple[DataFile, ...]
+    actions: tuple[Action, ...]
+    prepared: str
+    since: float
+
+    def fits(
+        self, uri: str, tail: Tail, write_id: str, epoch: int, level: str, by: str, files: Sequence[DataFile]
+    ) -> bool:
+        """Whether it is the entry of a write that is to be appended now."""
+        said = (self.uri, self.tail, self.write_id, self.epoch, self.level, self.by, self.files)
+        return said == (uri, tail, write_id, epoch, level, by, tuple(files)) and (
+            time.monotonic() - self.since < READY_SECONDS
+        )
 
 
 class ChangeIndexes:
@@ -163,6 +194,11 @@ class ChangeIndex:
     def data_directory(self) -> str:
         """Where the index has its files."""
         return places.join(self.uri, DATA)
+
+    @property
+    def log_directory(self) -> str:
+        """Where the index has its commits."""
+        return places.join(self.uri, delta_commits.LOG)
 
     def make_directory(self, name: str) -> None:
         """Make a directory of the index, so that the disk has its name, unless this process has."""
@@ -287,6 +323,22 @@ class ChangeIndex:
         needed = min((begin for _, begin in reach_back), default=after)
         return after if needed >= after else self.compared_from(needed, up_to)
 
+    def make_ready(
+        self, write_id: str, files: Sequence[DataFile], *, epoch: int, level: str, by: str
+    ) -> ReadyEntry | None:
+        """Store the bytes of an entry while its write is landing, for `append`; None where the index has it in part.
+
+        Raises StorageUnavailable.
+        """
+        files = [file for file in files if file.rows]
+        tail = self._known_tail()
+        if not files or len(self._without_entry(files, tail)) < len(files):
+            return None
+        since = time.monotonic()
+        actions, _ = self._said(tail, write_id, files, epoch, level, by)
+        prepared = delta_commits.prepare_commit(self._storage, self.uri, "WRITE", actions)
+        return ReadyEntry(self.uri, tail, write_id, epoch, level, by, tuple(files), tuple(actions), prepared, since)
+
     def append(
         self,
         write_id: str,
@@ -296,12 +348,14 @@ class ChangeIndex:
         level: str,
         by: str,
         in_time: bool = True,
+        ready: ReadyEntry | None = None,
     ) -> tuple[int, int] | None:
         """Append a write whose files the index has in copies: where it is, and how many of the files are in that entry.
 
         Files that are in the index already are left out; None when all are. With `in_time`, TooEarly is raised for what
         was written before the stream began and is appended after that. Raises StorageUnavailable when it cannot be told
-        whether it was appended: appending it again is safe.
+        whether it was appended: appending it again is safe. `ready`: what was made ready of it, used up by this where
+        it fits.
         """
         files = [file for file in files if file.rows]
         if not files:
@@ -315,12 +369,14 @@ class ChangeIndex:
             if in_time and begun is not None and min(file.min_written_at for file in new) <= begun.newest:
                 raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
             self._require_there(new)
-            newest = max([tail.newest, *(file.max_written_at for file in new)])
-            now, before = time.time_ns() // 1000, self._totals_at(tail.position)
-            totals = None if before is None else before.with_write(new)
-            said = [Said(write_id, epoch, level, by, now, newest, file, totals) for file in new]
-            position, actions = tail.position + 1, [added(one) for one in said]
-            if delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions):
+            position = tail.position + 1
+            if ready is not None and ready.fits(self.uri, tail, write_id, epoch, level, by, new):
+                actions, newest = list(ready.actions), _newest(tail, new)
+                put = delta_commits.put_prepared(self._storage, self.uri, position, ready.prepared)
+            else:
+                actions, newest = self._said(tail, write_id, new, epoch, level, by)
+                put = delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions)
+            if put:
                 self._remember(Tail(position, newest, self._identity(position)), actions)
                 delta_checkpoints.checkpoint_if_due(
                     self._storage, lambda: DeltaTable(places.delta_uri(self.uri)), self.uri, position, CHECKPOINT_EVERY
@@ -328,6 +384,14 @@ class ChangeIndex:
                 return position, len(new)
             tail = self.tail()
         raise self._contended()
+
+    def _said(
+        self, tail: Tail, write_id: str, files: Sequence[DataFile], epoch: int, level: str, by: str
+    ) -> tuple[list[Action], int]:
+        """The entry of a write after a tail, and the newest time of writing with it."""
+        now, newest, before = time.time_ns() // 1000, _newest(tail, files), self._totals_at(tail.position)
+        totals = None if before is None else before.with_write(files)
+        return [added(Said(write_id, epoch, level, by, now, newest, file, totals)) for file in files], newest
 
     def _known_tail(self) -> Tail:
         """The end as this process has read it last, while that is there. Who appends after it finds out what is newer:
@@ -448,6 +512,10 @@ class ChangeIndex:
             position -= 1
         return None
 
+    def newest_up_to(self, position: int) -> int:
+        """The newest time of writing up to a position, microseconds; 0 where there is none."""
+        return self._newest_at(position)
+
     def _newest_at(self, position: int) -> int:
         """The newest time of writing up to a position."""
         marked = 0
@@ -467,3 +535,12 @@ class ChangeIndex:
                 f"position {position} of the index of changes at {self.uri} is missing, and later ones are there",
                 hint="Restore it from a backup; or end the stream, and begin another one",
             ) from error
+
+
+def forget_ready(storage: Storage, ready: ReadyEntry) -> None:
+    """Delete what was made ready, used or not. Never raises."""
+    delta_commits.forget_prepared(storage, ready.prepared)
+
+
+def _newest(tail: Tail, files: Sequence[DataFile]) -> int:
+    return max([tail.newest, *(file.max_written_at for file in files)])

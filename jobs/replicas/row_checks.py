@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.jobs.replicas.file_columns import file_columns
+from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Table
@@ -54,8 +54,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 def violation(checks: RowChecks, stored: pa.Table) -> Violation | None:
     """What is wrong with rows as a file has them; deletes have no values that could be wrong."""
-    known_as = file_columns(checks.table)
-    assert known_as is not None, "a table with checks has numbered columns"
+    known_as = _known_as(checks.table)
     names = [*checks.table.primary_key, *(name for one in checks.checks for name in one.columns)]
     rows = known_as.as_table_is_now(stored.filter(pc.invert(stored.column(DELETED))), names)
     return violation_now(checks, rows)
@@ -86,5 +85,10 @@ def violation_in_file(checks: RowChecks, storage: Storage, uri: str) -> Violatio
 def _rows_now(checks: RowChecks, storage: Storage, uri: str) -> Iterator[pa.Table]:
     names = dict.fromkeys([*checks.table.primary_key, *(name for one in checks.checks for name in one.columns)])
     columns = [*names, DELETED]
-    for rows, _ in rows_of_file(storage, uri, None, columns, lambda type_: type_, known_as=file_columns(checks.table)):
+    for rows, _ in rows_of_file(storage, uri, None, columns, lambda type_: type_, known_as=_known_as(checks.table)):
         yield rows.filter(pc.invert(rows.column(DELETED))).select(list(names))
+
+
+def _known_as(table: Table) -> FileColumns:
+    """How files know the columns; those of a table that was created with its checks, as they were created."""
+    return file_columns(table) or FileColumns(table.numbered, len(table.columns))

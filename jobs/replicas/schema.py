@@ -95,7 +95,10 @@ def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> 
     types = {column.name: column.type for column in columns}
     missing = [name for name in primary_key if name not in types]
     if missing or not primary_key:
-        raise InvalidRequest(f"the primary key {list(primary_key)} names columns that do not exist: {missing}")
+        raise InvalidRequest(
+            f"the primary key {list(primary_key)} names columns that do not exist: {missing}",
+            hint=f"The columns are {', '.join(types)}",
+        )
     for name in primary_key:
         if _UNHASHABLE & set(re.findall(r"\w+", types[name].lower())):
             raise InvalidRequest(f"the key column {name!r} has the type {types[name]}: a map cannot be hashed")

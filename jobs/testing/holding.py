@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from epochlake.jobs.testing.replica_files import ReplicaFiles, Row, Unreadable, decoded, read
+from epochlake.jobs.testing.replica_files import Mark, ReplicaFiles, Row, Unreadable, decoded, read, receipts
 from epochlake.jobs.testing.rows import TABLE, token_of
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -82,6 +82,11 @@ class Holdings:
             for text in self._given_up(metadata):
                 if text not in self.missing:
                     self.missing.append(text)
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch that somebody has followed to; 0 before that."""
+        return 0 if self._metadata is None else self._metadata.epoch
 
     def everywhere(self, rows: Iterable[Acknowledged], epoch: int) -> None:
         """A repair says that it is complete, planned at this epoch: what was acknowledged before it, at any level, is
@@ -153,7 +158,9 @@ class Holdings:
     def _judge(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
         """What was acknowledged counts at its level without storage that whoever says so knows to be lost."""
         placements, lows, rows_of = self._lookup(metadata)
-        is_now = self._metadata is not None and self._metadata.epoch == metadata.epoch
+        is_now = self.newest == metadata.epoch
+        table = metadata.table(TABLE)
+        given = receipts(self._world, table.table_id)
         for row in rows:
             if row.key in self._deleted:
                 continue
@@ -169,6 +176,37 @@ class Holdings:
                         f"the row {row.key, row.note[:20]} was acknowledged at {row.level} at epoch {metadata.epoch}, "
                         f"and of {list(replicas)} only {having} have it that are not lost"
                     )
+                    continue
+                vouched = [one for one in usable if self._is_vouched_for(row, metadata, one, given.get(one, ()))]
+                if len(vouched) < enough:
+                    self.missing.append(
+                        f"the row {row.key, row.note[:20]} was acknowledged at {row.level} at epoch {metadata.epoch}, "
+                        f"and of {list(replicas)} the root has a receipt of {vouched} only"
+                    )
+
+    def _is_vouched_for(
+        self, row: Acknowledged, metadata: ClusterMetadata, volume: VolumeId, given: Collection[Mark]
+    ) -> bool:
+        """Whether the root would notice it if the replica went back to before it had the row: one of its receipts is of
+        the commit that brought it, or a later one. True where nobody can tell.
+        """
+        uri = metadata.directory.volumes[volume].uri
+        if uri in self._harmed:
+            return True
+        replica = self._replica(uri, metadata.table(TABLE))
+        try:
+            brought = False
+            for commit in replica.commits():
+                for path in (f"{replica.path}/{action['add']['path']}" for action in commit if "add" in action):
+                    # What is deleted by now may have been it.
+                    brought = brought or self._world.disk.status(path) is None
+                    brought = brought or any((one.key, one.note) == (row.key, row.note) for one in self._rows(path))
+                marks = {(a["txn"]["appId"], a["txn"]["version"]) for a in commit if "txn" in a}
+                if brought and not marks.isdisjoint(given):
+                    return True
+        except Unreadable:
+            return True
+        return False
 
     def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
         """How many live files with rows each replica has that can be read, by the place of its volume."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
@@ -34,6 +36,7 @@ from epochlake.placement.errors import EpochlakeError
 
 COMMITS = ("commit", "commit next", "reuse")
 LAST_SECONDS = 120.0
+_COMMIT = re.compile(r"/_delta_log/\d{20}\.json\Z")
 OPERATORS = 2
 """So many accept the loss of epochs at the same time."""
 
@@ -296,11 +299,32 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
     if scenario.settings.delta:
         mover = world.run(world.process("who moves the root"), lambda: _move_the_root(world))
         world.until_done(mover)
+        unexpected += _nobodys(world, scenario)
         unexpected += mover.result if mover.error is None else [f"moving the root: {mover.error!r}"]
     unexpected += _stored(world, actor.result)
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
     entries: list[Entry] = actor.result
     return entries
+
+
+def _nobodys(world: World, scenario: Scenario) -> list[str]:
+    """Data files of the log that no commit has ever named, where nothing has kept anybody from deleting them but that
+    machines stood still.
+    """
+    if any(fault.kind != "pause" for fault in scenario.faults):
+        return []
+    named: set[str] = set()
+    there: list[str] = []
+    for path, _ in files_below(world.disk, f"{ROOT}/log"):
+        if _COMMIT.search(path):
+            for line in world.disk.read(path).splitlines():
+                action = msgspec.json.decode(line)
+                named |= {action[kind]["path"] for kind in ("add", "remove") if kind in action}
+        elif path.endswith(".parquet") and "/_delta_log/" not in path:
+            there.append(unquote(path.removeprefix(f"{ROOT}/log/")))
+    if f"{0:020}.json" not in world.disk.names(f"{ROOT}/log/_delta_log"):
+        return []  # what its first commits have named nobody knows any more
+    return [f"no commit of the log names {path}" for path in sorted({*there} - {unquote(path) for path in named})]
 
 
 def _stored(world: World, entries: Sequence[Entry]) -> list[str]:

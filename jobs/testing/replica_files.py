@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.replica import FENCE
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.testing.world import World
+from epochlake.jobs.testing.world import ROOT, World
 from epochlake.metastore.metadata.fence import Fence
 
 _LOG = "_delta_log"
+_COLUMNS = {"id", "note", WRITTEN_AT, DELETED}
 
 
 class Row(NamedTuple):
@@ -23,6 +24,10 @@ class Row(NamedTuple):
     written_at: int
     deleted: bool
     note: str | None
+
+
+Mark = tuple[str, int]
+"""The transaction of a commit of a replica table: of which application, and its version."""
 
 
 class Unreadable(Exception):
@@ -61,12 +66,24 @@ class ReplicaFiles:
                 found = action["metaData"].get("configuration", {}).get(FENCE, "0")
         return Fence.decode(found)
 
+    def commits(self) -> list[list[Any]]:
+        """What each commit says, from the first one on. Raises Unreadable, also where old ones were cleaned up."""
+        names = self._names()
+        if names is None:
+            raise Unreadable
+        return [self._commit(name) for name in names]
+
     def is_there(self) -> bool:
         """Whether there is such a table."""
         return self._world.disk.status(f"{self.path}/{_LOG}") is not None
 
     def _commits(self) -> list[Any] | None:
         """What all commits say, from the first one on; None where old ones were cleaned up."""
+        names = self._names()
+        return None if names is None else [action for name in names for action in self._commit(name)]
+
+    def _names(self) -> list[str] | None:
+        """The files of all commits, from the first one on; None where old ones were cleaned up."""
         try:
             names = sorted(
                 name
@@ -77,7 +94,7 @@ class ReplicaFiles:
             raise Unreadable from error
         if not names or int(names[0][:-5]) != 0:
             return None
-        return [action for name in names for action in self._commit(name)]
+        return names
 
     def _commit(self, name: str) -> list[Any]:
         if name not in self._known:
@@ -98,6 +115,19 @@ class ReplicaFiles:
             raise Unreadable from error
 
 
+def receipts(world: World, table_id: str) -> dict[int, set[Mark]]:
+    """The receipts of the root, by the volumes of the replica tables that have given them."""
+    found: dict[int, set[Mark]] = {}
+    directory = f"{ROOT}/receipts/{table_id}"
+    if world.disk.status(directory) is None:
+        return found
+    for name in world.disk.names(directory):
+        volume, version, app_id = [*name.split(".", 2), "", ""][:3]
+        if volume.isdecimal() and version.isdecimal() and app_id:
+            found.setdefault(int(volume), set()).add((app_id, int(version)))
+    return found
+
+
 def read(world: World, path: str) -> bytes:
     """A file, whatever goes wrong there. Raises Unreadable."""
     try:
@@ -113,4 +143,6 @@ def decoded(data: bytes) -> Iterator[Row]:
     except (OSError, pa.ArrowException, ValueError) as error:
         raise Unreadable from error
     for row in rows:
+        if not row.keys() >= _COLUMNS:
+            raise Unreadable  # the name of a column has rotted
         yield Row(row["id"], row[WRITTEN_AT], row[DELETED], row["note"])

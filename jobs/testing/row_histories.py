@@ -144,9 +144,13 @@ class _Accesses:
     def read(self, gate: Gate, cluster: Cluster, level: str, hold: float = 0.0) -> None:
         """Read everything, as it was when that was planned, `hold` seconds ago: in one of the ways that there are."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
+        known = self._holdings.newest
         table = gate.planning.table(TABLE)
         way = len(self.all) % 3
         plan = gate.plan_read(table, level, ONE_BY_ONE if way == BY_KEYS else None)
+        if gate.planning.metadata.epoch < known:
+            told = gate.planning.metadata.epoch
+            self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold

@@ -9,15 +9,12 @@ from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
     seconds=(4.0, 8.0),
-    tables=0.0,
     keys=(2,),
     paces=(0.5,),
     operations=("shift", "shift", "shuttle", "leave", "add", "move", "replication", "cancel"),
     operator_paces=(0.3, 1.0),
-    upkeep=("snapshot",),
     sorts=((), ("kill",), ("pause", "access fails")),
     tablets=(1, 1, 2, 0, 0),
-    sights=("all",),
     replication=(3, 3, 2),
     accesses=("write", "read"),
     pipelines=(1, 2),
@@ -58,15 +55,10 @@ LOST_FENCES = BLIND_COORDINATORS._replace(
 
 SLOW_EYES = Theme(
     seconds=(4.0, 7.0),
-    tables=0.0,
     keys=(2, 4),
     paces=(0.1,),
     operations=("shuttle",),
     operator_paces=(0.3,),
-    upkeep=("snapshot",),
-    sorts=(),
-    tablets=(1,),
-    sights=("all",),
     replication=(3, 3, 2),
     accesses=("write", "write", "read", "read", "read"),
     pipelines=(3, 4),
@@ -89,15 +81,10 @@ SLOW_EYES = Theme(
 
 LATE_HANDS = Theme(
     seconds=(4.0, 7.0),
-    tables=0.0,
     keys=(1, 2, 4),
     paces=(0.05, 0.2),
     operations=("shift",),
     operator_paces=(0.4, 0.8),
-    upkeep=("snapshot",),
-    sorts=(),
-    tablets=(1,),
-    sights=("all",),
     replication=(3, 2, 2),
     accesses=(*["write"] * 6, "read"),
     pipelines=(3, 4),
@@ -118,14 +105,10 @@ LATE_HANDS = Theme(
 
 BACK_AND_AGAIN = Theme(
     seconds=(9.0, 13.0),
-    tables=0.0,
     keys=(4, KEYS),
     paces=(0.3,),
     operations=("shuttle",),
     operator_paces=(0.3,),
-    upkeep=("snapshot",),
-    sorts=(),
-    tablets=(1,),
     sights=("most",),
     replication=(3, 3, 2),
     accesses=("write", "write", "batch", "batch again", "batch again"),
@@ -151,12 +134,10 @@ does not see: what the pending replica has acknowledged it may have dropped, and
 
 HALF_BATCHES = Theme(
     seconds=(3.0, 6.0),
-    tables=0.0,
     keys=(KEYS,),
     paces=(0.3,),
     operations=("balance",),
     operator_paces=(5.0,),
-    upkeep=("snapshot",),
     sorts=((), ("kill",)),
     tablets=(1, 2, 0),
     sights=("sides",),
@@ -176,9 +157,7 @@ COMPACTED_BATCHES = Theme(
     operations=("balance",),
     operator_paces=(30.0,),
     upkeep=("compact", "compact", "vacuum", "vacuum"),
-    sorts=(),
     tablets=(1, 2),
-    sights=("all",),
     replication=(3, 2),
     accesses=("batch", "batch", *["batch again"] * 3, *["new pipeline"] * 2),
     pipelines=(2, 3),
@@ -197,9 +176,7 @@ HOLDING = Theme(
     operations=("balance",),
     operator_paces=(60.0,),
     upkeep=("compact", "compact", "vacuum", "vacuum"),
-    sorts=(),
     tablets=(1, 2),
-    sights=("all",),
     replication=(3, 2),
     accesses=("write", "write", "read late", "read late", "new pipeline"),
     pipelines=(2, 3),
@@ -227,9 +204,7 @@ LATE_COMMITS = Theme(
     operations=("balance",),
     operator_paces=(60.0,),
     upkeep=("vacuum",),
-    sorts=(),
     tablets=(1, 2),
-    sights=("all",),
     replication=(3, 2),
     accesses=("write", "write", "write", "batch", "delete", "read"),
     pipelines=(2, 3),
@@ -247,12 +222,10 @@ LATE_COMMITS = Theme(
 
 HALF_REBUILT = Theme(
     seconds=(4.0, 8.0),
-    tables=0.0,
     keys=(KEYS,),
     paces=(0.1, 0.3),
     operations=("rebuild", "rebuild", "cancel", "cancel"),
     operator_paces=(0.5,),
-    upkeep=("snapshot",),
     sorts=(("lost storage",),),
     tablets=(0,),
     sights=("most",),
@@ -277,15 +250,11 @@ HALF_REBUILT = Theme(
 
 LOST_AND_READ = Theme(
     seconds=(5.0, 9.0),
-    tables=0.0,
     keys=(2, KEYS),
     paces=(0.2,),
     operations=("replace", "remove"),
     operator_paces=(1.5,),
-    upkeep=("snapshot",),
-    sorts=(),
     tablets=(1, 1, 0),
-    sights=("all",),
     replication=(3, 2),
     accesses=("write", "read"),
     pipelines=(3, 4),
@@ -297,13 +266,10 @@ LOST_AND_READ = Theme(
 
 LOST_MEANWHILE = Theme(
     seconds=(4.0, 7.0),
-    tables=0.0,
     keys=(2, KEYS),
     paces=(0.1,),
     operations=("replace", "remove", "replace"),
     operator_paces=(1.5, 3.0),
-    upkeep=("snapshot",),
-    sorts=(),
     tablets=(1, 1, 0),
     sights=("all", "most"),
     replication=(3, 3, 2),
@@ -324,14 +290,11 @@ LOST_MEANWHILE = Theme(
 
 LATE_REPAIRS = Theme(
     seconds=(5.0, 9.0),
-    tables=0.0,
     keys=(2, 4),
     paces=(0.1,),
     operations=("shuttle",),
     operator_paces=(0.3,),
     upkeep=("repair",),
-    sorts=(),
-    tablets=(1,),
     sights=("most",),
     replication=(3,),
     accesses=("write", "write", "write", "delete", "read"),
@@ -354,15 +317,10 @@ LATE_REPAIRS = Theme(
 
 PREPARED_TWICE = Theme(
     seconds=(7.0, 12.0),
-    tables=0.0,
     keys=(2, 4),
     paces=(0.05,),
     operations=("shuttle",),
     operator_paces=(0.3,),
-    upkeep=("snapshot",),
-    sorts=(),
-    tablets=(1,),
-    sights=("all",),
     replication=(3, 2),
     accesses=(*["write"] * 5, "read"),
     pipelines=(3, 4),
@@ -400,13 +358,10 @@ PREPARED_TWICE = Theme(
 
 GIVEN_UP = Theme(
     seconds=(3.0, 6.0),
-    tables=0.0,
     keys=(KEYS,),
     paces=(0.1, 0.3),
     operations=("remove", "replace"),
     operator_paces=(0.5, 1.0),
-    upkeep=("snapshot",),
-    sorts=(),
     tablets=(1, 2, 0),
     sights=("most", "few"),
     replication=(3, 3, 2),
@@ -429,7 +384,6 @@ SHELVING = Theme(
     upkeep=("vacuum", "vacuum", "snapshot"),
     sorts=((), (), ("kill",), ("pause", "access fails"), ("clock jumps",), MOUNTS),
     tablets=(0, 0, 1, 2),
-    sights=("all",),
     replication=(3, 2),
     accesses=("write", "read"),
     pipelines=(1, 1),
@@ -438,11 +392,55 @@ SHELVING = Theme(
 )
 """Tables that are dropped and brought back while nodes come and go, and vacuum deletes what nobody can restore."""
 
+ROTTEN_SOURCES = Theme(
+    seconds=(5.0, 8.0),
+    keys=(1, 2),
+    paces=(0.5, 1.0),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
+            (4, 8, 12),
+            during=("tablet allow_write_both_read_old", "tablet write_both_read_old", "tablet streaming"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Files that rot right before a tablet is streamed from where they lie."""
+
+ROTTEN_MERGES = Theme(
+    seconds=(4.0, 7.0),
+    keys=(3, KEYS),
+    paces=(0.2, 0.5),
+    operations=("balance",),
+    operator_paces=(10.0,),
+    tables=1.0,
+    upkeep=("compact",),
+    tablets=(1, 2),
+    replication=(2,),
+    accesses=(*["write"] * 4, "read"),
+    pipelines=(1, 2),
+    upkeep_paces=(0.3, 0.8),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(Lying(("flipped bit",), ("upkeep", "pipeline"), ("volume link, done", "log read", "volume list"), (8, 16)),),
+    append_only=0.8,
+)
+"""Files that rot right before they are merged."""
+
 RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
 """Those that are drawn with all others."""
 
 BY_NAME_ONLY = (
     *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
-    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES),
 )
 """Those that had too few histories yet to be drawn where nobody asks for them."""

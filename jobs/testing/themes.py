@@ -71,15 +71,15 @@ class Theme(NamedTuple):
     """
 
     seconds: tuple[float, float]
-    tables: float
     keys: tuple[int, ...]
     paces: tuple[float, ...]
     operations: tuple[str, ...]
     operator_paces: tuple[float, ...]
-    upkeep: tuple[str, ...]
-    sorts: tuple[tuple[str, ...], ...]
-    tablets: tuple[int, ...]
-    sights: tuple[str, ...]
+    tables: float = 0.0
+    upkeep: tuple[str, ...] = ("snapshot",)
+    sorts: tuple[tuple[str, ...], ...] = ()
+    tablets: tuple[int, ...] = (1,)
+    sights: tuple[str, ...] = ("all",)
     replication: tuple[int, ...] = (3, 3, 3, 2)
     lingering: tuple[int, ...] = (0,)
     accesses: tuple[str, ...] = ACCESSES

@@ -1,9 +1,10 @@
 """Deleting what lies at the root for change streams and merges that nobody can need any more.
 
-Three kinds of it: all of a table that was dropped and can be restored no more; the index of a stream that has ended;
+Four kinds of it: all of a table that was dropped and can be restored no more; the index of a stream that has ended;
 and in the index of a stream that goes on, copies of files that no entry and no intent names, as a writer has stored
-them that failed before it could land. What is young stays: it may be of somebody who is about to name it. Who was
-paused for longer finds his copies missing, and makes them again from the replicas (change_recording.py).
+them that failed before it could land, and entries that were made ready by a writer that died. What is young stays: it
+may be of somebody who is about to name it. Who was paused for longer finds his copies missing, and makes them again
+from the replicas (change_recording.py).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def sweep_root(
             if stream is not None and stream.stream_id == stream_id:
                 index = cluster.change_indexes.of(stream)
                 files += [(index.data_directory, entry) for entry in _unnamed(storage, index, cutoff)]
+                files += [(index.log_directory, entry) for entry in _unfinished(storage, index, cutoff)]
                 continue
             ended = places.join(cluster.root.changes, table_id, stream_id)
             there = list(_below(storage, ended))
@@ -79,6 +81,12 @@ def _unnamed(storage: Storage, index: ChangeIndex, cutoff: int) -> Iterator[File
     tail = index.tail().position
     named |= {file.file_id for entry in index.entries(index.floor(), tail) for file in entry.files}
     yield from (entry for entry in listed if entry.name.removesuffix(".parquet") not in named)
+
+
+def _unfinished(storage: Storage, index: ChangeIndex, cutoff: int) -> Iterator[FileEntry]:
+    """Old bytes of commits that never got their names, of processes that died. Who was paused appends others."""
+    below = _below(storage, index.log_directory)
+    yield from (entry for _, entry in below if places.TEMPORARY in entry.name and entry.modified_ms < cutoff)
 
 
 def _below(storage: Storage, place: str) -> Iterator[tuple[str, FileEntry]]:

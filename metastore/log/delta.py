@@ -400,7 +400,9 @@ class DeltaLog:
                     f"the log at {self.uri} has lost its _delta_log, and its data files are still there",
                     hint="Restore it from a backup, and do not begin another cluster here",
                 ) from error
-            raise NotInitialised(f"there is no cluster at {self.uri}", hint="Run `epochlake init` first") from error
+            raise NotInitialised(
+                f"there is no cluster at {self.uri}", hint="Run `epochlake init` first, or name another root"
+            ) from error
         except (OSError, DeltaError) as error:
             self._require_whole()
             raise failures.unavailable("read the log at", self.uri, error) from error

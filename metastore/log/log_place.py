@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from epochlake.metastore.errors import NotInitialised
+from epochlake.metastore.errors import ConfigurationError, NotInitialised
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.generations import DIRECTORY, numbers
+from epochlake.metastore.log.log_member import DeltaMemberLogs, MemberLogs
+from epochlake.metastore.log.majority_log import MajorityLog
 from epochlake.metastore.log.spark_log import SparkLog, create_spark_log
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
@@ -51,11 +54,15 @@ class LogPlace(Protocol):
 
 
 class LogBelowRoot(NamedTuple):
-    """The Delta table below the root, which is written without Spark."""
+    """The Delta table below the root, which is written without Spark.
+
+    `register`: where the root names log members, for a log that is to have none; "" where it may.
+    """
 
     storage: Storage
     uri: str
     compact_every: int = 32
+    register: str = ""
 
     @property
     def table(self) -> str:
@@ -68,6 +75,12 @@ class LogBelowRoot(NamedTuple):
         create_log_table(self.storage, self.uri)
 
     def open(self) -> EpochLog:
+        if self.register and numbers(self.storage, self.register):
+            raise ConfigurationError(
+                f"{self.register} names log members: a commit at this root counts when a majority has it, and this "
+                "process would report it before",
+                hint='Set [log] acknowledge = "majority" here as well',
+            )
         return self.delta()
 
     def delta(self) -> DeltaLog:
@@ -75,6 +88,47 @@ class LogBelowRoot(NamedTuple):
 
     def frame(self, spark: SparkSession) -> DataFrame:
         return spark.read.format("delta").load(places.spark_uri(self.uri))
+
+
+class LogWithMembers(NamedTuple):
+    """`[log] acknowledge = "majority"`: the log below the root, whose entries count when members have them too."""
+
+    storage: Storage
+    root: str
+    below: LogBelowRoot
+
+    @property
+    def uri(self) -> str:
+        return self.below.uri
+
+    @property
+    def table(self) -> str:
+        return ""
+
+    @property
+    def register(self) -> str:
+        """Where the root keeps the generations of its members."""
+        return places.join(self.root, DIRECTORY)
+
+    @property
+    def logs(self) -> MemberLogs:
+        """How copies are made and opened."""
+        return DeltaMemberLogs(self.storage, self.below.compact_every)
+
+    def is_there(self) -> bool:
+        return self.below.is_there()
+
+    def create(self) -> None:
+        self.below.create()
+
+    def open(self) -> EpochLog:
+        return MajorityLog(self.storage, self.register, self.below.open, self.logs)
+
+    def delta(self) -> DeltaLog:
+        return self.below.delta()
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return self.below.frame(spark)
 
 
 class LogOfSpark(NamedTuple):

@@ -262,6 +262,21 @@ def test_a_table_is_an_asset_by_its_keyspace_and_its_name() -> None:
         normalised(urlsplit("epochlake://lake/flights"))
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: work(None), "python_callable is None: give a function"),  # type: ignore[arg-type]
+        (lambda: EpochlakeCoordinatorOperator(task_id="a", rounds=0), "rounds is 0: give at least 1"),
+        (lambda: EpochlakeCompactOperator(task_id="a", table=EVENTS, seconds=-1), "seconds is -1: give more than 0"),
+        (lambda: EpochlakeCommandOperator(task_id="a", arguments="node list"), r"a list of words, \['node', 'list'\]"),
+        (lambda: EpochlakeSubmitOperator(task_id="a"), "give an application, or the name of one of Epochlake's jobs"),
+    ],
+)
+def test_an_operator_that_cannot_be_meant_is_an_error_of_its_dag(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +301,7 @@ def test_a_command_gives_its_document_and_ends_as_its_exit_code_says() -> None:
     assert command.execute(context(try_number=2))["already"] is True
     with pytest.raises(AirflowFailException, match=r"exit code 3: .*keyspace"):
         command.execute(context(run_id="other"))
-    with pytest.raises(AirflowFailException, match="exit code 2"):
+    with pytest.raises(AirflowFailException, match="epochlake ended with exit code 2: No such command 'nonsense'"):
         EpochlakeCommandOperator(task_id="k", arguments=["nonsense"]).execute(context())
 
 
@@ -392,6 +407,9 @@ def test_a_sensor_leaves_what_is_not_so_yet_to_a_trigger_which_sees_it_come(clus
         (EpochlakeFreshnessSensor(task_id="s", table=EVENTS, since="yesterday"), "'yesterday' is no time"),
         (EpochlakeBatchSensor(task_id="s", table=EVENTS, batch="b", consistency="MOST"), "MOST"),
         (EpochlakeEpochSensor(task_id="s", epoch="None"), "'None' is no epoch"),
+        (EpochlakeBatchSensor(task_id="s", table=EVENTS, batch=""), "the batch to wait for is ''"),
+        (EpochlakeRequestSensor(task_id="s", request_id=" "), "the request id to wait for is ' '"),
+        (EpochlakeRequestSensor(task_id="s", request_id=None), "the request id to wait for is None"),
     ],
 )
 def test_a_sensor_that_can_never_see_it_fails_for_good(sensor: Any, reason: str) -> None:

@@ -19,6 +19,8 @@ from tests.airflow.standalone import Airflow
 DAGS = Path(__file__).parent / "dags"
 PAGE = Path(__file__).parents[2] / "docs" / "airflow.md"
 SECONDS = 400.0
+ASKS = {"awaiting_input", "deferred"}
+"""The states of a task that waits for a person: that of Airflow 3.3, and that of those before it."""
 PERSON_SECONDS = 5.0
 """So long a person takes at least to answer a question."""
 
@@ -77,7 +79,12 @@ def rows_of(world: World, table: str) -> int:
 def test_a_task_that_is_killed_in_the_middle_and_tried_again_by_the_scheduler_lands_once(world: World) -> None:
     run = world.airflow.trigger("tried_again")
     assert world.airflow.ended("tried_again", run, SECONDS) == "success"
-    assert world.airflow.tasks("tried_again", run) == {"with_spark": ("success", 2), "without_spark": ("success", 2)}
+    tried = world.airflow.tasks("tried_again", run)
+    assert {task: state for task, (state, _) in tried.items()} == dict.fromkeys(
+        ("with_spark", "without_spark"), "success"
+    )
+    # On a busy machine Airflow may take a try that goes on for one that has failed: that one more lands once as well.
+    assert all(tries >= 2 for _, tries in tried.values())
     assert rows_of(world, EVENTS) == 6_000
     for task in ("with_spark", "without_spark"):
         assert "SIGKILL" in world.airflow.log("tried_again", run, task, 1)
@@ -150,13 +157,23 @@ def test_the_weekly_example_moves_what_was_approved_and_nothing_else(world: Worl
 def answered(airflow: Airflow, option: str) -> str:
     """A run of the weekly example, to whose question a person gave this answer, and which has ended well."""
     run = airflow.trigger("weekly_rebalance")
-    airflow.wait_for("weekly_rebalance", run, "rebalance.approve", {"awaiting_input", "deferred"}, SECONDS)
+    airflow.wait_for("weekly_rebalance", run, "rebalance.approve", ASKS, SECONDS)
     # As a person: Airflow 3.3 takes a task that is answered before its executor has said that it waits for one that has
     # failed, asks again five minutes later, and has forgotten the answer.
     time.sleep(PERSON_SECONDS)
-    airflow.answer("weekly_rebalance", run, "rebalance.approve", option)
-    assert airflow.ended("weekly_rebalance", run, SECONDS) == "success"
-    return run
+    deadline = time.monotonic() + SECONDS
+    while True:
+        # On a busy machine that was too soon: whoever is asked again says it again.
+        if airflow.tasks("weekly_rebalance", run)["rebalance.approve"][0] in ASKS:
+            airflow.answer("weekly_rebalance", run, "rebalance.approve", option)
+        try:
+            ended = airflow.ended("weekly_rebalance", run, PERSON_SECONDS)
+        except AssertionError:  # not yet
+            if time.monotonic() > deadline:
+                raise
+            continue
+        assert ended == "success", airflow.tasks("weekly_rebalance", run)
+        return run
 
 
 def test_the_page_is_done_as_it_is_written(world: World) -> None:

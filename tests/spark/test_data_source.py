@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -14,17 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epochlake
+import pyarrow as pa
 import pytest
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
+from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
+from epochlake.placement.dataframes.frames import schema_of
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tests.support.replicas import flip_in_a_page
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.connect
 
 FLIGHTS = "air.flights"
 COLUMNS = [
@@ -448,11 +455,44 @@ def test_a_stream_is_written_once_across_restarts(lake: Lake, sales: str, tmp_pa
     lake.cluster.delete(sales, [{"id": 149}])
     play()
     assert lake.cluster.count(sales) == 149, "a batch that had landed is not written again"
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
     rows = lake.spark.readStream.schema("id bigint, note string, day date").parquet(str(source))
     unnamed = rows.writeStream.format("epochlake").option("checkpointLocation", str(tmp_path / "other"))
     unnamed = unnamed.options(conf=str(lake.conf)).trigger(availableNow=True)
     with pytest.raises(Exception, match=r'option\("batch", NAME\)'):
         unnamed.start(sales).awaitTermination(120)
+
+
+def test_a_micro_batch_is_what_its_tasks_have_made_whichever_writer_commits_it(lake: Lake, sales: str) -> None:
+    """Spark makes a writer for the tasks, and another one in the process that commits."""
+    given = pa.schema([("id", pa.int64()), ("note", pa.string()), ("day", pa.date32())])
+    options = {"conf": str(lake.conf), "batch": "s", "path": sales}
+
+    def writer() -> DataSourceStreamArrowWriter:
+        made = EpochlakeDataSource(options).streamWriter(schema_of(given), overwrite=False)
+        assert isinstance(made, DataSourceStreamArrowWriter)
+        return made
+
+    def stored(number: int) -> WriterCommitMessage:
+        rows = pa.record_batch([[number], ["n"], [None]], schema=given)
+        return writer().write(iter([rows]))
+
+    first = stored(1)
+    epochlake.alter_table(lake.cluster, sales, add=[("more", "int", True)])
+    writer().commit([first, None], 0)
+    [row] = lake.cluster.scan(sales).read_all().to_pylist()
+    assert row == {"id": 1, "note": "n", "day": None, "more": None}
+    epochlake.alter_table(lake.cluster, sales, drop=["more"])
+    writer().abort([stored(2), None], 1)
+    late = stored(3)
+    epochlake.drop_table(lake.cluster, sales)
+    epochlake.create_table(
+        lake.cluster, sales, [("id", "bigint", False), ("note", "string", True), ("day", "date", True)], ["id"]
+    )
+    with pytest.raises(PySparkException, match="was dropped and made anew"):
+        writer().commit([late], 2)
+    assert lake.cluster.count(sales) == 0
+    assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
 
 
 def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, sales: str) -> None:
@@ -475,6 +515,52 @@ def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, s
         lake.spark.sql(f"SELECT * FROM {short}").collect()
     with pytest.raises(epochlake.InvalidRequest, match="no keyspace sea"):
         epochlake.attach(lake.spark, lake.cluster, ["sea"])
+
+
+def test_what_is_no_session_no_cluster_and_no_list_is_said_at_once(lake: Lake) -> None:
+    spark: Any = lake.spark
+    cluster: Any = lake.cluster
+    for wrong, said in (
+        (lambda: epochlake.register(cluster), "is no session of Spark. Give the notebook's"),
+        (lambda: epochlake.attach(cluster, spark), "is no session of Spark. Give the notebook's"),
+        (lambda: epochlake.attach(spark, None), "None is no open cluster. Give what epochlake.open_cluster() gives"),
+        (lambda: epochlake.attach(spark, cluster, "air"), "a list of names. Write keyspaces=['air']"),
+    ):
+        with pytest.raises(epochlake.InvalidRequest, match=re.escape(said)):
+            wrong()
+
+
+# Spark's own words, by its own errors: whoever types these finds nothing changed.
+STATEMENTS = {
+    "UPDATE {} SET note = 'x' WHERE id = 1": "does not support UPDATE",
+    "DELETE FROM {} WHERE id = 1": "does not support deletes",
+    "MERGE INTO {} t USING (SELECT 1L AS id) s ON s.id = t.id WHEN MATCHED THEN DELETE": "does not support MERGE",
+    "INSERT INTO {} REPLACE WHERE id > 1 SELECT 2L, 'x', date'2026-01-01'": "does not support overwrite by filter",
+    "INSERT INTO {} VALUES (1)": "NOT_ENOUGH_DATA_COLUMNS",
+    "INSERT INTO {} VALUES ('a', 'b', date'2026-01-01')": "CANNOT_SAFELY_CAST",
+    "INSERT INTO {} (note) VALUES ('no key')": "'id' is a column of the primary key, and it is null",
+    "INSERT INTO {} (no_column) VALUES (1)": "UNRESOLVED_COLUMN",
+    "TRUNCATE TABLE {}": "expects a table",
+    "ALTER TABLE {} ADD COLUMN more int": "expects a table",
+    "SELECT * FROM {} TIMESTAMP AS OF '2026-01-01'": "TIME_TRAVEL",
+    "CREATE TABLE air.made (id bigint) USING epochlake": "SCHEMA_NOT_FOUND",
+    "SHOW TABLES IN air": "SCHEMA_NOT_FOUND",
+    "SELECT * FROM epochlake.`air.flights`": "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY",
+}
+
+
+def test_statements_that_it_has_not_are_refused_and_change_nothing(lake: Lake, sales: str) -> None:
+    write(lake, some(lake, 0, 5), sales)
+    epochlake.attach(lake.spark, lake.cluster)
+    before = lake.cluster.catch_up().epoch
+    for statement, said in STATEMENTS.items():
+        with pytest.raises(PySparkException) as told:
+            lake.spark.sql(statement.format(f"`{sales}`")).collect()
+        assert said in str(told.value), statement
+    # The view goes, and not the table.
+    lake.spark.sql(f"DROP VIEW `{sales}`")
+    assert lake.cluster.catch_up().epoch == before
+    assert sorted(lake.cluster.scan(sales).read_all()["id"].to_pylist()) == [0, 1, 2, 3, 4]
 
 
 def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(lake: Lake, tmp_path: Path) -> None:
@@ -514,4 +600,4 @@ def test_a_pipeline_and_the_format_read_rows_as_they_were(lake: Lake) -> None:
         assert Counter(row.note for row in pipeline.read(table).collect()) == {"new": 2}
     assert {row.id for row in lake.load(table, timestampAsOf=before.isoformat()).collect()} == {1, 2}
     with pytest.raises(PySparkException, match="no zone"):
-        lake.load(table, timestampAsOf="2013-01-01")
+        lake.load(table, timestampAsOf="2013-01-01").collect()

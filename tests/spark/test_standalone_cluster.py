@@ -44,6 +44,12 @@ with epochlake.open_cluster(epochlake.Configuration(root=root)) as cluster:
         assert pipeline.read("air.events").count() == 2 * number + 1
     epochlake.attach(spark, cluster)
     assert spark.sql("SELECT count(DISTINCT id) AS n FROM events").collect()[0].n == 2 * number + 1
+    assert spark.sql("SELECT note FROM epochlake_read('air.events', keys => '[-1]')").collect() == [("by SQL",)]
+    spark.range(10**6, 10**6 + 500).selectExpr("id", "'arrives' AS note").write.parquet(f"{root}/../arriving")
+    arriving = spark.readStream.schema(rows.schema).parquet(f"{root}/../arriving")
+    into = arriving.writeStream.format("epochlake").options(root=root, batch="s").trigger(availableNow=True)
+    assert into.option("checkpointLocation", f"{root}/../checkpoint").start("air.events").awaitTermination(300)
+    assert cluster.count("air.events") == 2 * number + 501
 executors = len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
 print("executors:", executors)
 """

@@ -17,6 +17,8 @@ from epochlake.metastore import configuration as configurations
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.connect
+
 TABLE = "air.everything"
 COLUMNS = [
     ("id", "bigint", False),

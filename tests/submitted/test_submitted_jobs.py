@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.model import NodeState
 from epochlake.metastore.metastore import init_cluster
 
 from tests.support.clusters import FOUR, assert_at_rest, placed, without_zookeeper
+from tests.support.slices import THOROUGH
 from tests.support.standalone import HOST, SHORT_LIVED, StandaloneSpark
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,25 @@ def test_a_submitted_pipeline_writes_and_reads_on_two_workers(tmp_path: Path, mo
     assert workers == {"work-0", "work-1"}
     for tablet in (0, 1):
         assert_at_rest(cluster, cluster.files_on("B", tablet), tablet)
+
+
+@pytest.mark.skipif(not THOROUGH, reason="what is different is in a few lines of the session")
+@pytest.mark.timeout(600)
+def test_a_job_that_was_given_no_jars_of_delta_reads_and_writes_rows_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_zookeeper(monkeypatch)
+    cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "BCX"}, append_only=True)
+    conf, job = tmp_path / "epochlake.toml", tmp_path / "job.py"
+    conf.write_text(f'root = "{cluster.cluster.configuration.root}"\n')
+    job.write_text(JOB)
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]", str(job), str(conf)]
+    environment = bare_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert json.loads(ended.stdout.splitlines()[-1])["read"] == 1000
+    # What a job says on its stderr spark-submit prints on its stdout.
+    assert "spark-submit was not given Delta's jars" in ended.stdout + ended.stderr
 
 
 @pytest.mark.timeout(600)

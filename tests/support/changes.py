@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.administration import unused_files
 from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.gate import change_recording, commit_phase
@@ -121,3 +123,11 @@ def gone_back(small: SmallCluster, act: Callable[[], object]) -> None:
     act()
     shutil.rmtree(place)
     os.rename(place.with_name("backup"), place)
+
+
+def swept(small: SmallCluster) -> int:
+    """How many files at the root vacuum has deleted, to which all of them are old."""
+    old = time.time() - 7200
+    for path in Path(small.cluster.root.uri).rglob("*"):
+        os.utime(path, (old, old))
+    return administration.sweep(small.cluster, older_than_seconds=60).root_files

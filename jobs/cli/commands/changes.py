@@ -75,6 +75,7 @@ def read(
     late: Annotated[
         bool, typer.Option("--late/--no-late", help="Also changes of which a newer one of the key came before.")
     ] = True,
+    before: Annotated[bool, typer.Option("--before", help="Also the row that was there before each change.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C; a line of JSON each.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many; 0: all.", min=0)] = SHOWN,
 ) -> None:
@@ -86,7 +87,7 @@ def read(
     session = of(context)
     columns = parse_names(column or []) or None
     stream = session.cluster.changes(
-        table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow
+        table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow, before=before
     )
     if follow:
         try:

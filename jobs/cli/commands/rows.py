@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.progress import load_bar
 from epochlake.jobs.cli.text.rows import loaded, rows_table
 from epochlake.jobs.exchange.loading import LoadedPart, load_files
-from epochlake.jobs.exchange.row_files import Format, format_of, write_rows
+from epochlake.jobs.exchange.row_files import Format, format_of, path_of, write_rows
 from epochlake.jobs.printing import plural
 from epochlake.placement.errors import InvalidRequest
 
@@ -36,7 +35,7 @@ def load(
     context: typer.Context,
     table: TableName,
     file: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILE", help="Parquet, CSV, JSON by the line, or Arrow; directories and patterns of them."
         ),
@@ -122,7 +121,7 @@ def query(
         int | None, typer.Option("--limit", metavar="N", help=f"At most so many rows; 0: all. Else {SHOWN}.", min=0)
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write all rows there: Parquet, CSV or Arrow.")
+        str | None, typer.Option("--to", metavar="FILE", help="Write all rows there: Parquet, CSV or Arrow.")
     ] = None,
     format_: FileFormat = None,
     consistency: Level = None,
@@ -138,10 +137,11 @@ def query(
     from epochlake.jobs.exchange.filters import parse_filters, parse_values
 
     session = of(context)
-    if to is not None:
+    place = None if to is None else path_of(to)
+    if place is not None:
         from epochlake.jobs.exchange.exporting import require_no_place_of
 
-        require_no_place_of(session.cluster, to)
+        require_no_place_of(session.cluster, place)
     if len(table.split()) > 1:
         if column or where or key:
             raise InvalidRequest(
@@ -165,8 +165,8 @@ def query(
             consistency=consistency,
             as_of=as_of,
         )
-    if to is not None:
-        written = write_rows(_first(rows, limit), to, format_of(to, format_))
+    if place is not None:
+        written = write_rows(_first(rows, limit), place, format_of(place, format_))
         session.warn(f"{plural(written, 'row')} of {what} {'is' if written == 1 else 'are'} in {to}")
         return
     most = SHOWN if limit is None else limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -74,6 +73,14 @@ def create(
         int | None,
         typer.Option("--tablets", metavar="N", help="A power of two; else the configuration's. None on the ring."),
     ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            metavar="'NAME: PREDICATE'",
+            help="No row ever makes it false: 'paid: amount >= 0'. Repeat for several.",
+        ),
+    ] = None,
 ) -> None:
     """Create a table: place its tablets, or find its ranges, make its replica tables, then commit.
 
@@ -93,7 +100,8 @@ def create(
             f"it was not said which {'columns' if not columns else 'primary key'} the table {table} has",
             hint="Give --column and --primary-key, or --like FILE for the columns of a file",
         )
-    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets)
+    checks = _pairs(check, "check", "'NAME: PREDICATE'")
+    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets, checks=checks)
     carry_out(
         session, how, change, lambda: told | ({"no_tablets_on": change.unreachable} if change.unreachable else {})
     )
@@ -139,7 +147,7 @@ def export(
     context: typer.Context,
     table: TableName,
     destination: Annotated[
-        Path, typer.Argument(metavar="DESTINATION", help="A file, or the directory of a Delta table.")
+        str, typer.Argument(metavar="DESTINATION", help="A file, or the directory of a Delta table.")
     ],
     format_: Annotated[
         ExportFormat | None,
@@ -153,15 +161,17 @@ def export(
     """Write all rows of a table, as of now, to a file or a Delta table: whole or not at all. Starts no Spark."""
     from epochlake.jobs.exchange.exporting import Exported, require_no_place_of
     from epochlake.jobs.exchange.exporting import export as export_rows
+    from epochlake.jobs.exchange.row_files import path_of
 
     session = of(context)
-    chosen = format_ or ending(destination)
-    require_no_place_of(session.cluster, destination)
+    place = path_of(destination)
+    chosen = format_ or ending(place)
+    require_no_place_of(session.cluster, place)
     with interrupted_says(f"nothing was written to {destination}"):
         epoch = session.cluster.catch_up().epoch
         rows = session.cluster.scan(table, consistency=consistency)
-        written = export_rows(rows, destination, chosen, overwrite=overwrite)
-    session.show(Exported(table, str(destination), chosen.value, written, epoch), exported)
+        written = export_rows(rows, place, chosen, overwrite=overwrite)
+    session.show(Exported(table, str(place), chosen.value, written, epoch), exported)
 
 
 @change_command(app, "alter")

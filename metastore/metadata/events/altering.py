@@ -11,16 +11,15 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.metastore.metadata.events.base import Event, require, require_name
+from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.schema import check_table_columns
+from epochlake.metastore.metadata.events.table_checks import require_checks
 from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, Table
 from epochlake.placement.rejections import Code
 from epochlake.placement.widening import is_wider
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
-
-LONGEST_PREDICATE = 4_000
 
 _NESTED = re.compile(r"\s*(array|map|struct)\b", re.IGNORECASE)
 
@@ -65,7 +64,7 @@ class AlterColumns(Event, frozen=True):
             else:
                 _require_addable(table, column)
         _require_default_can_be_read(table, self.columns)
-        _require_checks(table, self.columns, self._checks(table))
+        require_checks(table, self.columns, self._checks(table))
         check_table_columns(_altered(table, self.columns))
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
@@ -190,39 +189,3 @@ def _require_default_can_be_read(table: Table, columns: tuple[Column, ...]) -> N
         f"{table.full_name} cannot have column {default!r} with a default beside column {nested!r}, which is nested",
         hint="Add it without a default, and write the values",
     )
-
-
-def _require_checks(table: Table, columns: tuple[Column, ...], checks: tuple[Check, ...]) -> None:
-    """That each check is one, that those which stay are what they were, and that no column which one reads changes."""
-    before = {one.name: one for one in table.checked}
-    names = [one.name.lower() for one in checks]
-    twice = next((one.name for one in checks if names.count(one.name.lower()) > 1), None)
-    require(
-        twice is None,
-        Code.INVALID_CHECK,
-        f"{table.full_name} has a check {twice!r} already",
-        hint="Give this one another name, or drop the other one first",
-    )
-    was, now = ({column.column_id: column.name for column in of} for of in (table.numbered, columns))
-    for one in checks:
-        require_name("check", one.name)
-        require(
-            0 < len(one.predicate) <= LONGEST_PREDICATE,
-            Code.INVALID_CHECK,
-            f"the predicate of check {one.name!r} is empty, or has more than {LONGEST_PREDICATE:,} characters",
-        )
-        known = before.get(one.name)
-        kept = known is not None and msgspec.structs.replace(one, validated=known.validated) == known
-        require(
-            kept or (one.epoch == 0 and one.validated is msgspec.UNSET and bool(one.columns)),
-            Code.INVALID_EVENT,
-            f"check {one.name!r} of {table.full_name} cannot become another one under its name",
-            hint="Drop it, and then add the other one",
-        )
-        for number in one.columns:
-            require(
-                number in now and (not kept or was[number] == now[number]),
-                Code.CHECKED_COLUMN,
-                f"check {one.name!r} of {table.full_name} reads column {was.get(number, number)!r}: {one.predicate}",
-                hint=f"Drop the check first: --drop-check {one.name}",
-            )

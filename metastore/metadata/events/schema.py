@@ -11,6 +11,7 @@ from epochlake.metastore.metadata.events.base import Event, require, require_nam
 from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
+from epochlake.metastore.metadata.events.table_checks import require_checks
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
@@ -165,6 +166,8 @@ class CreateTable(Event, frozen=True):
             table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
         )
         check_table_columns(table)
+        # Nothing is known of it before this event: each of its checks is a new one.
+        require_checks(msgspec.structs.replace(table, checks=msgspec.UNSET), table.numbered, table.checked)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,
@@ -183,6 +186,10 @@ class CreateTable(Event, frozen=True):
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         table = msgspec.structs.replace(self.table, version=state_id, epoch=epoch)
+        if table.checked:
+            # It has no row yet, and gets none that was not judged by them.
+            checks = tuple(msgspec.structs.replace(one, epoch=epoch, validated=epoch) for one in table.checked)
+            table = msgspec.structs.replace(table, checks=checks)
         schema = msgspec.structs.replace(
             metadata.schema, tables={**metadata.schema.tables, table.table_id: table}, epoch=epoch
         )
@@ -197,7 +204,8 @@ class CreateTable(Event, frozen=True):
     def summary(self) -> str:
         kind = "append-only, " if self.table.append_only else ""
         where = f"{self.tablet_count} tablets" if self.attachment else "on the ring"
-        return f"table {self.table.full_name} ({kind}{where})"
+        names = ", ".join(check.name for check in self.table.checked)
+        return f"table {self.table.full_name} ({kind}{where})" + (f", checked by {names}" if names else "")
 
 
 class DropTable(Event, frozen=True):

@@ -21,11 +21,17 @@ from epochlake.jobs.replicas.volumes import MARKER_FILE, read_marker
 from epochlake.metastore.committing.changes import Call
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.coordination.leases import Lease
-from epochlake.metastore.errors import CommitUnknown, CoordinationUnavailable, Rejected, WrongCluster
+from epochlake.metastore.errors import (
+    CommitUnknown,
+    CoordinationUnavailable,
+    Rejected,
+    StorageUnavailable,
+    WrongCluster,
+)
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.model import Column, NodeState, RequestState
-from epochlake.placement.errors import EpochlakeError, InvalidRequest, PlacementImpossible
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 from tests.support.clusters import COLUMNS, begin, finish, grow, join, without_zookeeper
 from tests.support.replicas import store
@@ -281,7 +287,7 @@ def test_too_few_reachable_volumes_fail_with_their_names_and_change_nothing(tmp_
     cluster = grow(tmp_path)
     epoch = cluster.metadata.epoch
     (tmp_path / "volumes" / "n2" / MARKER_FILE).unlink()
-    with pytest.raises(PlacementImpossible, match="volumes/n2"):
+    with pytest.raises(StorageUnavailable, match=r"do not answer: n2/d1\. `epochlake status`"):
         administration.create_table(cluster, "air.flights", COLUMNS, ["id"])
     assert cluster.catch_up().epoch == epoch
     assert not list((tmp_path / "volumes" / "n1").glob("air/*"))

@@ -37,6 +37,9 @@ class Holding:
     def __init__(self, files: list[DataFile]) -> None:
         self.files = files
 
+    def within(self, low: int, high: int) -> list[DataFile]:
+        return self.files
+
     def showing(self, low: int, high: int) -> list[DataFile]:
         return [file for file in self.files if file.min_token <= high and low <= file.max_token]
 

@@ -18,6 +18,7 @@ from epochlake.jobs.gate.merge_journal import MergeJournal
 from epochlake.jobs.gate.merging import Merging
 from epochlake.jobs.gate.writing import Writing
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import Check
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -272,3 +273,41 @@ def test_a_merge_that_keeps_on_counting_is_told_by_who_adds_a_check(
         administration.alter_table(cluster, TABLE, add=["c int"])  # asks no merge
     assert cluster.table(TABLE).checks[0].name == "paid"
     administration.alter_table(cluster, TABLE, add_checks=PAID, request_id="r")
+
+
+def test_a_table_is_created_with_checks_which_hold_from_its_first_row_on(cluster: Cluster) -> None:
+    name = "shop.paid"
+    created = administration.create_table(cluster, name, COLUMNS, ["id"], checks=PAID)
+    epoch = created.committed.epoch
+    assert cluster.metadata.table(name).checked == (Check("paid", "amount >= 0", (3,), epoch, epoch),)
+    with pytest.raises(InvalidRequest, match=r"check 'paid' \(amount >= 0\) is false"):
+        cluster.write(name, [GOOD, BAD])
+    cluster.write(name, [GOOD])
+    assert cluster.scan(name).read_all().num_rows == 1
+    with pytest.raises(Rejected) as refused:
+        administration.alter_table(cluster, name, drop=["amount"])
+    assert refused.value.code is Code.CHECKED_COLUMN
+    administration.alter_table(cluster, name, add=["note string"])
+    assert cluster.metadata.table(name).checked == (Check("paid", "amount >= 0", (3,), epoch, epoch),)
+    administration.alter_table(cluster, name, drop_checks=["paid"])
+    cluster.write(name, [BAD])
+    assert cluster.scan(name).read_all().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "checks", [{"c": "amout >= 0"}, {"c": "amount >="}, {"c": ""}, {"a b": "id > 0"}, {"c": "1 > 0"}]
+)
+def test_a_table_is_not_created_with_what_is_no_check(cluster: Cluster, checks: dict[str, str]) -> None:
+    before = cluster.metadata.epoch
+    with pytest.raises(EpochlakeError) as refused:
+        administration.create_table(cluster, "shop.other", COLUMNS, ["id"], checks=checks)
+    assert isinstance(refused.value, Rejected)
+    assert cluster.catch_up().epoch == before
+    with pytest.raises(Rejected):
+        cluster.metadata.table("shop.other")
+
+
+def test_two_checks_whose_names_differ_in_case_only_are_not_created(cluster: Cluster) -> None:
+    with pytest.raises(Rejected) as refused:
+        administration.create_table(cluster, "shop.other", COLUMNS, ["id"], checks={"c": "id > 0", "C": "id > 1"})
+    assert refused.value.code is Code.INVALID_CHECK

@@ -93,3 +93,15 @@ def test_checks_are_added_shown_validated_and_dropped(grown: CommandLine, cluste
     assert bad.code == 4
     assert "small (n < 5): violated by 1 row" in bad.out
     assert "checked by set, small" in grown.done("log", "list")[-1]["summary"]
+
+
+def test_a_table_is_created_with_checks_that_are_shown(grown: CommandLine) -> None:
+    create = ["table", "create", "air.t", "--column", "id bigint, size int", "--primary-key", "id", "--tablets", "2"]
+    refused = grown.json(*create, "--check", "big")
+    assert (refused.code, "NAME: PREDICATE" in refused.error["hint"]) == (2, True)
+    done = grown.done(*create, "--check", "big: size > 3", "--check", "known: id is not null")
+    shown = grown.done("table", "show", "air.t")["checks"]
+    assert [(one["name"], one["predicate"], one["epoch"]) for one in shown] == [
+        ("big", "size > 3", done["epoch"]),
+        ("known", "id is not null", done["epoch"]),
+    ]

@@ -70,7 +70,7 @@ def test_a_reason_without_a_hint_is_one_line_and_has_no_key(unchanged: CommandLi
 
 def test_the_first_command_that_a_stranger_tries_says_which_comes_before(empty: CommandLine) -> None:
     result = empty.text("status")
-    assert (result.code, result.hint) == (1, "Run `epochlake init` first")
+    assert (result.code, result.hint) == (1, "Run `epochlake init` first, or name another root")
     assert "init" in dict(walk())
 
 

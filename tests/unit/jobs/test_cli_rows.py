@@ -138,7 +138,7 @@ def test_what_would_move_a_terminals_cursor_is_not_sent_there(line: CommandLine,
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "no such file": (["load", TABLE, "none.csv"], "none.csv cannot be read as csv"),
+    "no such file": (["load", TABLE, "none.csv"], "there is no file none.csv"),
     "no format": (["load", TABLE, "flights.txt"], "Say it with --format: parquet, csv, json, arrow"),
     "another format": (["load", TABLE, "flights.csv", "--format", "parquet"], "cannot be read as parquet"),
     "other columns": (["load", TABLE, "other.csv"], "it has no column tail"),
@@ -154,7 +154,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "half a key": (["query", TABLE, "--key", "carrier=UA"], "column flight (int) is missing"),
     "no key": (["query", TABLE, "--key", "carrier"], "Write COLUMN=VALUE"),
     "to json": (["query", TABLE, "--to", "out.json"], "Print them: --output json"),
-    "to nowhere": (["query", TABLE, "--to", "gone/out.csv"], "cannot be written as csv"),
+    "to nowhere": (["query", TABLE, "--to", "gone/out.csv"], "there is no directory gone"),
 }
 
 

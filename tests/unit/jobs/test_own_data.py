@@ -155,17 +155,6 @@ def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
     assert small.cluster.count("air.numbers") == 4
 
 
-def test_a_file_that_may_not_be_read_is_said_in_one_line(
-    small: SmallCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def refused(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "is_dir", refused)
-    with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read: Permission denied"):
-        small.cluster.load(TABLE, tmp_path / "a.csv")
-
-
 def test_a_load_that_could_land_twice_needs_a_name(small: SmallCluster, tmp_path: Path) -> None:
     epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
     pq.write_table(rows(0, 250), tmp_path / "a.parquet")
@@ -533,26 +522,6 @@ def test_sql_reads_only_what_it_needs_and_joins(
     assert line.json("query", joined).json == [{"name": "none", "n": 30}, {"name": "some", "n": 30}]
 
 
-WRONG = {
-    "no query": ("SELEC 1 FROM air.flights", "cannot be read: syntax error"),
-    "a change": ("DELETE FROM air.flights", "Only SELECT"),
-    "two": ("SELECT 1; SELECT 2", "is not one statement"),
-    "no such table": ("SELECT * FROM air.planes", "no table 'air.planes'"),
-    "no keyspace": ("SELECT * FROM planes", "Name tables as keyspace.table"),
-    "no such column": ("SELECT tail FROM air.flights", '"tail"'),
-    "three names": ("SELECT * FROM a.air.flights", "Name tables as keyspace.table"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_query_that_cannot_be_answered_says_why(line: CommandLine, what: str) -> None:
-    query, said = WRONG[what]
-    told = line.text("query", query)
-    assert told.code != 0
-    assert said in " ".join(told.err.split()), told.err
-    assert "unexpected" not in told.err
-
-
 def test_a_file_that_is_damaged_while_a_query_reads_it_is_said_as_by_a_scan(small: SmallCluster) -> None:
     small.cluster.write(TABLE, [{"id": number, "day": None, "delay": 1} for number in range(500)], consistency="ALL")
     for path in small.directory.rglob("*.parquet"):
@@ -563,49 +532,6 @@ def test_a_file_that_is_damaged_while_a_query_reads_it_is_said_as_by_a_scan(smal
     with pytest.raises(EpochlakeError) as told:
         small.cluster.sql("SELECT sum(delay) FROM air.flights").read_all()
     assert "damaged" in str(told.value) or "torn" in str(told.value)
-
-
-BAD: dict[str, tuple[list[str], str]] = {
-    "nothing there": (["load", TABLE, "none.parquet"], "none.parquet cannot be read"),
-    "an empty directory": (["load", TABLE, "empty"], "there is no file to load below"),
-    "no match": (["load", TABLE, "*.nothing"], "no file is named as"),
-    "twice": (["load", TABLE, "a.parquet", "a.parquet"], "both called a.parquet"),
-    "torn": (["load", TABLE, "torn.parquet"], "torn.parquet cannot be read as parquet"),
-    "a key of another column": (["query", TABLE, "--key", "day=2013-01-01"], "Give the primary key (id)"),
-    "a filter of two kinds": (["query", TABLE, "--where", "delay = 1 or id = 2"], "there is only `and`"),
-    "a key that is null": (["load", TABLE, "null.parquet"], "id"),
-    "like nothing": (["table", "create", "air.x", "--like", "none.csv"], "none.csv cannot be read"),
-    "like no rows": (["table", "create", "air.x", "--like", "none_of_it.csv"], "has no rows"),
-    "neither": (["table", "create", "air.x"], "--like FILE"),
-    "another column": (
-        ["table", "create", "air.x", "--like", "a.parquet", "--column", "tail int"],
-        "has no column tail",
-    ),
-    "into a directory": (["table", "export", TABLE, "empty", "--format", "csv", "--overwrite"], "is a directory"),
-    "over what is no table": (["table", "export", TABLE, "empty", "--overwrite"], "is no Delta table"),
-    "no format": (["table", "export", TABLE, "out.xls"], "--format"),
-    "columns of a query": (["query", "SELECT 1", "--column", "id"], "Say it in the SELECT"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_gets_one_error_and_changes_nothing(
-    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    pq.write_table(rows(0, 5), "a.parquet")
-    (tmp_path / "torn.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
-    pq.write_table(pa.table({"id": pa.array([1, None], pa.int64())}), "null.parquet")
-    (tmp_path / "none_of_it.csv").write_text("id,day\n")
-    words, said = BAD[what]
-    epoch = small.cluster.catch_up().epoch
-    told = line.text(*words)
-    assert told.code == 2, told.err
-    assert said in " ".join(told.err.split()), told.err
-    assert told.err.count("hint:") <= 1
-    assert small.cluster.catch_up().epoch == epoch
-    assert ids_in(small) == []
 
 
 def test_what_directories_say_of_rows_is_a_column_of_them(

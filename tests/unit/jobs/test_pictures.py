@@ -402,6 +402,9 @@ def test_bad_input_is_told_in_one_sentence(small: SmallCluster) -> None:
         (lambda: pictures.ring(cluster, "nothing.here"), "there is no table"),
         (lambda: pictures.ring(7, "air"), "a int has no ring"),  # type: ignore[arg-type]
         (lambda: pictures.ring(cluster.metadata, "air.flights", at=1), "Hand over the cluster"),
+        (lambda: pictures.timeline(None), "None is no open cluster"),  # type: ignore[arg-type]
+        (lambda: pictures.tablets("air.flights"), "'air.flights' is no open cluster"),  # type: ignore[arg-type]
+        (lambda: pictures.moved_bytes(7), "7 is no open cluster"),  # type: ignore[arg-type]
         (lambda: pictures.timeline(cluster, 5, 3), "the first of a range comes first"),
         (lambda: pictures.timeline(cluster, by="day"), 'Give by="time" or by="epoch"'),
         (lambda: pictures.tablets(cluster, "no.table"), "there is no table"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow as pa
@@ -52,7 +53,7 @@ def test_rows_that_are_no_dataframe_are_refused_with_what_makes_one_of_them(
 @pytest.mark.parametrize("name", [None, "", 5])
 def test_a_pipeline_without_a_name_is_refused_before_it_is_announced(cluster: SmallCluster, name: object) -> None:
     with pytest.raises(InvalidRequest, match="needs a name"):
-        cluster.cluster.pipeline(name, None)  # type: ignore[arg-type]
+        cluster.cluster.pipeline(name, SimpleNamespace(createDataFrame=None))  # type: ignore[arg-type]
 
 
 def test_a_closed_cluster_says_at_once_that_nothing_can_be_committed_to_it(cluster: SmallCluster) -> None:

@@ -1,0 +1,159 @@
+"""The row before a change: what its key had before it, in the order of the stream.
+
+It follows from what is kept. Where the key has an earlier change in the stream, it is the newest of those that is not
+late. Else it is of before all that is kept, and is read from the table as of the newest time up to there: whatever
+comes later in the stream is newer than that, as retention keeps what late changes are compared with. So it is exact,
+or refused where the table's history is gone, and costs writers nothing.
+
+A reader that asks for it remembers each key that has changed since the oldest change that is kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.replicas.change_entries import ChangeEntry
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
+from epochlake.jobs.replicas.change_reading import CHANGE, DELETE, LATE, Wanted, changes_of
+from epochlake.jobs.replicas.schema import WRITTEN_AT
+from epochlake.metastore.metadata.model import Table
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import InvalidRequest
+from numpy.typing import NDArray
+
+BEFORE = "_before"
+
+Key = tuple[object, ...]
+
+AsOf = Callable[[Sequence[str], pa.Table, int], pa.Table]
+"""Reads columns of the rows with some keys, as of a time in microseconds since 1970."""
+
+
+class RowsBefore:
+    """The rows before the changes of one reader, who asks for them entry by entry, in order.
+
+    `columns`: those of the row that are told. Raises InvalidRequest for a table that is append-only.
+    """
+
+    def __init__(self, storage: Storage, index: ChangeIndex, table: Table, columns: Sequence[str], as_of: AsOf) -> None:
+        if table.append_only:
+            raise InvalidRequest(
+                f"{table.full_name} is append-only: no change of it takes the place of a row",
+                hint="Leave `before` out",
+            )
+        self._storage = storage
+        self._index = index
+        self._as_of = as_of
+        self._key = list(table.primary_key)
+        self._columns = list(columns)
+        names = list(dict.fromkeys([*self._columns, *self._key]))
+        self._rows = Wanted(table, question(table, names).asked.schema)
+        self._keys = Wanted(table, question(table, self._key).asked.schema)
+        self._last: dict[Key, int] = {}
+        self._learned = 0
+        begun = index.begun()
+        self._begun = 0 if begun is None else begun.newest
+        self.type = pa.struct([self._rows.schema.field(name) for name in self._columns])
+
+    def of(self, entry: ChangeEntry, changes: pa.RecordBatch) -> pa.Array:
+        """The row before each of these changes of an entry, which have the columns of the key; null where there was
+        none, or the change is late. Raises HistoryNotKept, ChangesGone, StorageUnavailable.
+        """
+        self._learn(entry.position - 1)
+        late = changes.column(LATE).to_pylist()
+        asked = {key: at for at, key in enumerate(self._keys_of(changes)) if not late[at]}
+        of_before: list[Key] = []
+        floor = self._index.floor()
+        in_entries: dict[int, list[Key]] = defaultdict(list)
+        for key in asked:
+            position = self._last.get(key, 0)
+            if position > floor:
+                in_entries[position].append(key)
+            else:
+                of_before.append(key)
+        found = np.full(changes.num_rows, -1, dtype=np.int64)
+        parts: list[pa.Table] = []
+        rows = 0
+        for position, keys in sorted(in_entries.items()):
+            part = self._in_entry(position, set(keys))
+            if part is None:  # it was dropped just now: then the table is asked as of there
+                of_before += keys
+                continue
+            rows = _place(found, asked, self._keys_of(part), rows)
+            parts.append(part.select(self._columns))
+        if of_before:
+            part = self._before_all(of_before, changes)
+            rows = _place(found, asked, self._keys_of(part), rows)
+            parts.append(part.select(self._columns))
+        return self._told(found, parts)
+
+    def _told(self, found: NDArray[np.int64], parts: Sequence[pa.Table]) -> pa.Array:
+        none = found < 0
+        if not parts:
+            return pa.nulls(len(found), self.type)
+        at = pa.array(found, pa.int64(), mask=none)
+        fields = list(self.type)
+        rows = pa.concat_tables([part.cast(pa.schema(fields)) for part in parts]).combine_chunks().take(at)
+        columns = [rows.column(name).combine_chunks() for name in self._columns]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(none))
+
+    def _learn(self, up_to: int) -> None:
+        """Remember where each key has changed last, up to a position."""
+        begin = max(self._learned, self._index.floor())
+        for entry in self._index.entries(begin, up_to):
+            try:
+                for batch in changes_of(self._storage, self._index, entry, self._keys):
+                    late = batch.column(LATE).to_pylist()
+                    times = batch.column(WRITTEN_AT).cast(pa.int64()).to_pylist()
+                    for key, is_late, time in zip(self._keys_of(batch), late, times, strict=True):
+                        # What was appended before the stream began may be older than what the table had then.
+                        if not is_late and time > self._begun:
+                            self._last[key] = entry.position
+            except ChangesGone:
+                continue  # dropped just now: it is before all that is kept
+        self._learned = max(up_to, self._learned)
+
+    def _in_entry(self, position: int, keys: set[Key]) -> pa.Table | None:
+        """The rows of an entry with some keys; None where it is not kept any more."""
+        entry = self._index.entry(position)
+        assert entry is not None
+        kept = []
+        try:
+            for batch in changes_of(self._storage, self._index, entry, self._rows):
+                kinds = batch.column(CHANGE).to_pylist()
+                here = [key in keys and kind != DELETE for key, kind in zip(self._keys_of(batch), kinds, strict=True)]
+                kept.append(batch.select(self._rows.schema.names).filter(pa.array(here, pa.bool_())))
+        except ChangesGone:
+            return None
+        return pa.Table.from_batches(kept, self._rows.schema)
+
+    def _before_all(self, keys: Sequence[Key], changes: pa.RecordBatch) -> pa.Table:
+        """The rows that keys had at the oldest position that is kept."""
+        time = max(self._begun, self._index.newest_up_to(self._index.floor()))
+        if not time:
+            return self._rows.schema.empty_table()
+        wanted = set(keys)
+        here = pa.array([key in wanted for key in self._keys_of(changes)], pa.bool_())
+        given = pa.Table.from_batches([changes.select(self._key).filter(here)])
+        return self._as_of(self._rows.schema.names, given, time)
+
+    def _keys_of(self, rows: pa.RecordBatch | pa.Table) -> list[Key]:
+        return list(zip(*(rows.column(name).to_pylist() for name in self._key), strict=True))
+
+
+def _place(found: NDArray[np.int64], asked: dict[Key, int], keys: Sequence[Key], rows: int) -> int:
+    """Say which rows, counted from `rows` on, are those of which changes; how many there are by then."""
+    for number, key in enumerate(keys, start=rows):
+        if key in asked:
+            found[asked[key]] = number
+    return rows + len(keys)
+
+
+def with_before(changes: pa.RecordBatch, before: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+    """Changes with the rows before them, and with the columns of `schema` only."""
+    columns = [before if field.name == BEFORE else changes.column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

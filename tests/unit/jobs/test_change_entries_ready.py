@@ -1,0 +1,138 @@
+"""Entries of change streams that are made ready while their writes land: used where they fit, and never instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from epochlake.jobs import administration
+from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas import change_index
+from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.metastore import delta_commits
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.placement.consistency import ConsistencyLevel
+
+from tests.support.changes import FLIGHTS, alone, applied, flights, index_of, rows, shown, staged_by, swept, told
+from tests.support.clusters import SmallCluster
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone(monkeypatch)
+    monkeypatch.setattr(change_index, "READY_SECONDS", 600.0)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[SmallCluster]:
+    with flights(tmp_path, 2) as small:
+        keep_changes(small.cluster, FLIGHTS)
+        yield small
+
+
+def commits_of(small: SmallCluster) -> tuple[list[str], list[str]]:
+    """The names of the commits of the index, and of what is not committed."""
+    names = sorted(path.name for path in Path(index_of(small).log_directory).iterdir())
+    return [name for name in names if ".tmp-" not in name], [name for name in names if ".tmp-" in name]
+
+
+def test_an_entry_that_was_made_ready_is_what_is_appended(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with patch.object(delta_commits, "put_commit", side_effect=AssertionError("it was stored again")):
+        kept.cluster.write(FLIGHTS, rows({1: "b", 2: "c"}))
+        kept.cluster.delete(FLIGHTS, [{"id": 2}], batch="named")
+    assert told(kept)[0] == ("upsert", 1, "a")
+    assert applied(told(kept)) == shown(kept) == {1: "b"}
+    assert commits_of(kept)[1] == []
+    [first, second] = [index_of(kept).entry(position) for position in (2, 3)]
+    assert first is not None
+    assert second is not None
+    assert second.totals is not None
+    assert second.totals.writes == 2
+    assert second.newest == max(file.max_written_at for file in second.files) > first.newest
+
+
+def overtaken(small: SmallCluster, act: Any) -> None:
+    """A write of which the entry is made ready, and then `act` happens before it is appended."""
+    append = ChangeIndex.append
+    acts = [act]
+
+    def later(index: ChangeIndex, *given: Any, **named: Any) -> Any:
+        assert named["ready"] is not None or not acts
+        if acts:
+            acts.pop()()
+        return append(index, *given, **named)
+
+    with patch.object(ChangeIndex, "append", later):
+        small.cluster.write(FLIGHTS, rows({1: "mine"}))
+
+
+def test_an_entry_that_another_write_overtakes_is_made_anew_behind_it(kept: SmallCluster) -> None:
+    with Gate(kept.cluster, "other") as other:
+        staged = staged_by(other, kept, {1: "older", 2: "other"})
+
+        def land() -> None:
+            other.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+
+        overtaken(kept, land)
+    assert sorted(told(kept)) == [("upsert", 1, "mine"), ("upsert", 1, "older"), ("upsert", 2, "other")]
+    assert [note for _, key, note in told(kept) if key == 1] == ["older", "mine"]
+    assert applied(told(kept)) == shown(kept)
+    assert commits_of(kept)[1] == []
+
+
+def test_an_entry_that_has_waited_for_long_is_made_anew_as_its_age_is_that_of_its_bytes(kept: SmallCluster) -> None:
+    before = int(time.time() * 1_000_000)
+
+    def wait() -> None:
+        change_index.READY_SECONDS = 0.0
+
+    overtaken(kept, wait)
+    [entry] = index_of(kept).entries(0, index_of(kept).tail().position)
+    assert entry.at >= before
+    assert told(kept) == [("upsert", 1, "mine")]
+    assert commits_of(kept)[1] == []
+
+
+def test_an_entry_that_vacuum_takes_before_it_is_used_is_made_anew(kept: SmallCluster) -> None:
+    def swept() -> None:
+        [name] = commits_of(kept)[1]
+        Path(index_of(kept).log_directory, name).unlink()
+
+    overtaken(kept, swept)
+    assert told(kept) == [("upsert", 1, "mine")]
+
+
+def test_a_write_that_fails_leaves_no_entry_that_was_made_ready(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    with kept.without("BC"), pytest.raises(ConsistencyNotReached):
+        kept.cluster.write(FLIGHTS, rows({1: "b"}))
+    assert commits_of(kept)[1] == []
+    with Gate(kept.cluster, "fails") as gate:
+        staged = staged_by(gate, kept, {3: "c"})
+        with kept.without("BC"), pytest.raises(ConsistencyNotReached):
+            gate.writing.land(kept.table, staged, ConsistencyLevel.QUORUM)
+    assert commits_of(kept)[1] == []
+
+
+def test_a_write_does_without_an_entry_that_cannot_be_made_ready(kept: SmallCluster) -> None:
+    full = StorageUnavailable("the disk is full")
+    with patch.object(delta_commits, "prepare_commit", side_effect=full):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert told(kept) == [("upsert", 1, "a")]
+
+
+def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    prepared = delta_commits.prepare_commit(kept.cluster.storage, index_of(kept).uri, "WRITE", [])
+    assert len(commits_of(kept)[1]) == 1
+    assert administration.sweep(kept.cluster, older_than_seconds=0).root_files == 0, "it may be used at once"
+    assert swept(kept) == 1
+    assert not Path(prepared).exists()
+    assert told(kept) == [("upsert", 1, "a")]

@@ -1,0 +1,167 @@
+"""What a user's own files, queries and exports may not be: one error each, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from epochlake.jobs.exchange import row_files
+from epochlake.placement.errors import InvalidRequest
+
+from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
+from tests.support.command_line import CommandLine
+
+TABLE = "air.flights"
+COLUMNS = [("id", "bigint", False), ("day", "date", True), ("delay", "int", True)]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallCluster]:
+    without_zookeeper(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    made = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, columns=COLUMNS, primary_key=("id",))
+    with made.cluster:
+        yield made
+
+
+@pytest.fixture
+def line(small: SmallCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(tmp_path / "root", capsys)
+
+
+def test_a_file_that_may_not_be_read_is_said_in_one_line(
+    small: SmallCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read: Permission denied"):
+        small.cluster.load(TABLE, tmp_path / "a.csv")
+
+
+def test_what_may_not_be_read_or_written_is_no_file_that_is_not_there(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever tests may be allowed everything, so the file system is played."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    Path("a.csv").write_text("id,day\n")
+    Path("delta").mkdir()
+    monkeypatch.setattr(row_files, "_of_csv", refused)
+    monkeypatch.setattr(row_files, "_writer", refused)
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path: refused() if path == Path("delta/_delta_log") else os.path.isdir(path)
+    )
+    for words, said in (
+        (["load", TABLE, "a.csv", "--format", "csv"], "a.csv may not be read: permission denied"),
+        (["table", "export", TABLE, "rows.csv"], "no file may be written to ."),
+        (["table", "adopt", "delta", "air.adopted"], "delta may not be read: permission denied"),
+    ):
+        told = line.text(*words)
+        assert told.code == 2
+        assert said in told.error_text
+        assert told.hint == "Check owner and mode"
+
+
+WRONG = {
+    "no query": ("SELEC 1 FROM air.flights", "cannot be read: syntax error"),
+    "a change": ("DELETE FROM air.flights", "Only SELECT"),
+    "two": ("SELECT 1; SELECT 2", "is not one statement"),
+    "no such table": ("SELECT * FROM air.planes", "no table 'air.planes'"),
+    "no keyspace": ("SELECT * FROM planes", "Name tables as keyspace.table"),
+    "no such column": ("SELECT tail FROM air.flights", '"tail"'),
+    "not a line of ours": ("SELECT tail FROM air.flights", "`epochlake table show TABLE` has the columns"),
+    "another type": ("SELECT CAST('x' AS BIGINT)", "values of its type, or cast it"),
+    "no such file": ("SELECT * FROM 'nothing.csv'", "counts from the working directory"),
+    "three names": ("SELECT * FROM a.air.flights", "Name tables as keyspace.table"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_query_that_cannot_be_answered_says_why(line: CommandLine, what: str) -> None:
+    query, said = WRONG[what]
+    told = line.text("query", query)
+    assert told.code != 0
+    assert said in " ".join(told.err.split()), told.err
+    assert "unexpected" not in told.err
+    assert "EXPLAIN" not in told.err
+
+
+def test_what_is_no_query_no_file_and_no_session_is_said_at_once(small: SmallCluster) -> None:
+    cluster: Any = small.cluster
+    for call, said in (
+        (lambda: cluster.sql(None), "None is no query. Write one SELECT"),
+        (lambda: cluster.load(TABLE, 7), "7 is no name of a file. Give a path"),
+        (lambda: cluster.pipeline("load", None), "None is no session of Spark. Give the notebook's `spark`"),
+    ):
+        with pytest.raises(InvalidRequest, match=re.escape(said)):
+            call()
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "nothing there": (["load", TABLE, "none.parquet"], "there is no file none.parquet"),
+    "an empty directory": (["load", TABLE, "empty"], "there is no file to load below"),
+    "no match": (["load", TABLE, "*.nothing"], "no file is named as"),
+    "twice": (["load", TABLE, "a.parquet", "a.parquet"], "both called a.parquet"),
+    "torn": (["load", TABLE, "torn.parquet"], "torn.parquet cannot be read as parquet"),
+    "a key of another column": (["query", TABLE, "--key", "day=2013-01-01"], "Give the primary key (id)"),
+    "a filter of two kinds": (["query", TABLE, "--where", "delay = 1 or id = 2"], "there is only `and`"),
+    "a key that is null": (["load", TABLE, "null.parquet"], "id"),
+    "like nothing": (["table", "create", "air.x", "--like", "none.csv"], "there is no file none.csv"),
+    "like no rows": (["table", "create", "air.x", "--like", "none_of_it.csv"], "has no rows"),
+    "neither": (["table", "create", "air.x"], "--like FILE"),
+    "another column": (
+        ["table", "create", "air.x", "--like", "a.parquet", "--column", "tail int"],
+        "has no column tail",
+    ),
+    "into a directory": (["table", "export", TABLE, "empty", "--format", "csv", "--overwrite"], "is a directory"),
+    "over what is no table": (["table", "export", TABLE, "empty", "--overwrite"], "is no Delta table"),
+    "no format": (["table", "export", TABLE, "out.xls"], "--format"),
+    "two columns of a name": (["table", "create", "air.x", "--like", "twice.csv"], "two columns 'id'"),
+    "two columns of a name loaded": (["load", TABLE, "twice.csv"], "two columns 'id'"),
+    "no commas": (["load", TABLE, "semicolons.csv"], "have no commas between them"),
+    "a URI": (["load", TABLE, "s3://lake/a.parquet"], "s3://lake/a.parquet is no path of a file system"),
+    "export to a URI": (["table", "export", TABLE, "s3://lake/rows"], "s3://lake/rows is no path of a file system"),
+    "to a URI": (["query", TABLE, "--to", "s3://lake/rows.csv"], "is no path of a file system"),
+    "like a URI": (["table", "create", "air.x", "--like", "abc://lake/a.csv"], "is no path of a file system"),
+    "a key that is no column": (
+        ["table", "create", "air.x", "--like", "a.parquet", "--primary-key", "tail"],
+        "are id, day",
+    ),
+    "a key of no number": (["query", TABLE, "--key", "id=x"], "Give a value of the column's type"),
+    "to no directory": (["query", TABLE, "--to", "nowhere/rows.csv"], "there is no directory nowhere"),
+    "export to no directory": (["table", "export", TABLE, "nowhere/rows.csv"], "there is no directory nowhere"),
+    "columns of a query": (["query", "SELECT 1", "--column", "id"], "Say it in the SELECT"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_gets_one_error_and_changes_nothing(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    pq.write_table(pa.table({"id": range(5), "day": ["2013-01-01"] * 5}), "a.parquet")
+    (tmp_path / "torn.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
+    pq.write_table(pa.table({"id": pa.array([1, None], pa.int64())}), "null.parquet")
+    (tmp_path / "none_of_it.csv").write_text("id,day\n")
+    (tmp_path / "twice.csv").write_text("id,id\n1,2\n")
+    (tmp_path / "semicolons.csv").write_text("id;day\n1;2013-01-01\n")
+    words, said = BAD[what]
+    epoch = small.cluster.catch_up().epoch
+    told = line.text(*words)
+    assert told.code == 2, told.err
+    assert said in " ".join(told.err.split()), told.err
+    assert told.err.count("hint:") <= 1
+    assert small.cluster.catch_up().epoch == epoch
+    assert small.cluster.count(TABLE) == 0

@@ -1,0 +1,374 @@
+"""Logs whose entries count when a majority of members has them: what is acknowledged outlives the root."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from epochlake.metastore.configuration import StorageSettings
+from epochlake.metastore.errors import ConfigurationError, HashMismatch, LogWentBack, StorageUnavailable
+from epochlake.metastore.log import generations
+from epochlake.metastore.log.delta import DeltaLog
+from epochlake.metastore.log.entry import Entry, position_of
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, EpochLog
+from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
+from epochlake.metastore.log.log_member import DeltaMemberLogs, LogMember, MemberLogs, Sealed
+from epochlake.metastore.log.log_place import LogBelowRoot
+from epochlake.metastore.log.majority_log import MajorityLog
+from epochlake.metastore.log.moving_members import MemberMover
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+from tests.support.log_contract import *  # noqa: F403
+from tests.support.log_contract import Opener
+from tests.support.logs import chain
+from tests.support.slices import THOROUGH
+
+CLUSTER = "cluster-1"
+
+
+class MemoryLogs:
+    """Logs of members in memory; those in `broken` directories do not answer."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, SharedEntries] = {}
+        self.broken: set[str] = set()
+        self.lose_next: set[str] = set()
+
+    def is_there(self, uri: str) -> bool:
+        return uri in self.logs
+
+    def create(self, uri: str) -> None:
+        self.logs.setdefault(uri, SharedEntries())
+
+    def open(self, uri: str) -> EpochLog:
+        return _Breakable(self, uri)
+
+
+class _Breakable(InMemoryLog):
+    def __init__(self, logs: MemoryLogs, uri: str) -> None:
+        super().__init__(logs.logs[uri])
+        self._logs, self._uri = logs, uri
+
+    def _require(self) -> None:
+        if any(self._uri.startswith(f"{broken}/") for broken in self._logs.broken):
+            raise StorageUnavailable(f"{self._uri} does not answer")
+
+    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+        self._require()
+        return super().read(after, up_to)
+
+    def append(self, entries: list[Entry]) -> None:  # type: ignore[override]
+        self._require()
+        super().append(entries)
+        if self._uri in self._logs.lose_next:
+            self._logs.lose_next.discard(self._uri)
+            raise AppendUncertain("the answer was lost")
+
+    def fence(self) -> None:
+        self._require()
+        super().fence()
+
+
+class Group:
+    """A root and directories for members, all of them real directories; logs in memory or in Delta."""
+
+    def __init__(self, path: Path, count: int, *, delta: bool = False) -> None:
+        self.path = path
+        self.storage = Storage(StorageSettings(durability="fsync"))
+        self.memory = MemoryLogs()
+        self.logs: MemberLogs = DeltaMemberLogs(self.storage, 8) if delta else self.memory
+        self.members = []
+        for number in range(count):
+            (path / f"member-{number}").mkdir()
+            self.members.append(str(path / f"member-{number}"))
+        self.root = str(path / "root")
+        self.begin(self.root)
+
+    def begin(self, root: str) -> None:
+        Path(root).mkdir()
+        self.logs.create(f"{root}/log")
+
+    def open(self, root: str = "", patience: float = 20.0) -> MajorityLog:
+        root = root or self.root
+        place = f"{root}/log"
+        return MajorityLog(
+            self.storage,
+            f"{root}/{generations.DIRECTORY}",
+            lambda: self.logs.open(place),
+            self.logs,
+            patience=patience,
+        )
+
+    def mover(self, root: str = "") -> MemberMover:
+        root = root or self.root
+        return MemberMover(self.storage, root, f"{root}/{generations.DIRECTORY}", self.logs)
+
+    def reconfigure(self, *numbers: int) -> generations.Generation:
+        chosen = [self.members[number] for number in numbers]
+        return self.mover().reconfigure(CLUSTER, chosen, self.logs.open(f"{self.root}/log"))
+
+    def lose_root(self) -> None:
+        shutil.rmtree(self.root)
+        self.memory.logs.pop(f"{self.root}/log", None)
+
+    def recover(self, *numbers: int, root: str = "") -> int:
+        self.root = root or str(self.path / f"root-{len(list(self.path.iterdir()))}")
+        if not Path(self.root).exists():
+            self.begin(self.root)
+        chosen = [self.members[number] for number in numbers]
+        return self.mover().recover(chosen, self.logs.open(f"{self.root}/log")).epoch
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Opener:
+    """The contract of a log is held by one with three members as well."""
+    group = Group(tmp_path, 3, delta=True)
+    group.reconfigure(0, 1, 2)
+    return group.open
+
+
+def append(group: Group, entries: list[Entry], root: str = "", patience: float = 20.0) -> MajorityLog:
+    log = group.open(root, patience)
+    log.read(0)
+    log.append(entries)
+    return log
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_the_loss_of_the_root_loses_nothing_that_was_acknowledged(tmp_path: Path, delta: bool) -> None:
+    group = Group(tmp_path, 3, delta=delta)
+    group.reconfigure(0, 1, 2)
+    entries = chain(7)
+    log = append(group, entries[:3])
+    log.append(entries[3:])
+    group.lose_root()
+    assert group.recover(0, 2) == 7
+    assert group.open().read(0) == entries
+    more = chain(2, position_of(entries[-1]))
+    append(group, more)
+    assert group.open().read(0) == [*entries, *more]
+
+
+def test_without_members_nothing_but_the_first_epoch_is_appended(tmp_path: Path) -> None:
+    group = Group(tmp_path, 1)
+    entries = chain(2)
+    log = append(group, entries[:1])
+    with pytest.raises(AppendFailed, match="no log members"):
+        log.append(entries[1:])
+    assert group.logs.open(f"{group.root}/log").read(0) == entries[:1]
+    group.reconfigure(0)
+    log.read(1)
+    log.append(entries[1:])
+
+
+def test_an_append_that_no_majority_has_is_not_reported_and_not_read(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    log = append(group, entries[:1])
+    group.memory.broken = set(group.members[:2])
+    with pytest.raises(AppendUncertain, match="not known to be on a majority"):
+        log.append(entries[1:2])
+    with pytest.raises(StorageUnavailable, match="1 of 3 log members"):
+        group.open().read(0)
+    with pytest.raises(AppendConflict):
+        log.append(entries[2:])
+    group.memory.broken = set()
+    assert group.open().read(0) == entries[:2]
+    assert [state.epoch for state in map(group.mover().state_of, group.members)].count(2) >= 2
+
+
+def test_a_minority_that_is_away_stops_nobody_and_is_brought_on_later(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    entries = chain(5)
+    group.memory.broken = {group.members[1]}
+    append(group, entries)
+    group.memory.broken = {group.members[0]}
+    assert group.open().read(0) == entries
+    group.lose_root()
+    group.memory.broken = {group.members[2]}
+    assert group.recover(0, 1, 2) == 5
+
+
+def test_a_root_that_is_restored_from_an_older_copy_is_refused(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    entries = chain(4)
+    append(group, entries)
+    del group.memory.logs[f"{group.root}/log"].entries[2:]
+    with pytest.raises(LogWentBack):
+        group.open().read(0)
+    with pytest.raises(LogWentBack):
+        group.reconfigure(0, 1)
+
+
+def test_a_root_that_comes_back_after_its_recovery_acknowledges_nothing(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    before = append(group, entries[:2], patience=0.5)
+    old = group.root
+    group.recover(1, 2)
+    with pytest.raises(AppendUncertain):
+        before.append(entries[2:])
+    with pytest.raises(StorageUnavailable):
+        group.open(old, 0.2).read(0)
+    with pytest.raises(InvalidRequest, match="was given up"):
+        group.mover(old).reconfigure(CLUSTER, group.members, group.logs.open(f"{old}/log"))
+    other = chain(1, position_of(entries[1]), tag="other")
+    append(group, other)
+    assert group.open().read(0) == [*entries[:2], *other]
+
+
+def test_members_are_replaced_one_set_by_another_while_handles_stay_open(tmp_path: Path) -> None:
+    group = Group(tmp_path, 6)
+    group.reconfigure(0, 1, 2)
+    entries = chain(6)
+    log = append(group, entries[:2])
+    group.reconfigure(3, 4, 5)
+    log.append(entries[2:4])
+    for member in group.members[:3]:
+        shutil.rmtree(member)
+    assert group.open().read(0) == entries[:4]
+    group.lose_root()
+    assert group.recover(3, 5) == 4
+
+
+def test_a_change_of_members_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    group = Group(tmp_path, 4)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    log = append(group, entries[:2], patience=0.5)
+    wanted = generations.Generation(2, CLUSTER, group.root, tuple(group.members[1:]))
+    for member in group.members[:2]:
+        LogMember(group.storage, member, group.logs).seal(wanted)
+    with pytest.raises(AppendUncertain):
+        log.append(entries[2:])
+    assert group.mover().unfinished() == wanted
+    group.mover().carry_out(wanted, group.logs.open(f"{group.root}/log"))
+    assert group.mover().unfinished() is None
+    assert group.open().read(0) == entries
+
+
+def test_too_few_members_restore_nothing(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    append(group, chain(3))
+    group.memory.broken = {group.members[2]}
+    shutil.rmtree(group.members[1])
+    group.lose_root()
+    with pytest.raises(StorageUnavailable, match="too few members"):
+        group.recover(0)
+    with pytest.raises(StorageUnavailable, match="none of"):
+        group.recover(1)
+
+
+def test_a_set_that_has_gone_on_to_others_does_not_restore_without_them(tmp_path: Path) -> None:
+    group = Group(tmp_path, 6)
+    group.reconfigure(0, 1, 2)
+    append(group, chain(2))
+    group.reconfigure(3, 4, 5)
+    log = group.open()
+    log.read(0)
+    log.append(chain(1, position_of(log.read(0)[-1])))
+    for member in group.members[3:]:
+        shutil.move(member, f"{member}-away")
+    group.lose_root()
+    with pytest.raises(StorageUnavailable, match="too few members of generation 2"):
+        group.recover(0, 1, 2)
+
+
+def test_a_member_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    group = Group(tmp_path, 2)
+    group.reconfigure(0)
+    with pytest.raises(HashMismatch, match="another cluster"):
+        group.mover().reconfigure("cluster-2", group.members, group.logs.open(f"{group.root}/log"))
+
+
+def test_a_promise_is_kept_by_an_append_that_was_read_for_before_it(tmp_path: Path) -> None:
+    group = Group(tmp_path, 1, delta=True)
+    group.reconfigure(0)
+    entries = chain(2)
+    append(group, entries[:1])
+    copy = DeltaLog(group.storage, f"{group.members[0]}/generations/{1:020}/log")
+    copy.read(0)
+    LogMember(group.storage, group.members[0], group.logs).seal(
+        generations.Generation(2, CLUSTER, group.root, (group.members[0],))
+    )
+    with pytest.raises(AppendConflict):
+        copy.append(entries[1:])
+
+
+def test_a_process_that_is_to_report_without_members_is_refused_where_there_are_some(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3, delta=True)
+    below = LogBelowRoot(group.storage, f"{group.root}/log", register=f"{group.root}/{generations.DIRECTORY}")
+    below.open()
+    group.reconfigure(0, 1, 2)
+    with pytest.raises(ConfigurationError, match="names log members") as refused:
+        below.open()
+    assert 'acknowledge = "majority"' in refused.value.hint
+
+
+@pytest.mark.parametrize("uris", [[], [""], ["s3://bucket/copy"], ["/a", "/a/"]])
+def test_members_that_cannot_be_are_refused(uris: list[str]) -> None:
+    with pytest.raises(InvalidRequest):
+        generations.members_of(uris)
+
+
+@pytest.mark.parametrize("seed", range(200 if THOROUGH else 12))
+def test_whatever_was_acknowledged_is_in_what_is_read_ever_after(tmp_path: Path, seed: int) -> None:
+    """Commits, members that come and go, changes of the set that die half-way, roots that are lost: at random."""
+    draw = random.Random(seed)
+    group = Group(tmp_path, 5)
+    group.reconfigure(0, 1, 2)
+    acknowledged = chain(1)
+    append(group, acknowledged)
+    handles = [group.open(patience=0.1)]
+    for step in range(30):
+        group.memory.broken = set(draw.sample(group.members, draw.choice([0, 0, 1, 1, 2])))
+        what = draw.choice(["append"] * 6 + ["open", "reconfigure", "recover", "half", "late"])
+        try:
+            if what == "append":
+                log = draw.choice(handles)
+                there = log.read(0)
+                # Whoever is given a root's log by its members is given all that any of them has acknowledged.
+                assert there[: len(acknowledged)] == acknowledged
+                more = chain(draw.choice([1, 2]), position_of(there[-1]), tag=f"{step}")
+                log.append(more)
+                acknowledged = [*there, *more]
+            elif what == "open":
+                handles.append(group.open(patience=0.1))
+            elif what == "reconfigure":
+                group.reconfigure(*draw.sample(range(5), draw.choice([1, 3])))
+            elif what == "half":
+                promise = [p for m in group.members for p in LogMember(group.storage, m, group.logs).promises()]
+                number = max((p.number for p in promise), default=0) + 1
+                members = generations.members_of(draw.sample(group.members, 3))
+                wanted = generations.Generation(number, CLUSTER, group.root, members)
+                for uri in draw.sample(group.members, 2):
+                    LogMember(group.storage, uri, group.logs).seal(wanted)
+            elif what == "late":
+                wanted_now = group.mover().unfinished()
+                if wanted_now is not None:
+                    group.mover().carry_out(wanted_now, group.logs.open(f"{group.root}/log"))
+            else:
+                before = group.root
+                try:
+                    group.recover(*range(5))
+                    handles = [*handles[-1:], group.open(patience=0.1)]
+                except EpochlakeError:
+                    group.root = before
+        except (EpochlakeError, Sealed):
+            continue
+    group.memory.broken = set()
+    for _ in range(3):
+        try:
+            group.recover(*range(5))
+            break
+        except InvalidRequest:
+            continue
+    assert group.open().read(0)[: len(acknowledged)] == acknowledged
