@@ -15,6 +15,7 @@ from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
+    AlterTabletReplication,
     CancelRequest,
     PauseRequest,
     RequestReplication,
@@ -26,6 +27,7 @@ from epochlake.metastore.metadata.lost_rows import require_rows_elsewhere
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind, TopologyRequest
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -70,7 +72,11 @@ def change_replication(
     force: bool = False,
     **options: Unpack[Options],
 ) -> Committed:
-    """Ask that a keyspace on the ring gets another replication; the coordinator goes there a replica at a time."""
+    """Ask that a keyspace gets another replication; the coordinator goes there a replica at a time.
+
+    On tablets it holds for new tables at once, and may be changed again before every tablet has it; only the numbers of
+    datacenters that have replicas can be changed. `strategy` and `force` are for the ring.
+    """
     return cluster.commit(ReplicationChange(keyspace, replication, strategy=strategy, force=force), **options)
 
 
@@ -161,7 +167,7 @@ class NodeMove(Change[RequestTopology], frozen=True):
         return RequestTopology(call.request_id, RequestKind.MOVE, node.node_id, call.reason, tokens=wanted)
 
 
-class ReplicationChange(Change[RequestReplication], frozen=True):
+class ReplicationChange(Change[RequestReplication | AlterTabletReplication], frozen=True):
     """What `change_replication` commits; without a strategy it is the one whose options `replication` are."""
 
     verb: ClassVar[str] = "change replication"
@@ -170,13 +176,16 @@ class ReplicationChange(Change[RequestReplication], frozen=True):
     strategy: str | None = None
     force: bool = False
 
-    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestReplication:
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestReplication | AlterTabletReplication:
         if metadata.keyspace(self.keyspace).placement is not PlacementKind.RING:
-            raise Rejected(
-                Code.UNSUPPORTED_PLACEMENT,
-                f"keyspace {self.keyspace!r} is placed by tablets, whose replication cannot be changed yet",
-                hint="Create a keyspace with the other replication and copy its tables there",
-            )
+            if self.force or strategy_of(self.replication, self.strategy) != NETWORK_TOPOLOGY:
+                raise Rejected(
+                    Code.UNSUPPORTED_PLACEMENT,
+                    f"keyspace {self.keyspace!r} is placed by tablets: they have {NETWORK_TOPOLOGY}, and every replica "
+                    "needs a node",
+                    hint="Give replicas by datacenter, such as dc1=3, without --strategy and --force",
+                )
+            return AlterTabletReplication(self.keyspace, dict(self.replication), call.reason)
         return RequestReplication(
             request_id=call.request_id,
             keyspace=self.keyspace,

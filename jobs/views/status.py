@@ -29,6 +29,7 @@ from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
 from epochlake.metastore.metadata.names import node_names
+from epochlake.metastore.metadata.replica_numbers import altering, tablets_left
 from epochlake.metastore.metadata.replication import replication_setting, ring_keyspaces
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.metastore.storage import places
@@ -101,6 +102,14 @@ class ResizeStatus(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class ReplicationStatus(msgspec.Struct, frozen=True):
+    """A keyspace on tablets whose replication was altered, and how many tablets do not have the new one yet."""
+
+    keyspace: str
+    replication: dict[str, int]
+    tablets_left: int
+
+
 WHOLE, BEHIND, NOT_COMPARED = "whole", "behind", "not-compared"
 
 
@@ -118,7 +127,7 @@ class Status(Shown, msgspec.Struct, frozen=True):
     `health` is null where volumes were not asked. `late_volumes`: those that did not answer this process within the
     deadline; `threads_left_behind`: its threads that hang there. `log` is null for an epoch of the past.
     `change_streams`: of the tables whose changes are kept; empty for an epoch of the past. `pinned_tablets`: those
-    that the balancer leaves alone.
+    that the balancer leaves alone. `replications`: keyspaces on tablets that are being brought to another one.
     """
 
     cluster: str
@@ -143,6 +152,7 @@ class Status(Shown, msgspec.Struct, frozen=True):
     log: LogComparison | None = None
     change_streams: tuple[StreamStatus, ...] = ()
     pinned_tablets: int = 0
+    replications: tuple[ReplicationStatus, ...] = ()
 
 
 JOINING = "joining"
@@ -180,6 +190,9 @@ def status(cluster: Cluster, *, at: int | None = None, ask_volumes: bool = True)
         log=_compared(cluster, coordinator) if now else None,
         change_streams=reachable_statuses(cluster, metadata) if now else (),
         pinned_tablets=_pinned(metadata),
+        replications=tuple(
+            ReplicationStatus(one.name, one.replication, tablets_left(metadata, one.name)) for one in altering(metadata)
+        ),
     )
 
 

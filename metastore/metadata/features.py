@@ -26,6 +26,7 @@ REPLICA_COUNTS = "replica-counts"
 TABLET_PINS = "tablet-pins"
 FORGOTTEN_REQUESTS = "forgotten-requests"
 UPGRADES = "upgrades"
+TABLET_REPLICATION = "tablet-replication"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -33,6 +34,7 @@ FEATURES = (
     Feature(TABLET_PINS, "the balancer leaves tablets alone that are pinned", 7),
     Feature(FORGOTTEN_REQUESTS, "topology requests that are done leave the metadata", 7),
     Feature(UPGRADES, "a cluster that is described outside is taken over", 7),
+    Feature(TABLET_REPLICATION, "the replication of keyspaces on tablets is altered", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -92,13 +92,17 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy)."""
+    """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy).
+
+    `before`: of a keyspace on tablets, what it was until the last alteration, while not every tablet has the new one.
+    """
 
     name: str
     placement: PlacementKind
     strategy: str
     replication: dict[str, int]
     epoch: int = 0
+    before: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import NodeState, TableId, VolumeId
+from epochlake.metastore.metadata.replica_numbers import tables_altering
 from epochlake.metastore.planning.balancing import Loads
 from epochlake.metastore.planning.streams import Room, StreamLimits, busy
 from epochlake.placement.tablets.resizing import (
@@ -81,7 +82,11 @@ def planned_resizes(metadata: ClusterMetadata, loads: Loads, settings: TabletSet
 
 
 def _may_merge(metadata: ClusterMetadata, table_id: TableId) -> bool:
-    """Whether siblings may be brought together: none is pinned, and each tablet has as many replicas as its sibling."""
+    """Whether siblings may be brought together: none is pinned, and each tablet has as many replicas as its sibling,
+    for which nothing is under way.
+    """
+    if table_id in tables_altering(metadata):
+        return False
     counts = (metadata.tablets.maps[table_id].to_array() != NO_REPLICA).sum(axis=1)
     return not metadata.pins.of_table(table_id) and int(counts.min()) == int(counts.max())
 

@@ -17,11 +17,14 @@ from epochlake.metastore.metadata.components.upgrade import (
 )
 from epochlake.metastore.metadata.events import (
     AdvanceUpgrade,
+    AlterTabletReplication,
     AnnounceVersion,
     ChangeReplicas,
+    CreateKeyspace,
     DecideResize,
     DescribeCluster,
     EnableFeatures,
+    FinishTabletReplication,
     ForgetRequests,
     PauseChanges,
     PinTablets,
@@ -36,7 +39,7 @@ from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestSt
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Kind
 
-from tests.support.histories import INITIALISE, applied, joined, small_cluster
+from tests.support.histories import INITIALISE, applied, joined, keyspace, ring_cluster, small_cluster
 
 replace = msgspec.structs.replace
 
@@ -72,6 +75,11 @@ def scenes() -> dict[str, ClusterMetadata]:
             featured,
             upgrade=Upgrade(BUILD, OLD, 1, 1),
             requests={"join-n1": replace(featured.requests["join-n1"], state=RequestState.PENDING)},
+        ),
+        "featured, ring": applied([EnableFeatures(SUPPORTED)], ring_cluster()),
+        "altering": applied([AlterTabletReplication("air", {"dc1": 3})], featured),
+        "back again": applied(
+            [AlterTabletReplication("air", {"dc1": 3}), AlterTabletReplication("air", {"dc1": 2})], featured
         ),
         "pinned": applied([PinTablets(FLIGHTS, 4, (0,), True, "hot")], featured),
         "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
@@ -159,6 +167,22 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured, moved", ForgetRequests(("join-n1", "join-n1")), "invalid-event"),
     ("featured, moved", ForgetRequests(("no-n1",)), "wrong-state"),
     ("featured, moved", ForgetRequests(("later-n1",)), "wrong-state"),
+    # The replication of a keyspace on tablets; it has 2 replicas and 4 nodes
+    ("small", AlterTabletReplication("air", {"dc1": 3}), "feature-not-enabled"),
+    ("featured", AlterTabletReplication("nothing", {"dc1": 3}), "unknown-keyspace"),
+    ("featured", AlterTabletReplication("air", {"dc1": 2}), "nothing-to-do"),
+    ("featured", AlterTabletReplication("air", {"dc1": 5}), "replication-too-high"),
+    ("featured, resting", AlterTabletReplication("air", {"dc1": 4}), "replication-too-high"),
+    ("featured, one lost", AlterTabletReplication("air", {"dc1": 4}), "replication-too-high"),
+    ("featured", AlterTabletReplication("air", {"dc1": 2, "dc9": 1}), "wrong-datacenter"),
+    ("featured, two datacenters", AlterTabletReplication("air", {"dc1": 2, "dc2": 1}), "wrong-datacenter"),
+    ("featured, two datacenters", AlterTabletReplication("air", {"dc2": 1}), "wrong-datacenter"),
+    ("featured", AlterTabletReplication("air", {"dc1": 0}), "no-replicas"),
+    ("featured, ring", AlterTabletReplication("sky", {"dc1": 2}), "unsupported-placement"),
+    ("featured", CreateKeyspace(replace(keyspace("new"), before={"dc1": 1})), "invalid-event"),
+    ("featured", FinishTabletReplication("air"), "nothing-to-do"),
+    ("altering", FinishTabletReplication("air"), "stale-plan"),
+    ("altering", AlterTabletReplication("air", {"dc1": 3}), "nothing-to-do"),
     # Pins
     ("small", PinTablets(FLIGHTS, 4, (0,), True), "feature-not-enabled"),
     ("featured", PinTablets("nothing", 4, (0,), True), "unknown-table"),
@@ -177,6 +201,8 @@ VALID: list[tuple[str, object]] = [
     ("featured", ChangeReplicas((more(), replace(less(), tablet=1, pending=3, leaving=2)))),
     ("featured", ChangeReplicas((less(),))),
     ("pinned", ChangeReplicas((less(),))),
+    ("altering", AlterTabletReplication("air", {"dc1": 2})),
+    ("back again", FinishTabletReplication("air")),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), True)),
     ("empty", DescribeCluster(OLD)),
     ("described", AdvanceUpgrade(BUILD)),

@@ -18,6 +18,7 @@ from epochlake.metastore.metadata.events import (
     AlterColumns,
     AlterNode,
     AlterTable,
+    AlterTabletReplication,
     AnnounceVersion,
     CancelRequest,
     ChangeReplicas,
@@ -32,6 +33,7 @@ from epochlake.metastore.metadata.events import (
     Event,
     FinishRequest,
     FinishResize,
+    FinishTabletReplication,
     FinishTransitions,
     ForgetRequests,
     ForgetTable,
@@ -73,6 +75,7 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     Volume,
 )
+from epochlake.metastore.metadata.replica_numbers import altering, tablets_left
 from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.ring.codec import encode_operation
 from epochlake.placement.ring.operations import plan_join, plan_leave, plan_move, plan_remove, plan_replace
@@ -507,6 +510,21 @@ def a_replica_count(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(held), dice.choice(held), "random"),))
 
 
+def a_tablet_replication(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A keyspace that is to have other numbers of replicas, or that has them."""
+    done = [one.name for one in altering(metadata) if not tablets_left(metadata, one.name)]
+    if done and dice.random() < 0.7:
+        return FinishTabletReplication(dice.choice(done))
+    name = dice.choice(sorted(metadata.schema.keyspaces) or ["nothing"])
+    if dice.random() < 0.1:
+        return FinishTabletReplication(name)
+    known = metadata.schema.keyspaces.get(name)
+    if known is not None and dice.random() < 0.7:
+        wanted = {place: factor + dice.choice([-1, 1]) for place, factor in known.replication.items() if factor}
+        return AlterTabletReplication(name, wanted)
+    return AlterTabletReplication(name, {"dc1": dice.randint(0, 3), "dc2": dice.choice([0, 0, 1])})
+
+
 def a_pin(metadata: ClusterMetadata, dice: random.Random) -> Event:
     if not metadata.tablets.maps:
         return PinTablets("nothing", 1, (0,), True)
@@ -551,6 +569,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "relaxed barrier": a_relaxed_barrier,
     "feature": a_feature,
     "replica count": a_replica_count,
+    "tablet replication": a_tablet_replication,
     "pin": a_pin,
     "forgotten request": a_forgotten_request,
     "upgrade": an_upgrade,

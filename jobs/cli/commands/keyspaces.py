@@ -70,10 +70,14 @@ def alter(
     how: How,
     strategy: StrategyOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where a datacenter has fewer nodes than replicas.")
+        bool, typer.Option("--force", help="On the ring: also where a datacenter has fewer nodes than replicas.")
     ] = False,
 ) -> None:
-    """Ask for another replication of a keyspace on the ring; the coordinator goes there a replica at a time."""
+    """Ask for another replication of a keyspace; the coordinator goes there a replica at a time.
+
+    On the ring it is a request. On tablets it holds for new tables at once, may be changed again on the way, and
+    `status` says how many tablets are left; every datacenter that has replicas is given, and no other.
+    """
     session, wanted = of(context), parse_replication(replication)
     chosen = None if strategy is None else strategy.value
     carry_out(session, how, ReplicationChange(name, wanted, strategy=chosen, force=force))

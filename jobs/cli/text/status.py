@@ -98,6 +98,10 @@ def _circumstances(document: Status) -> list[RenderableType]:
     if not switches.changes:
         why = switches.changes_reason or "no reason given"
         lines.append(Text(f"changes      paused: {why}", style="bold yellow"))
+    for one in document.replications:
+        wanted = ", ".join(f"{name}={factor}" for name, factor in one.replication.items())
+        left = plural(one.tablets_left, "tablet")
+        lines.append(Text(f"replication  {one.keyspace} is to have {wanted}: {left} left", style="yellow"))
     if document.pinned_tablets:
         lines.append(Text(f"pinned       {plural(document.pinned_tablets, 'tablet')}"))
     if not switches.balancing:

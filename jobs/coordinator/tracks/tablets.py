@@ -33,14 +33,18 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceTransitions,
+    ChangeReplicas,
     Event,
+    FinishTabletReplication,
     FinishTransitions,
     StageChange,
     StartTransitions,
 )
 from epochlake.metastore.metadata.model import TableId, TabletKey, Transition, VolumeId
-from epochlake.metastore.planning.balancing import next_transitions
+from epochlake.metastore.metadata.replica_numbers import altering, tables_altering, tablets_left
+from epochlake.metastore.planning.balancing import Loads, next_transitions
 from epochlake.metastore.planning.streams import BEFORE_STREAMED, StreamLimits
+from epochlake.metastore.planning.tablet_replication import next_replica_changes
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, FORWARD, SESSION_STAGES, Stage, goes_back
 
@@ -78,10 +82,11 @@ class TabletTrack:
 
     def advance(self, metadata: ClusterMetadata) -> bool:
         progressed = self._advance_transitions(metadata)
+        progressed = self._finish_replication(self._cluster.catch_up()) or progressed
         return self._begin_transitions(self._cluster.catch_up()) or progressed
 
     def idle(self, metadata: ClusterMetadata) -> bool:
-        return not metadata.tablets.transitions
+        return not metadata.tablets.transitions and not altering(metadata)
 
     def _advance_transitions(self, metadata: ClusterMetadata) -> bool:
         transitions = list(metadata.tablets.transitions.values())
@@ -233,9 +238,13 @@ class TabletTrack:
         asked = any(metadata.open_requests())
         measured = self._meter.loads(metadata, object() if asked else metadata.epoch)
         loads = msgspec.structs.replace(measured, avoided=frozenset(avoided), held=self.held())
-        new, stuck = next_transitions(metadata, loads, StreamLimits.of(self._settings))
+        # What is to have other replicas is not balanced before it has them: each place would be chosen twice.
+        balanced = msgspec.structs.replace(loads, held=loads.held | tables_altering(metadata))
+        new, stuck = next_transitions(metadata, balanced, StreamLimits.of(self._settings))
         self.blocked += stuck
         if not new:
+            if self._begin_replica_changes(metadata, loads):
+                return True
             if asked:
                 # Nothing else says why, when the only targets there are have just failed.
                 self.blocked += [
@@ -244,7 +253,23 @@ class TabletTrack:
                 ]
             return False
         self._cluster.commit(StartTransitions(tuple(new)), reason=new[0].reason)
+        self._begin_replica_changes(self._cluster.metadata, loads)
         return True
+
+    def _begin_replica_changes(self, metadata: ClusterMetadata, loads: Loads) -> bool:
+        """Bring tablets of keyspaces whose replication was altered a replica closer to it."""
+        changes, stuck = next_replica_changes(metadata, loads, StreamLimits.of(self._settings))
+        self.blocked += stuck
+        if changes:
+            self._cluster.commit(ChangeReplicas(tuple(changes)), reason=changes[0].reason)
+        return bool(changes)
+
+    def _finish_replication(self, metadata: ClusterMetadata) -> bool:
+        """Say of keyspaces that all their tablets have the replication that was asked for."""
+        done = [one.name for one in altering(metadata) if not tablets_left(metadata, one.name)]
+        for name in done:
+            self._cluster.commit(FinishTabletReplication(name))
+        return bool(done)
 
     def avoided(self) -> dict[VolumeId, str]:
         """Volumes that a transition to was taken back a moment ago, and why."""
@@ -254,7 +279,9 @@ class TabletTrack:
     def _has_room(self, metadata: ClusterMetadata) -> bool:
         """Whether more should begin now: measuring loads is only worth it when what was begun has been streamed."""
         streaming = any(t.stage in BEFORE_STREAMED for t in metadata.tablets.transitions.values())
-        return not streaming and (any(metadata.open_requests()) or metadata.switches.balancing)
+        return not streaming and (
+            any(metadata.open_requests()) or metadata.switches.balancing or bool(altering(metadata))
+        )
 
     def _change(self, transition: Transition, to_stage: Stage | None, *, error: str | None = None) -> StageChange:
         assert to_stage is not None

@@ -38,6 +38,7 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 )
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from epochlake.metastore.metadata.events.tablet_replication import AlterTabletReplication, FinishTabletReplication
 from epochlake.metastore.metadata.events.tablets import (
     AdvanceTransitions,
     FinishTransitions,
@@ -58,6 +59,7 @@ __all__ = [
     "AlterColumns",
     "AlterNode",
     "AlterTable",
+    "AlterTabletReplication",
     "AnnounceVersion",
     "CancelRequest",
     "ChangeReplicas",
@@ -73,6 +75,7 @@ __all__ = [
     "EventKind",
     "FinishRequest",
     "FinishResize",
+    "FinishTabletReplication",
     "FinishTransitions",
     "ForgetRequests",
     "ForgetTable",

@@ -103,8 +103,20 @@ class RestoreTable(Event, frozen=True):
             f"({', '.join(map(str, gone))})",
             hint="Its files stay on the others until vacuum comes: load them from there",
         )
-        counted = REPLICA_COUNTS not in metadata.features.enabled
-        check_replicas(metadata, keyspace, replicas_of(record), counted=counted)
+        counted = REPLICA_COUNTS not in metadata.features.enabled or record.epoch < keyspace.epoch
+        if keyspace.before is not msgspec.UNSET:
+            # Whatever it has, it is brought to what the keyspace asks for, as the other tables are.
+            keyspace = msgspec.structs.replace(keyspace, replication={})
+        check_replicas(
+            metadata,
+            keyspace,
+            replicas_of(record),
+            counted=counted,
+            hint=f"The replication of keyspace {keyspace.name!r} was altered since: restore the table while it is "
+            "being altered (`epochlake keyspace alter`), and it is brought there with the others"
+            if record.epoch < keyspace.epoch
+            else "",
+        )
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         record = metadata.dropped.tables[self.table_id]

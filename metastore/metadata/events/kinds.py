@@ -42,6 +42,7 @@ from epochlake.metastore.metadata.events.request_lifecycle import (
 )
 from epochlake.metastore.metadata.events.resizing import DecideResize, FinishResize
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from epochlake.metastore.metadata.events.tablet_replication import AlterTabletReplication, FinishTabletReplication
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 from epochlake.metastore.metadata.features import (
@@ -49,6 +50,7 @@ from epochlake.metastore.metadata.features import (
     FORGOTTEN_REQUESTS,
     REPLICA_COUNTS,
     TABLET_PINS,
+    TABLET_REPLICATION,
     UPGRADES,
 )
 
@@ -119,6 +121,8 @@ EVENT_KINDS = (
     EventKind("ForgetRequests", ForgetRequests, since=7, feature=FORGOTTEN_REQUESTS),
     EventKind("DescribeCluster", DescribeCluster, since=7, feature=UPGRADES),
     EventKind("AdvanceUpgrade", AdvanceUpgrade, since=7, feature=UPGRADES),
+    EventKind("AlterTabletReplication", AlterTabletReplication, since=7, feature=TABLET_REPLICATION),
+    EventKind("FinishTabletReplication", FinishTabletReplication, since=7, feature=TABLET_REPLICATION),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

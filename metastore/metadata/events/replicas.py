@@ -12,6 +12,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events.base import require
 from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, PlacementKind, RequestKind, TopologyRequest
+from epochlake.metastore.metadata.replica_numbers import most_of
 from epochlake.metastore.metadata.ring_state import ring_state
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
@@ -75,7 +76,7 @@ def require_enough_nodes_without(
     others = {r.node_id for r in metadata.open_requests() if r.kind in GOING and r is not request}
     for keyspace in metadata.schema.keyspaces.values():
         if keyspace.placement is PlacementKind.TABLETS:
-            _tablets_kept(metadata, leaving, others, keyspace.name, keyspace.replication.get(leaving.datacenter, 0))
+            _tablets_kept(metadata, leaving, others, keyspace.name, most_of(keyspace).get(leaving.datacenter, 0))
     if not metadata.rings.placements:
         return
     state = _without(ring_state(metadata), others)

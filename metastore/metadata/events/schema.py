@@ -60,6 +60,11 @@ class CreateKeyspace(Event, frozen=True):
             f"keyspace {new.name!r}: placement {new.placement} with {new.strategy} is not supported",
             hint=f"Use tablets with {NETWORK_TOPOLOGY}, or the ring",
         )
+        require(
+            new.before is msgspec.UNSET,
+            Code.INVALID_EVENT,
+            f"keyspace {new.name!r} is new: it had no replication before",
+        )
         setting = require_replication(new.name, new.strategy, new.replication)
         require_enough_nodes(metadata, new.name, setting)
         if new.placement is PlacementKind.RING:
@@ -333,12 +338,12 @@ def check_table_columns(table: Table) -> None:
 
 
 def check_replicas(
-    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True
+    metadata: ClusterMetadata, keyspace: Keyspace, replicas: np.ndarray, *, counted: bool = True, hint: str = ""
 ) -> None:
     """That tablets, (tablets, replicas), are on volumes of normal nodes as the keyspace asks for. Raises Rejected.
 
     Unless `counted`, single tablets may have more or fewer replicas in a datacenter, as somebody has said by hand; that
-    none has as many as the keyspace asks for is the doing of nobody.
+    none has as many as the keyspace asks for is the doing of nobody. `hint`: what to do where the numbers are others.
     """
     directory = metadata.directory
     used = np.unique(replicas[replicas != NO_REPLICA])
@@ -370,4 +375,5 @@ def check_replicas(
             not len(wrong),
             Code.INVALID_TABLETS,
             f"{len(wrong)} tablets do not have {keyspace.replication[datacenter]} replicas in {datacenter}",
+            hint=hint,
         )

@@ -1,0 +1,153 @@
+"""Which replicas tablets get and give up when the replication of their keyspace is altered: properties of the plan."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.events import (
+    AlterTabletReplication,
+    ChangeReplicas,
+    CreateKeyspace,
+    EnableFeatures,
+    FinishTabletReplication,
+    ReplicaChange,
+    RequestTopology,
+    SetMaintenance,
+)
+from epochlake.metastore.metadata.features import SUPPORTED
+from epochlake.metastore.metadata.model import RequestKind
+from epochlake.metastore.metadata.replica_numbers import altering, tablets_left, unlike
+from epochlake.metastore.planning.balancing import Loads
+from epochlake.metastore.planning.streams import StreamLimits
+from epochlake.metastore.planning.tablet_replication import next_replica_changes
+
+from tests.support.histories import INITIALISE, applied, joined, keyspace, table
+
+FLIGHTS = "id-flights"
+LIMITS = StreamLimits(2, 0)
+
+
+def cluster(dice: random.Random, start: int, tablets: int = 8) -> ClusterMetadata:
+    """A cluster of 5 to 7 nodes in 1 to 3 racks, all of dc1, with tablets of `start` replicas on nodes by chance."""
+    metadata = applied([INITIALISE, EnableFeatures(SUPPORTED)])
+    racks = dice.randint(1, 3)
+    for number in range(dice.randint(5, 7)):
+        metadata = joined(metadata, f"n{number}", rack=f"r{number % racks}")
+    volumes = list(metadata.directory.volumes)
+    rows = [dice.sample(volumes, start) for _ in range(tablets)]
+    return applied([CreateKeyspace(keyspace("air", dc1=start)), table("flights", rows)], metadata)
+
+
+def loads(metadata: ClusterMetadata, dice: random.Random, silent: frozenset[int] = frozenset()) -> Loads:
+    tablet_map = metadata.tablets.maps[FLIGHTS]
+    sizes = {
+        (FLIGHTS, tablet, volume): dice.randint(0, 1 << 30)
+        for tablet in range(tablet_map.count)
+        for volume in tablet_map.replicas(tablet)
+        if volume not in silent
+    }
+    return Loads(sizes, silent)
+
+
+def ended(metadata: ClusterMetadata, dice: random.Random) -> ClusterMetadata:
+    """Some transitions have ended, most with their new replicas and some with the old ones, others go on."""
+    moved, left = {}, dict(metadata.tablets.transitions)
+    for key, transition in metadata.tablets.transitions.items():
+        if dice.random() < 0.7:
+            del left[key]
+            if dice.random() < 0.8:
+                moved[transition.tablet] = transition.new_replicas
+    maps = {**metadata.tablets.maps, FLIGHTS: metadata.tablets.maps[FLIGHTS].with_replicas(moved, metadata.epoch)}
+    tablets = msgspec.structs.replace(metadata.tablets, maps=maps, transitions=left)
+    return msgspec.structs.replace(metadata, tablets=tablets)
+
+
+def rack(metadata: ClusterMetadata, volume: int) -> str:
+    return metadata.directory.node_of_volume[volume].rack
+
+
+def assert_well_chosen(metadata: ClusterMetadata, change: ReplicaChange) -> None:
+    """What comes is in a rack with the fewest replicas that has another node, what goes in one with the most."""
+    replicas = metadata.tablets.maps[FLIGHTS].replicas(change.tablet)
+    held = Counter(rack(metadata, volume) for volume in replicas)
+    if change.leaving is None:
+        free = [volume for volume in metadata.directory.volumes if volume not in replicas]
+        assert held[rack(metadata, change.pending)] == min(held[rack(metadata, volume)] for volume in free)
+    else:
+        assert held[rack(metadata, change.leaving)] == max(held.values())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_tablet_comes_to_the_last_replication_that_was_asked_for(seed: int) -> None:
+    dice = random.Random(seed)
+    metadata = cluster(dice, start=dice.randint(1, 3))
+    now = metadata.schema.keyspaces["air"].replication["dc1"]
+    rounds = 0
+    for _ in range(dice.randint(1, 3)):
+        now = dice.choice([number for number in (1, 2, 3, 4) if number != now])
+        metadata = applied([AlterTabletReplication("air", {"dc1": now})], metadata)
+        for _ in range(dice.randint(0, 6)):
+            metadata, rounds = a_round(metadata, dice), rounds + 1
+    while tablets_left(metadata, "air"):
+        metadata, rounds = a_round(metadata, dice), rounds + 1
+        assert rounds < 400
+    tablet_map = metadata.tablets.maps[FLIGHTS]
+    assert {len({*tablet_map.replicas(tablet)}) for tablet in range(tablet_map.count)} == {now}
+    assert not unlike(metadata, FLIGHTS).any()
+    metadata = applied([FinishTabletReplication("air")], metadata)
+    assert not altering(metadata)
+    assert next_replica_changes(metadata, loads(metadata, dice), LIMITS) == ([], [])
+
+
+def a_round(metadata: ClusterMetadata, dice: random.Random) -> ClusterMetadata:
+    changes, stuck = next_replica_changes(metadata, loads(metadata, dice), LIMITS)
+    assert not stuck
+    for change in changes:
+        assert (FLIGHTS, change.tablet) not in metadata.tablets.transitions
+        assert_well_chosen(metadata, change)
+    ends = Counter(end for change in changes for end in (change.pending, change.leaving) if end is not None)
+    assert max(ends.values(), default=0) <= LIMITS.per_volume
+    if changes:
+        metadata = applied([ChangeReplicas(tuple(changes))], metadata)
+    return ended(metadata, dice)
+
+
+def test_a_node_that_goes_gives_up_its_replica_first_and_gets_none() -> None:
+    dice = random.Random(1)
+    metadata = cluster(dice, start=3)
+    request = RequestTopology("leave", RequestKind.LEAVE, 1)
+    metadata = applied([request, AlterTabletReplication("air", {"dc1": 2})], metadata)
+    volume = metadata.directory.nodes[1].volumes[0].volume_id
+    changes, _ = next_replica_changes(metadata, loads(metadata, dice), StreamLimits(100, 0))
+    tablet_map = metadata.tablets.maps[FLIGHTS]
+    assert len(changes) == tablet_map.count
+    for change in changes:
+        assert change.pending != volume
+        assert (change.leaving == volume) == (volume in tablet_map.replicas(change.tablet))
+
+
+def test_what_is_away_or_rests_is_no_target_and_what_has_a_silent_replica_gives_up_none() -> None:
+    dice = random.Random(2)
+    metadata = cluster(dice, start=3)
+    silent, resting = (metadata.directory.nodes[number].volumes[0].volume_id for number in (1, 2))
+    more = applied([SetMaintenance(2, on=True), AlterTabletReplication("air", {"dc1": 4})], metadata)
+    changes, _ = next_replica_changes(more, loads(more, dice, frozenset({silent})), StreamLimits(100, 0))
+    assert changes
+    assert not {change.pending for change in changes} & {silent, resting}
+    fewer = applied([AlterTabletReplication("air", {"dc1": 2})], metadata)
+    changes, stuck = next_replica_changes(fewer, loads(fewer, dice, frozenset({silent})), StreamLimits(100, 0))
+    tablet_map = fewer.tablets.maps[FLIGHTS]
+    assert {change.tablet for change in changes} == {
+        tablet for tablet in range(tablet_map.count) if silent not in tablet_map.replicas(tablet)
+    }
+    assert len(stuck) == 1
+
+
+def test_a_table_that_is_about_to_be_split_waits() -> None:
+    metadata = applied([AlterTabletReplication("air", {"dc1": 2})], cluster(random.Random(3), start=1))
+    held = msgspec.structs.replace(loads(metadata, random.Random(3)), held=frozenset({FLIGHTS}))
+    assert next_replica_changes(metadata, held, LIMITS) == ([], [])
