@@ -12,6 +12,7 @@ import msgspec
 from epochlake.metastore.errors import HashMismatch, StorageUnavailable
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
 DIRECTORY = "log-members"
@@ -99,7 +100,7 @@ def _path(directory: str, number: int) -> str:
 def _read(storage: Storage, directory: str, number: int) -> Generation:
     path = _path(directory, number)
     try:
-        found = msgspec.json.decode(storage.read_bytes(path), type=Generation)
+        found = msgspec.json.decode(storage.read_bytes(path), type=decodable(Generation))
     except failures.MissingFile as error:
         raise StorageUnavailable(f"{path} has gone since it was listed", hint="Try again") from error
     except msgspec.MsgspecError as error:
