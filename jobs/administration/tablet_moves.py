@@ -7,6 +7,7 @@ with its way back. The balancer may bring it somewhere else later; a pin keeps i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from epochlake.metastore.committing.changes import Call, Change, Options
@@ -14,7 +15,7 @@ from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
-from epochlake.metastore.metadata.events.nodes import nodes_given_up
+from epochlake.metastore.metadata.events.nodes import nodes_going
 from epochlake.metastore.metadata.model import Node, Table, Volume, VolumeId
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.tablet_map import TabletMap
@@ -50,7 +51,7 @@ class TabletMoves(Change[StartTransitions], frozen=True):
         table, tablet_map = with_tablets(metadata, self.table)
         (source, leaving), (target, pending) = place_of(metadata, self.source), place_of(metadata, self.target)
         require_staying(metadata, target)
-        held = Counter(volume for one in metadata.tablets.maps.values() for volume in held_by(one, pending))
+        choose = emptiest(metadata, pending)
         new = []
         for tablet in self.tablets:
             require_tablet(tablet_map, tablet, self.table)
@@ -58,11 +59,9 @@ class TabletMoves(Change[StartTransitions], frozen=True):
             if not here:
                 raise Rejected(Code.NOT_A_REPLICA, f"{self.source} holds no replica of tablet {tablet} of {self.table}")
             free = [volume for volume in pending if volume.volume_id != here[0]] or list(pending)
-            goal = min(free, key=lambda volume: ((held[volume.volume_id] + 1) / volume.capacity, volume.volume_id))
-            held[goal.volume_id] += 1
             kind = Kind.REBUILD if source.lost else Kind.MIGRATION
             kind = Kind.INTRANODE_MIGRATION if source.node_id == target.node_id else kind
-            new.append(NewTransition(table.table_id, tablet, kind, here[0], goal.volume_id, call.reason or BY_HAND))
+            new.append(NewTransition(table.table_id, tablet, kind, here[0], choose(free), call.reason or BY_HAND))
         return StartTransitions(tuple(new))
 
 
@@ -118,15 +117,25 @@ def place_of(metadata: ClusterMetadata, named: str) -> tuple[Node, tuple[Volume,
 
 def require_staying(metadata: ClusterMetadata, target: Node) -> None:
     """That no open request takes away what the node is to have or to keep."""
-    for request in metadata.open_requests():
-        if request.node_id in metadata.directory.nodes and target in nodes_given_up(metadata, request):
-            raise Rejected(
-                Code.REQUEST_IN_THE_WAY, f"node {target.name!r} gets no tablets: {request.kind} of it is asked for"
-            )
+    request = nodes_going(metadata).get(target.node_id)
+    if request is not None:
+        raise Rejected(
+            Code.REQUEST_IN_THE_WAY, f"node {target.name!r} gets no tablets: {request.kind} of it is asked for"
+        )
 
 
-def held_by(tablet_map: TabletMap, volumes: tuple[Volume, ...]) -> list[VolumeId]:
-    found: list[VolumeId] = []
-    for volume in volumes:
-        found += [volume.volume_id] * len(tablet_map.tablets_on([volume.volume_id]))
-    return found
+def emptiest(metadata: ClusterMetadata, volumes: Sequence[Volume]) -> Callable[[Sequence[Volume]], VolumeId]:
+    """Of some of these volumes the one with the fewest tablets for its capacity; what was chosen counts then."""
+    held = Counter(
+        {
+            volume.volume_id: sum(len(one.tablets_on([volume.volume_id])) for one in metadata.tablets.maps.values())
+            for volume in volumes
+        }
+    )
+
+    def choose(among: Sequence[Volume]) -> VolumeId:
+        goal = min(among, key=lambda volume: ((held[volume.volume_id] + 1) / volume.capacity, volume.volume_id))
+        held[goal.volume_id] += 1
+        return goal.volume_id
+
+    return choose

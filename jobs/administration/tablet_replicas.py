@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from epochlake.jobs.administration.tablet_moves import held_by, place_of, require_staying, require_tablet, with_tablets
+from epochlake.jobs.administration.tablet_moves import emptiest, place_of, require_staying, require_tablet, with_tablets
 from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import ChangeReplicas, ReplicaChange
-from epochlake.metastore.metadata.events.nodes import nodes_given_up
+from epochlake.metastore.metadata.events.nodes import nodes_going
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.rejections import Code
 
@@ -54,13 +53,11 @@ class ReplicaAddition(Change[ChangeReplicas], frozen=True):
         table, tablet_map = with_tablets(metadata, self.table)
         node, volumes = place_of(metadata, self.node)
         require_staying(metadata, node)
-        held = Counter(volume for one in metadata.tablets.maps.values() for volume in held_by(one, volumes))
+        choose = emptiest(metadata, volumes)
         changes = []
         for tablet in self.tablets:
             require_tablet(tablet_map, tablet, self.table)
-            goal = min(volumes, key=lambda volume: ((held[volume.volume_id] + 1) / volume.capacity, volume.volume_id))
-            held[goal.volume_id] += 1
-            changes.append(ReplicaChange(table.table_id, tablet, goal.volume_id, None, call.reason or BY_HAND))
+            changes.append(ReplicaChange(table.table_id, tablet, choose(volumes), None, call.reason or BY_HAND))
         return ChangeReplicas(tuple(changes))
 
 
@@ -98,20 +95,14 @@ class ReplicaRemoval(Change[ChangeReplicas], frozen=True):
 def _heir(metadata: ClusterMetadata, replicas: tuple[VolumeId, ...], leaving: VolumeId) -> VolumeId | None:
     """A replica that stays, and can take over what the leaving one has: in its datacenter, and not about to go."""
     directory = metadata.directory
-    going = {
-        volume.volume_id
-        for request in metadata.open_requests()
-        if request.node_id in directory.nodes
-        for node in nodes_given_up(metadata, request)
-        for volume in node.volumes
-    }
+    going = nodes_going(metadata)
     where = directory.datacenter_of(leaving)
     usable = (
         volume
         for volume in replicas
         if volume != leaving
         and directory.datacenter_of(volume) == where
-        and volume not in going
+        and directory.node_of_volume[volume].node_id not in going
         and volume not in directory.lost
     )
     return next(usable, None)

@@ -15,7 +15,7 @@ from epochlake.metastore.log import generations
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.epoch_log import AppendUncertain, EpochLog
 from epochlake.metastore.log.generations import Generation
-from epochlake.metastore.log.log_member import LogMember, MemberLogs, Sealed, Source, promised_to, verified
+from epochlake.metastore.log.log_member import PART, LogMember, MemberLogs, Sealed, Source, promised_to, verified
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -175,8 +175,8 @@ class MemberMover:
                 f"the log at {self._root} is not the beginning of what its members have",
                 hint="Choose an empty root; that of a cluster that goes on needs no recovery",
             )
-        for start in range(len(there), len(entries), 1000):
-            root.append(entries[start : start + 1000])
+        for start in range(len(there), len(entries), PART):
+            root.append(entries[start : start + PART])
 
     def _seal(self, generation: Generation, before: Sequence[Generation], others: Sequence[str] = ()) -> set[str]:
         """Have `generation` promised by a majority of every one that may have acknowledged something, and of its own

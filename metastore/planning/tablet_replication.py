@@ -14,7 +14,7 @@ import numpy as np
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import ChangeReplicas, ReplicaChange
-from epochlake.metastore.metadata.events.nodes import nodes_given_up
+from epochlake.metastore.metadata.events.nodes import nodes_going
 from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.metastore.metadata.replica_numbers import altering, tablets_of, unlike
 from epochlake.metastore.planning.balancing import Loads, cluster_load
@@ -71,13 +71,7 @@ class _Places:
     def __init__(self, metadata: ClusterMetadata, loads: Loads, streams: StreamLimits) -> None:
         self._metadata = metadata
         self._loads = loads
-        going = {
-            node.node_id
-            for request in metadata.open_requests()
-            if request.node_id in metadata.directory.nodes
-            for node in nodes_given_up(metadata, request)
-        }
-        load, rows = cluster_load(metadata, loads, going, streams)
+        load, rows = cluster_load(metadata, loads, set(nodes_going(metadata)), streams)
         self._room = Room(streams, busy(metadata, streams).total)
         self._rules = load.table_nodes
         self._table_row = {table_id: row for row, table_id in enumerate(sorted(metadata.tablets.maps))}

@@ -211,6 +211,16 @@ def nodes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> tuple
     return tuple(nodes)
 
 
+def nodes_going(metadata: ClusterMetadata) -> dict[int, TopologyRequest]:
+    """The numbers of the nodes that hold nothing any more when the open requests end, each with the one it goes by."""
+    return {
+        node.node_id: request
+        for request in metadata.open_requests()
+        if request.node_id in metadata.directory.nodes
+        for node in nodes_given_up(metadata, request)
+    }
+
+
 def volumes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> set[int]:
     """The volumes that no tablet may name when `request` ends."""
     return {volume.volume_id for node in nodes_given_up(metadata, request) for volume in node.volumes}

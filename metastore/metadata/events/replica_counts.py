@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
-from epochlake.metastore.metadata.events.tablets import require_at_rest, require_new_replica
-from epochlake.metastore.metadata.model import TableId, Transition, VolumeId
+from epochlake.metastore.metadata.events.tablets import (
+    first_stage,
+    require_at_rest,
+    require_each_once,
+    require_new_replica,
+    with_transitions,
+)
+from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.resizing import Resize
-from epochlake.placement.tablets.transitions import Kind, Stage
+from epochlake.placement.tablets.transitions import Kind
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -40,9 +46,7 @@ class ChangeReplicas(Event, frozen=True):
     changes: tuple[ReplicaChange, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.changes), Code.NOTHING_TO_DO, "no change of replicas was given")
-        keys = [(change.table_id, change.tablet) for change in self.changes]
-        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+        require_each_once([(change.table_id, change.tablet) for change in self.changes], "change of replicas")
         for change in self.changes:
             name, replicas = require_at_rest(metadata, change.table_id, change.tablet)
             resize = metadata.tablets.maps[change.table_id].resize_type
@@ -58,26 +62,16 @@ class ChangeReplicas(Event, frozen=True):
                 _check_less(metadata, change, change.leaving, name, replicas)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        transitions = dict(metadata.tablets.transitions)
+        begun = []
         for change in self.changes:
             old = metadata.tablets.maps[change.table_id].replicas(change.tablet)
-            stay = tuple(volume for volume in old if volume != change.leaving)
-            transition = Transition(
-                table_id=change.table_id,
-                tablet=change.tablet,
-                kind=Kind.REBUILD if change.leaving is None else Kind.MIGRATION,
-                stage=Stage.ALLOW_WRITE_BOTH_READ_OLD,
-                replicas=old,
-                new_replicas=(*old, change.pending) if change.leaving is None else stay,
-                leaving=change.leaving,
-                pending=change.pending,
-                reason=change.reason,
-                started_epoch=epoch,
-                epoch=epoch,
-            )
-            transitions[transition.key] = transition
-        tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
-        return msgspec.structs.replace(metadata, tablets=tablets)
+            if change.leaving is None:
+                kind, after = Kind.REBUILD, (*old, change.pending)
+            else:
+                kind, after = Kind.MIGRATION, tuple(volume for volume in old if volume != change.leaving)
+            ends = (change.leaving, change.pending)
+            begun.append(first_stage((change.table_id, change.tablet), kind, (old, after), ends, change.reason, epoch))
+        return with_transitions(metadata, begun, epoch)
 
     def summary(self) -> str:
         more = sum(change.leaving is None for change in self.changes)

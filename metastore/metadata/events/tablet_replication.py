@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
-from epochlake.metastore.metadata.events.nodes import nodes_given_up
+from epochlake.metastore.metadata.events.nodes import nodes_going
 from epochlake.metastore.metadata.events.operators import require_enough_tagged
 from epochlake.metastore.metadata.events.replicas import require_replication
 from epochlake.metastore.metadata.features import REPLICA_COUNTS
@@ -121,12 +121,7 @@ def _with(metadata: ClusterMetadata, keyspace: Keyspace, epoch: int | None = Non
 
 def _require_nodes(metadata: ClusterMetadata, keyspace: str, datacenter: str, wanted: int) -> None:
     """That replicas more have somewhere to go: nodes that are on their way out, lost or resting get none."""
-    going = {
-        node.node_id
-        for request in metadata.open_requests()
-        if request.node_id in metadata.directory.nodes
-        for node in nodes_given_up(metadata, request)
-    }
+    going = nodes_going(metadata)
     able = sum(
         node.state is NodeState.NORMAL and not node.lost and not node.maintenance and node.node_id not in going
         for node in metadata.directory.nodes.values()

@@ -7,6 +7,7 @@ their way back are those of `placement/tablets/transitions.py`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,9 +45,7 @@ class StartTransitions(Event, frozen=True):
     transitions: tuple[NewTransition, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.transitions), Code.NOTHING_TO_DO, "no transition was given")
-        keys = [(new.table_id, new.tablet) for new in self.transitions]
-        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+        require_each_once([(new.table_id, new.tablet) for new in self.transitions], "transition")
         for new in self.transitions:
             self._check_one(metadata, new)
 
@@ -67,25 +66,16 @@ class StartTransitions(Event, frozen=True):
         )
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
-        transitions = dict(metadata.tablets.transitions)
+        begun = []
         for new in self.transitions:
             old = metadata.tablets.maps[new.table_id].replicas(new.tablet)
-            transition = Transition(
-                table_id=new.table_id,
-                tablet=new.tablet,
-                kind=new.kind,
-                stage=Stage.ALLOW_WRITE_BOTH_READ_OLD,
-                replicas=old,
-                new_replicas=tuple(new.pending if replica == new.leaving else replica for replica in old),
-                leaving=new.leaving,
-                pending=new.pending,
-                reason=new.reason,
-                started_epoch=epoch,
-                epoch=epoch,
+            after = tuple(new.pending if replica == new.leaving else replica for replica in old)
+            begun.append(
+                first_stage(
+                    (new.table_id, new.tablet), new.kind, (old, after), (new.leaving, new.pending), new.reason, epoch
+                )
             )
-            transitions[transition.key] = transition
-        tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
-        return msgspec.structs.replace(metadata, tablets=tablets)
+        return with_transitions(metadata, begun, epoch)
 
     def summary(self) -> str:
         first = self.transitions[0]
@@ -110,9 +100,7 @@ class AdvanceTransitions(Event, frozen=True):
     changes: tuple[StageChange, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.changes), Code.NOTHING_TO_DO, "no stage change was given")
-        keys = [(change.table_id, change.tablet) for change in self.changes]
-        require(len(set(keys)) == len(keys), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+        require_each_once([(change.table_id, change.tablet) for change in self.changes], "stage change")
         for change in self.changes:
             stage = _stage_of(metadata, (change.table_id, change.tablet))
             require(
@@ -157,8 +145,7 @@ class FinishTransitions(Event, frozen=True):
     tablets: tuple[TabletKey, ...]
 
     def check(self, metadata: ClusterMetadata) -> None:
-        require(bool(self.tablets), Code.NOTHING_TO_DO, "no tablet was given")
-        require(len(set(self.tablets)) == len(self.tablets), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+        require_each_once(self.tablets, "tablet")
         for key in self.tablets:
             stage = _stage_of(metadata, key)
             require(
@@ -182,6 +169,45 @@ class FinishTransitions(Event, frozen=True):
 
     def summary(self) -> str:
         return f"{len(self.tablets)} tablet(s) end their transition"
+
+
+def require_each_once(tablets: Sequence[TabletKey], what: str) -> None:
+    """That an event names some tablets, and none of them twice. Raises Rejected."""
+    require(bool(tablets), Code.NOTHING_TO_DO, f"no {what} was given")
+    require(len(set(tablets)) == len(tablets), Code.TRANSITION_IN_THE_WAY, "a tablet is named twice")
+
+
+def first_stage(
+    tablet: TabletKey,
+    kind: Kind,
+    replicas: tuple[tuple[VolumeId, ...], tuple[VolumeId, ...]],
+    ends: tuple[VolumeId | None, VolumeId],
+    reason: str,
+    epoch: int,
+) -> Transition:
+    """A transition that begins: `replicas` before and after, `ends` the one that goes, if any, and the one that gets
+    rows.
+    """
+    return Transition(
+        table_id=tablet[0],
+        tablet=tablet[1],
+        kind=kind,
+        stage=Stage.ALLOW_WRITE_BOTH_READ_OLD,
+        replicas=replicas[0],
+        new_replicas=replicas[1],
+        leaving=ends[0],
+        pending=ends[1],
+        reason=reason,
+        started_epoch=epoch,
+        epoch=epoch,
+    )
+
+
+def with_transitions(metadata: ClusterMetadata, begun: Iterable[Transition], epoch: int) -> ClusterMetadata:
+    """The metadata with transitions that begin."""
+    transitions = {**metadata.tablets.transitions, **{one.key: one for one in begun}}
+    tablets = msgspec.structs.replace(metadata.tablets, transitions=transitions, epoch=epoch)
+    return msgspec.structs.replace(metadata, tablets=tablets)
 
 
 def require_at_rest(metadata: ClusterMetadata, table_id: TableId, tablet: int) -> tuple[str, tuple[VolumeId, ...]]:
