@@ -140,12 +140,10 @@ class Cluster(Store):
         InvalidRequest when the cluster was closed.
         """
         from epochlake.jobs.gate.pipeline import Pipeline  # only here: most commands start no Spark
+        from epochlake.jobs.spark_session import require_session
 
         self.require_open()
-        if not hasattr(spark, "createDataFrame"):
-            raise InvalidRequest(
-                f"{spark!r} is no session of Spark", hint="Give the notebook's `spark`, or epochlake.session(NAME)"
-            )
+        require_session(spark)
         return Pipeline(self, name, spark, datacenter)
 
     def write(

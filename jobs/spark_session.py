@@ -22,10 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from epochlake.metastore.preflight import require_java
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
+
+
+def require_session(spark: object, able: str = "createDataFrame") -> None:
+    """Raise InvalidRequest for what is no session of Spark, classic or Connect.
+
+    Those of Connect are of a class of their own, which cannot be imported everywhere: a session is what is `able`.
+    """
+    if not hasattr(spark, able):
+        raise InvalidRequest(
+            f"{spark!r} is no session of Spark", hint="Give the notebook's `spark`, or epochlake.session(NAME)"
+        )
+
 
 DELTA_COORDINATES = "io.delta:delta-spark_4.2_2.13:4.4.0"
 

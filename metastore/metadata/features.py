@@ -27,6 +27,7 @@ TABLET_PINS = "tablet-pins"
 FORGOTTEN_REQUESTS = "forgotten-requests"
 UPGRADES = "upgrades"
 TABLET_REPLICATION = "tablet-replication"
+INITIAL_CHECKS = "initial-checks"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -35,6 +36,7 @@ FEATURES = (
     Feature(FORGOTTEN_REQUESTS, "topology requests that are done leave the metadata", 7),
     Feature(UPGRADES, "a cluster that is described outside is taken over", 7),
     Feature(TABLET_REPLICATION, "the replication of keyspaces on tablets is altered", 7),
+    Feature(INITIAL_CHECKS, "tables are created with checks", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -12,6 +12,7 @@ from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.events.table_checks import require_checks
+from epochlake.metastore.metadata.features import INITIAL_CHECKS
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
@@ -151,6 +152,10 @@ class CreateTable(Event, frozen=True):
     table: Table
     tablet_count: int
     attachment: bytes = b""
+
+    def features_used(self) -> tuple[str, ...]:
+        # A release without it reads the entry, and does not say since when its checks hold.
+        return (*self.features_of_kind(), *((INITIAL_CHECKS,) if self.table.checked else ()))
 
     def builds(self, described: Described) -> bool:
         return any(one.name == self.table.full_name for one in described.tables)

@@ -22,7 +22,7 @@ from epochlake.jobs.views.features import feature_rows
 from epochlake.metastore import announcing, metastore
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, INITIAL_CHECKS, SUPPORTED
 from epochlake.placement.rejections import Code
 from epochlake.testing import LocalCluster, local_cluster
 
@@ -134,3 +134,14 @@ def test_an_agent_that_lacks_an_enabled_feature_is_not_let_in(tmp_path: Path) ->
         proper = msgspec.structs.replace(asked, sender=BLANK)
         assert join_refusal(member, True, proper, None, enabled=SUPPORTED) is None
         assert admit(lake.cluster, proper).outcome is Outcome.ACCEPTED
+
+
+def test_a_table_is_created_with_checks_once_every_member_says_since_when_they_hold(old: LocalCluster) -> None:
+    columns = [("id", "bigint", False), ("amount", "int", True)]
+    with pytest.raises(Rejected, match="initial-checks") as refused:
+        epochlake.create_table(old.cluster, "test.paid", columns, ["id"], checks={"paid": "amount >= 0"})
+    assert refused.value.code is Code.FEATURE_NOT_ENABLED
+    epochlake.create_table(old.cluster, "test.events", columns, ["id"])
+    administration.enable_features(old.cluster, INITIAL_CHECKS)
+    epochlake.create_table(old.cluster, "test.paid", columns, ["id"], checks={"paid": "amount >= 0"})
+    assert [check.name for check in old.cluster.table("test.paid").checks] == ["paid"]
