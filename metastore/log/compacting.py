@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import HashMismatch
 from epochlake.metastore.log.entry import Entry, entry_hash
-from epochlake.metastore.log.files import LogFile, new_file, read_columns, read_entries, write_anew
+from epochlake.metastore.log.files import LogFile, discard, new_file, read_columns, read_entries, write_anew
 from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
 from epochlake.metastore.storage.storage import Storage
 
@@ -97,7 +98,14 @@ def rewrite(storage: Storage, uri: str, table: DeltaTable, rewriting: Rewriting)
         new = write_anew(storage, uri, entries)
         removes += [OldFile(file.path, file.size) for file in group]
         adds.append(new_file(new))
-    return {file.path for file in adds} if replace_files(storage, table, removes, adds) else None
+    try:
+        if replace_files(storage, table, removes, adds):
+            return {file.path for file in adds}
+    except delta_commits.TornCommit:
+        pass  # what lay there was committed, and clean-up has deleted it or it is lost
+    for file in adds:
+        discard(storage, uri, file)
+    return None
 
 
 def _require_sound(entries: Sequence[Entry]) -> None:

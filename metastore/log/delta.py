@@ -49,7 +49,16 @@ from epochlake.metastore.log.compacting import (
 )
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, ends_too_early
-from epochlake.metastore.log.files import SCHEMA, LogFile, files_of, new_file, read_columns, read_entries, write_entries
+from epochlake.metastore.log.files import (
+    SCHEMA,
+    LogFile,
+    discard,
+    files_of,
+    new_file,
+    read_columns,
+    read_entries,
+    write_entries,
+)
 from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.log.spark_log import GENERATION
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
@@ -240,10 +249,8 @@ class DeltaLog:
         return new_file(write_entries(self._storage, self.uri, entries))
 
     def _discard(self, stored: NewFile | None) -> None:
-        """Delete a data file that no commit names, so that nobody takes its entries for what a torn commit named."""
-        with suppress(StorageUnavailable):
-            if stored is not None:
-                self._storage.delete_file(f"{self.uri}/{stored.path}")
+        if stored is not None:
+            discard(self._storage, self.uri, stored)
 
     def fence(self) -> None:
         if places.local_path(self.uri) is not None:
@@ -338,10 +345,7 @@ class DeltaLog:
         if not rewriting.groups or not self._version_exists(read_at):
             return False
         try:
-            try:
-                added = rewrite(self._storage, self.uri, table, rewriting)
-            except delta_commits.TornCommit:
-                added = None  # as in `append`
+            added = rewrite(self._storage, self.uri, table, rewriting)
             if added is None:
                 return False
             self._seal_checkpoint(read_at + 1)

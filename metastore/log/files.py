@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -161,6 +162,14 @@ def write_anew(storage: Storage, uri: str, entries: list[Entry]) -> LogFile:
 def new_file(file: LogFile) -> NewFile:
     """A stored data file as a commit puts it in, with the statistics that readers need."""
     return NewFile(file.path, file.size, file.rows or 0, {"epoch": file.first or 0}, {"epoch": file.last or 0})
+
+
+def discard(storage: Storage, uri: str, stored: NewFile) -> None:
+    """Delete a data file that no commit names and none ever will, so that nobody takes its entries for what a torn
+    commit named, and nothing stays that nobody needs. Never raises.
+    """
+    with suppress(StorageUnavailable):
+        storage.delete_file(f"{uri}/{stored.path}")
 
 
 def arrow(actions: object) -> pa.Table:

@@ -106,8 +106,8 @@ MUTATIONS = (
         "what a lost append has stored stays",
         "020: who loses an append deletes its data file, or `log heal` takes it for a torn commit's",
         DELTA,
-        "            if stored is not None:\n",
-        "            if False:\n",
+        "        if stored is not None:\n",
+        "        if False:\n",
         LOG_TABLES,
     ),
     Mutation(
