@@ -17,8 +17,8 @@ from epochlake.metastore.tables.placements import logical_replicas
 from epochlake.testing import LocalCluster, local_cluster
 
 from tests.support.command_line import CommandLine
-
-TABLE = "test.events"
+from tests.support.tablets import EVENTS as TABLE
+from tests.support.tablets import nodes_of
 
 
 @pytest.fixture
@@ -27,12 +27,6 @@ def lake(tmp_path: Path) -> Iterator[LocalCluster]:
         epochlake.pause_balancing(made.cluster, reason="moves are by hand")
         epochlake.create_table(made.cluster, TABLE, [("id", "bigint", False)], ["id"])
         yield made
-
-
-def nodes_of(cluster: Cluster, tablet: int) -> list[str]:
-    metadata = cluster.catch_up()
-    tablet_map = metadata.tablets.maps[metadata.table(TABLE).table_id]
-    return [metadata.directory.node_of_volume[volume].name for volume in tablet_map.replicas(tablet)]
 
 
 def elsewhere(cluster: Cluster, tablet: int, *, same_rack: bool = True) -> tuple[str, str]:

@@ -29,8 +29,8 @@ from epochlake.metastore.tables.metadata import PARTS
 from epochlake.testing import LocalCluster, local_cluster
 
 from tests.support.command_line import CommandLine
-
-TABLE = "test.events"
+from tests.support.tablets import EVENTS as TABLE
+from tests.support.tablets import ids, nodes_of
 
 
 @pytest.fixture
@@ -40,19 +40,9 @@ def lake(tmp_path: Path) -> Iterator[LocalCluster]:
         yield made
 
 
-def nodes_of(cluster: Cluster, tablet: int) -> list[str]:
-    metadata = cluster.catch_up()
-    tablet_map = metadata.tablets.maps[metadata.table(TABLE).table_id]
-    return [metadata.directory.node_of_volume[volume].name for volume in tablet_map.replicas(tablet)]
-
-
 def free_node(cluster: Cluster, tablet: int) -> str:
     held = nodes_of(cluster, tablet)
     return next(node.name for node in cluster.metadata.directory.members() if node.name not in held)
-
-
-def ids(cluster: Cluster, level: str = "ALL") -> list[int]:
-    return sorted(row["id"] for row in cluster.scan(TABLE, consistency=level).read_all().to_pylist())
 
 
 def code_of(refused: pytest.ExceptionInfo[Rejected]) -> str:
@@ -95,7 +85,7 @@ def test_what_only_the_replica_that_goes_has_acknowledged_is_handed_over_first(l
     lake.coordinate()
     assert going not in nodes_of(cluster, 1)
     assert written
-    assert ids(cluster) == written
+    assert ids(cluster, "ALL") == written
 
 
 def one_tablet(cluster: Cluster, number: int) -> int:
@@ -114,7 +104,7 @@ def test_a_handover_that_fails_goes_back_and_takes_nothing_from_the_replica_that
         for _ in range(12):
             lake.coordinate()
     lake.coordinate()
-    assert ids(cluster) == [*range(100)]
+    assert ids(cluster, "ALL") == [*range(100)]
     assert before[1] in nodes_of(cluster, 1)
     assert not cluster.catch_up().tablets.transitions
 
@@ -171,7 +161,7 @@ def test_a_table_whose_tablets_differ_is_dropped_and_restored(lake: LocalCluster
     drop_table(cluster, TABLE, keep_seconds=3600.0)
     restore_table(cluster, TABLE)
     assert nodes_of(cluster, 1) == held
-    assert ids(cluster) == [*range(50)]
+    assert ids(cluster, "ALL") == [*range(50)]
 
 
 def test_the_balancer_leaves_pinned_tablets_where_they_are_and_takes_the_others(

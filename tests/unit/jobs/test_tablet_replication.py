@@ -22,8 +22,8 @@ from epochlake.metastore.following.quorums import verify_quorums
 from epochlake.testing import LocalCluster, local_cluster
 
 from tests.support.command_line import CommandLine
-
-TABLE = "test.events"
+from tests.support.tablets import EVENTS as TABLE
+from tests.support.tablets import ids
 
 
 @pytest.fixture
@@ -49,10 +49,6 @@ def assert_spread(cluster: Cluster) -> None:
         assert len({node.rack for node in nodes}) == min(2, len(nodes))
 
 
-def ids(cluster: Cluster, level: str = "QUORUM") -> list[int]:
-    return sorted(row["id"] for row in cluster.scan(TABLE, consistency=level).read_all().to_pylist())
-
-
 def one_round(lake: LocalCluster) -> None:
     """A round of a coordinator that nobody has seen before, and that is not there any more afterwards."""
     epochlake.Coordinator(lake.participant("coordinator")).run(until_idle=False, most_rounds=1)
@@ -74,7 +70,7 @@ def test_more_and_fewer_replicas_under_writes_with_another_coordinator_for_each_
             cluster.write(TABLE, [{"id": written}], consistency="QUORUM" if number % 2 else "ALL")
             written += 1
             one_round(lake)
-            assert ids(cluster) == [*range(written)]
+            assert ids(cluster, "QUORUM") == [*range(written)]
             if not is_altering(cluster):
                 break
         assert not is_altering(cluster)
@@ -130,7 +126,7 @@ def test_a_coordinator_that_is_killed_at_any_step_is_followed_by_one_that_goes_o
         try:
             epochlake.Coordinator(participant).run(until_idle=True)
         except Killed:
-            assert ids(cluster) == [*range(50)]
+            assert ids(cluster, "QUORUM") == [*range(50)]
         if not is_altering(cluster):
             break
     assert kills > 6
