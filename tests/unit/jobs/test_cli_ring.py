@@ -196,7 +196,16 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "pause of nothing": (["request", "pause", "D"], 3, ["'D'", "no open request"]),
     "resume of an unknown one": (["request", "resume", "no-such"], 3, ["no-such", "request list"]),
     "cancel of a keyspace at rest": (["request", "cancel", "air"], 3, ["'air'", "no open request"]),
-    "replication of tablets": (["keyspace", "alter", "flat", "--replication", "dc1=2"], 3, ["'flat'", "tablets"]),
+    "a datacenter more for tablets": (
+        ["keyspace", "alter", "flat", "--replication", "dc1=1,dc2=1"],
+        3,
+        ["'flat'", "dc2", "no node"],
+    ),
+    "replication of tablets above nodes": (
+        ["keyspace", "alter", "flat", "--replication", "dc1=9"],
+        3,
+        ["9 replicas", "4"],
+    ),
     "replication as it is": (["keyspace", "alter", "air", "--replication", "dc1=3"], 3, ["already"]),
     "replication above nodes": (["keyspace", "alter", "air", "--replication", "dc1=9"], 3, ["9 replicas", "4"]),
     "no replication": (["keyspace", "alter", "air", "--replication", "dc1=0"], 3, ["no replica"]),
