@@ -11,7 +11,7 @@ from epochlake.jobs.administration.checks import validate_checks
 from epochlake.jobs.administration.dropped import drop_table, keep_history, restore_table
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, set_maintenance
-from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
+from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, rename_keyspace
 from epochlake.jobs.administration.switches import (
     pause_balancing,
     pause_changes,
@@ -53,6 +53,7 @@ __all__ = [
     "pause_request",
     "rebuild_node",
     "remove_node",
+    "rename_keyspace",
     "replace_node",
     "restore_table",
     "resume_balancing",

@@ -65,6 +65,7 @@ DOCUMENTS: dict[str, Any] = {
     "keyspace alter": CHANGE,
     "keyspace list": list[KeyspaceRow],
     "keyspace drop": CHANGE,
+    "keyspace rename": CHANGE,
     "table create": CHANGE,
     "table adopt": Adopted,
     "table export": Exported,

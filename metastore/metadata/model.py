@@ -92,13 +92,22 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy)."""
+    """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy).
+
+    `former`: the names that it had and nobody else has got by renaming since, the oldest first.
+    """
 
     name: str
     placement: PlacementKind
     strategy: str
     replication: dict[str, int]
     epoch: int = 0
+    former: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        """The names that it had before."""
+        return () if self.former is msgspec.UNSET else self.former
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,6 +209,12 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_seconds: float | msgspec.UnsetType = msgspec.UNSET
     alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
     checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
+    stored_in: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def directory(self) -> str:
+        """The directory of each volume that its replicas are in: the name that its keyspace had when it was made."""
+        return self.keyspace if self.stored_in is msgspec.UNSET else self.stored_in
 
     @property
     def checked(self) -> tuple[Check, ...]:

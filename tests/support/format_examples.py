@@ -38,6 +38,7 @@ from epochlake.metastore.metadata.events import (
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    RenameKeyspace,
     RequestReplication,
     RequestTopology,
     RestoreTable,
@@ -159,6 +160,7 @@ EVENTS: dict[tuple[str, int], Event] = {
         Keyspace("sky", PlacementKind.RING, NTS, {"dc1": 2}), encode_replicas(REPLICAS)
     ),
     ("DropKeyspace", 1): DropKeyspace("air"),
+    ("RenameKeyspace", 7): RenameKeyspace("air", "heavens"),
     ("CreateTable", 1): CreateTable(
         Table("t-1", "air", "flights", COLUMNS, ("id",), append_only=True), 4, encode_replicas(REPLICAS)
     ),

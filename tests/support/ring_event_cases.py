@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.events import (
     FinishRequest,
     PauseRequest,
     PrepareOperation,
+    RenameKeyspace,
     RequestReplication,
     RequestTopology,
     ResumeRequest,
@@ -353,6 +354,9 @@ REJECTED: list[tuple[str, object, str]] = [
     ("ring prepared", ring_table("moons"), "operation-in-the-way"),
     ("ring prepared", DropTable("id-stars", "sky.stars"), "operation-in-the-way"),
     ("ring", DropKeyspace("sky"), "keyspace-not-empty"),
+    ("ring", RenameKeyspace("sky", "air"), "keyspace-exists"),
+    ("replication asked, no table", RenameKeyspace("sky", "heavens"), "request-in-the-way"),
+    ("ring prepared, no table", RenameKeyspace("sky", "heavens"), "operation-in-the-way"),
     ("replication asked, no table", DropKeyspace("sky"), "request-in-the-way"),
     ("ring prepared, no table", DropKeyspace("sky"), "operation-in-the-way"),
 ]
@@ -400,6 +404,7 @@ VALID: list[tuple[str, object]] = [
     ("ring", ring_table("moons")),
     ("ring", DropTable("id-stars", "sky.stars")),
     ("ring, no table", DropKeyspace("sky")),
+    ("ring", RenameKeyspace("sky", "heavens")),
     ("ring", RequestReplication("r", "sky", NTS, {"dc1": 7}, force=True)),
     ("ring", RequestReplication("r", "sky", SIMPLE, {"replication_factor": 3})),
 ]

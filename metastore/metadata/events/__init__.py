@@ -26,6 +26,7 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.renaming import RenameKeyspace
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -75,6 +76,7 @@ __all__ = [
     "RegisterNode",
     "RelaxBarriers",
     "RelaxedBarrier",
+    "RenameKeyspace",
     "RequestReplication",
     "RequestTopology",
     "RestoreTable",

@@ -30,6 +30,7 @@ from epochlake.metastore.metadata.events.operations import (
     RetreatOperation,
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
+from epochlake.metastore.metadata.events.renaming import RenameKeyspace
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
     FinishRequest,
@@ -40,12 +41,13 @@ from epochlake.metastore.metadata.events.resizing import DecideResize, FinishRes
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
 
-GENERATION = 6
+GENERATION = 7
 """The generation of the product that this is; a new kind of event begins with it.
 
 A generation is a state of the product whose logs every later one reads. 1: nodes, schema and tablets. 2: the ring,
 splits and merges, what operators say of nodes and tables. 3: lost storage, lost epochs and relaxed barriers. 4: frozen
-formats. 5: altered columns. 6: checks of tables.
+formats. 5: altered columns. 6: checks of tables. 7: keyspaces
+get other names.
 """
 
 
@@ -95,6 +97,7 @@ EVENT_KINDS = (
     EventKind("ForgetTable", ForgetTable, since=4),
     EventKind("KeepHistory", KeepHistory, since=4),
     EventKind("AlterColumns", AlterColumns, since=5),
+    EventKind("RenameKeyspace", RenameKeyspace, since=7),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

@@ -111,7 +111,7 @@ class DropKeyspace(Event, frozen=True):
                 f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state})",
                 hint="Wait for it, or cancel it",
             )
-        _require_no_operation_with(metadata, self.name)
+        require_no_operation_with(metadata, self.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = {name: k for name, k in metadata.schema.keyspaces.items() if name != self.name}
@@ -254,7 +254,7 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
     )
 
 
-def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None:
+def require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None:
     """That no operation in flight counts on the placement of a ring keyspace, whether it changes it or not."""
     if metadata.schema.keyspaces[keyspace].placement is not PlacementKind.RING:
         return
