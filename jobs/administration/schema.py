@@ -117,7 +117,12 @@ def create_table(
     PlacementImpossible, StorageUnavailable.
     """
     change = TableCreation(
-        full_name, columns, primary_key, append_only=append_only, tablets=tablets, checks=dict(checks or {})
+        full_name,
+        columns,
+        primary_key,
+        append_only=append_only,
+        tablets=tablets,
+        checks=dict(checks) if checks else msgspec.UNSET,
     )
     committed = cluster.commit(change, **options)
     if change.planned:
@@ -174,7 +179,8 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
     primary_key: Sequence[str]
     append_only: bool = False
     tablets: int | None = None
-    checks: Mapping[str, str] = {}
+    # No `{}`: that is made anew each time, equals no default, and would stand in the words of every creation.
+    checks: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
 
     @cached_property
     def planned(self) -> list[CreateTable]:
@@ -209,7 +215,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
             options=TabletOptions() if on_ring else TabletOptions(min_count=count),
         )
         check_columns(table.columns, table.primary_key)
-        if self.checks:
+        if self.checks is not msgspec.UNSET:
             checks = tuple(new_check(check, predicate, table) for check, predicate in self.checks.items())
             table = msgspec.structs.replace(table, checks=checks)
         self.unreachable.clear()

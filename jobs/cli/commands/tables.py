@@ -102,7 +102,9 @@ def create(
             hint="Give --column and --primary-key, or --like FILE for the columns of a file",
         )
     checks = _pairs(check, "check", "'NAME: PREDICATE'")
-    change = TableCreation(table, columns, keys, append_only=append_only, tablets=tablets, checks=checks)
+    change = TableCreation(
+        table, columns, keys, append_only=append_only, tablets=tablets, checks=checks or msgspec.UNSET
+    )
     carry_out(
         session, how, change, lambda: told | ({"no_tablets_on": change.unreachable} if change.unreachable else {})
     )

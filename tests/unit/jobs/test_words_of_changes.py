@@ -135,6 +135,13 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         ),
         'create keyspace {"name":"air","replication":{}}',
     ),
+    (
+        lambda cluster: administration.create_table(
+            cluster, "air.flights", [("id", "bigint", False)], ["id"], checks={"known": "id >= 0"}
+        ),
+        'create table {"checks":{"known":"id >= 0"},"columns":[["id","bigint",false]],"full_name":"air.flights",'
+        '"primary_key":["id"]}',
+    ),
     (lambda cluster: administration.drop_keyspace(cluster, "air"), 'drop keyspace {"name":"air"}'),
     (
         lambda cluster: administration.rename_keyspace(cluster, "air", "sky"),
