@@ -554,7 +554,7 @@ def test_a_keyspace_on_the_ring_is_renamed_with_its_rows_and_a_node_joins_after_
     rows = ring.cluster.count("air.flights")
     line.done("keyspace", "rename", "air", "heavens")
     ring.cluster.catch_up()
-    assert rows and ring.cluster.count("heavens.flights") == rows
+    assert ring.cluster.count("heavens.flights") == rows > 0
     ring.cluster.write("heavens.flights", [{"id": 1_000_000, "note": "after"}])
     ring.add("X", ("dc1", "r2", (7,)))
     ring.until(None)
