@@ -12,7 +12,7 @@ from epochlake.jobs.administration.dropped import drop_table, keep_history, rest
 from epochlake.jobs.administration.features import enable_features
 from epochlake.jobs.administration.nodes import add_node, replace_node
 from epochlake.jobs.administration.operators import alter_node, set_maintenance
-from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace
+from epochlake.jobs.administration.schema import create_keyspace, create_table, drop_keyspace, rename_keyspace
 from epochlake.jobs.administration.switches import (
     pause_balancing,
     pause_changes,
@@ -63,6 +63,7 @@ __all__ = [
     "pin_tablets",
     "rebuild_node",
     "remove_node",
+    "rename_keyspace",
     "replace_node",
     "restore_table",
     "resume_balancing",

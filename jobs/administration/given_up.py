@@ -126,7 +126,7 @@ def address_at(storage: Storage, metadata: ClusterMetadata, table: Table, volume
         cluster_id=metadata.identity.cluster_id,
         volume_id=volume.volume_id,
         volume_uri=volume.uri,
-        keyspace=table.keyspace,
+        directory=table.directory,
         table_id=table.table_id,
     )
 

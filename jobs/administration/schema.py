@@ -24,7 +24,7 @@ from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace
+from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace, RenameKeyspace
 from epochlake.metastore.metadata.model import (
     Column,
     Keyspace,
@@ -89,6 +89,15 @@ def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Co
     return cluster.commit(KeyspaceDrop(name), **options)
 
 
+def rename_keyspace(cluster: Cluster, name: str, new_name: str, **options: Unpack[Options]) -> Committed:
+    """Give a keyspace another name; its tables follow, and their replicas stay where they are.
+
+    Raises Rejected: unknown-keyspace, keyspace-exists, invalid-name, request-in-the-way or operation-in-the-way while
+    its replication or its ranges are changing.
+    """
+    return cluster.commit(KeyspaceRename(name, new_name), **options)
+
+
 def create_table(
     cluster: Cluster,
     full_name: str,
@@ -148,6 +157,17 @@ class KeyspaceDrop(FixedChange[DropKeyspace], frozen=True):
 
     def event(self, call: Call) -> DropKeyspace:
         return DropKeyspace(self.name)
+
+
+class KeyspaceRename(FixedChange[RenameKeyspace], frozen=True):
+    """What `rename_keyspace` commits."""
+
+    verb: ClassVar[str] = "rename keyspace"
+    name: str
+    new_name: str
+
+    def event(self, call: Call) -> RenameKeyspace:
+        return RenameKeyspace(self.name, self.new_name)
 
 
 class TableCreation(Change[CreateTable], frozen=True, dict=True):
@@ -336,7 +356,7 @@ def _create_replicas(storage: Storage, event: CreateTable, metadata: ClusterMeta
             cluster_id=metadata.identity.cluster_id,
             volume_id=volume,
             volume_uri=metadata.directory.volumes[volume].uri,
-            keyspace=event.table.keyspace,
+            directory=event.table.directory,
             table_id=event.table.table_id,
         )
         create_replica(address, event.table, metadata.fence)

@@ -169,7 +169,7 @@ def _sweep_replica(
     node, volume = metadata.directory.node_of_volume[volume_id], metadata.directory.volumes[volume_id]
     name = f"{node.name}/{volume.name}"
     address = ReplicaAddress(
-        storage, metadata.identity.cluster_id, volume_id, volume.uri, table.keyspace, table.table_id
+        storage, metadata.identity.cluster_id, volume_id, volume.uri, table.directory, table.table_id
     )
     try:
         if not _holds(metadata, table, volume_id) and not storage.exists(address.uri):

@@ -74,6 +74,7 @@ DOCUMENTS: dict[str, Any] = {
     "keyspace alter": CHANGE,
     "keyspace list": list[KeyspaceRow],
     "keyspace drop": CHANGE,
+    "keyspace rename": CHANGE,
     "table create": CHANGE,
     "table adopt": Adopted,
     "table export": Exported,

@@ -331,7 +331,9 @@ class CommitPhase:
 
     def _since(self, metadata: ClusterMetadata, since: Since) -> Since:
         """Since when ranges are where they are; never before their keyspace had the replication that it has."""
-        keyspace = metadata.schema.keyspaces[self._batch.table.keyspace]
+        # By its id: the batch may have been planned when the keyspace had another name.
+        table = metadata.schema.tables[self._batch.table.table_id]
+        keyspace = metadata.schema.keyspaces[table.keyspace]
         return msgspec.structs.replace(since, placed_epoch=max(since.placed_epoch, keyspace.epoch))
 
     def _shared(self, metadata: ClusterMetadata) -> Iterator[Shared]:

@@ -24,7 +24,7 @@ def address_of(storage: Storage, metadata: ClusterMetadata, table: Table, volume
         cluster_id=metadata.identity.cluster_id,
         volume_id=volume,
         volume_uri=metadata.directory.volumes[volume].uri,
-        keyspace=table.keyspace,
+        directory=table.directory,
         table_id=table.table_id,
         lost=metadata.directory.why_lost(volume),
         columns=_declared(metadata, table.table_id),

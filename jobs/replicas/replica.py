@@ -76,15 +76,15 @@ class DeclaredColumns(msgspec.Struct, frozen=True):
 class ReplicaAddress(msgspec.Struct, frozen=True):
     """Where the replicas of a table on one volume are, and whose they must be.
 
-    `storage` is what it is reached with. `lost` says why the volume is not to be opened, where it is declared lost:
-    nothing there is touched then. `columns`: those of an altered table.
+    `storage` is what it is reached with; `directory`: that of the volume that it is in. `lost` says why the volume is
+    not to be opened, where it is declared lost: nothing there is touched then. `columns`: those of an altered table.
     """
 
     storage: Storage
     cluster_id: str
     volume_id: VolumeId
     volume_uri: str
-    keyspace: str
+    directory: str
     table_id: TableId
     lost: str = ""
     columns: DeclaredColumns | None = None
@@ -95,7 +95,7 @@ class ReplicaAddress(msgspec.Struct, frozen=True):
 
     @property
     def uri(self) -> str:
-        return places.join(self.volume_uri, self.keyspace, self.table_id)
+        return places.join(self.volume_uri, self.directory, self.table_id)
 
 
 class ReplicaSnapshot:
@@ -218,15 +218,15 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
     }
 
     try:
-        address.storage.create_directory(places.join(address.volume_uri, address.keyspace))
+        address.storage.create_directory(places.join(address.volume_uri, address.directory))
         create_table(address.storage, address.uri, schema, configuration)
     except StorageUnavailable:
         if not _was_created_meanwhile(address):
             raise
     # Other replicas do not help where a table is missing: it is on the disk, whatever else relies on them.
     delta_commits.sync_commits(address.storage, address.uri, open_snapshot(address).version)
-    keyspace = places.join(address.volume_uri, address.keyspace)
-    address.storage.sync_always(directories=[address.uri, keyspace, address.volume_uri])
+    directory = places.join(address.volume_uri, address.directory)
+    address.storage.sync_always(directories=[address.uri, directory, address.volume_uri])
 
 
 def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:

@@ -222,7 +222,7 @@ class Holdings:
         return found
 
     def _replica(self, volume: str, table: Table) -> ReplicaFiles:
-        path = f"{volume}/{table.keyspace}/{table.table_id}"
+        path = f"{volume}/{table.directory}/{table.table_id}"
         return self._replicas.setdefault(path, ReplicaFiles(self._world, path))
 
     def _look(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:

@@ -364,7 +364,7 @@ def _without_table(world: World, metadata: ClusterMetadata, scenario: Scenario) 
     """Places that came back as they were before there was a replica table: as good as lost, as who opens them says."""
     table = metadata.table(TABLE)
     back = {fault.place for fault in scenario.faults if fault.kind == "old storage"}
-    log = f"{table.keyspace}/{table.table_id}/_delta_log"
+    log = f"{table.directory}/{table.table_id}/_delta_log"
     placements = metadata.placements(table.table_id)
     held = {volume for index in range(len(placements.lows)) for volume in placements.placement(index).writes}
     uris = {metadata.directory.volumes[volume].uri for volume in held}
@@ -451,7 +451,7 @@ def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str
     held = {volume.uri for node in metadata.directory.members() for volume in node.volumes}
     # What was declared lost nobody opens any more.
     lost = {volume.uri for node in metadata.directory.nodes.values() if node.lost for volume in node.volumes}
-    tables = {f"{table.keyspace}/{table.table_id}" for table in metadata.schema.tables.values()}
+    tables = {f"{table.directory}/{table.table_id}" for table in metadata.schema.tables.values()}
     found = []
     for uri in sorted({*held, *(f"/disks/{name}" for name in world.disk.names("/disks"))} - {*destroyed, *lost}):
         below = {path.removeprefix(f"{uri}/") for path, _ in files_below(world.disk, f"{uri}/{KEYSPACE}")}

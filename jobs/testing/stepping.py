@@ -129,7 +129,7 @@ class Steps:
         uri = metadata.directory.volumes[volume].uri
         if uri in self._harmed:
             return None
-        path = f"{uri}/{table.keyspace}/{table.table_id}"
+        path = f"{uri}/{table.directory}/{table.table_id}"
         replica = self._replicas.setdefault(path, ReplicaFiles(self._world, path))
         try:
             return replica.fence() if replica.is_there() else 0

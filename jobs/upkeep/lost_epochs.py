@@ -310,7 +310,7 @@ def _addresses(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, T
             f"{table.full_name} on {node.name}/{volume.name}",
             table.table_id,
             ReplicaAddress(
-                storage, metadata.identity.cluster_id, volume.volume_id, volume.uri, table.keyspace, table.table_id
+                storage, metadata.identity.cluster_id, volume.volume_id, volume.uri, table.directory, table.table_id
             ),
         )
         for table in metadata.schema.tables.values()

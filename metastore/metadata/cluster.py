@@ -196,7 +196,11 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         keyspace = self.schema.keyspaces.get(name)
         if keyspace is None:
             known = ", ".join(sorted(self.schema.keyspaces)) or "none"
-            raise Rejected(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name!r} (keyspaces: {known})")
+            raise Rejected(
+                Code.UNKNOWN_KEYSPACE,
+                f"there is no keyspace {name!r} (keyspaces: {known})",
+                hint=self._renamed_hint(name),
+            )
         return keyspace
 
     def table(self, full_name: str) -> Table:
@@ -205,9 +209,17 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         table = self.schema.by_name.get(full_name)
         if table is None:
             known = ", ".join(sorted(self.schema.by_name)) or "none"
-            hint = "" if "." in full_name else "Name it keyspace.table"
+            keyspace, dot, name = full_name.partition(".")
+            hint = self._renamed_hint(keyspace, dot + name) if dot else "Name it keyspace.table"
             raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known})", hint=hint)
         return table
+
+    def _renamed_hint(self, keyspace: str, of_it: str = "") -> str:
+        """What a keyspace that had this name, or something `of_it`, is called now; nothing where none had it."""
+        if keyspace in self.schema.keyspaces:
+            return ""
+        now = next((one.name for one in self.schema.keyspaces.values() if keyspace in one.former_names), None)
+        return "" if now is None else f"Keyspace {keyspace} was renamed to {now}: use {now}{of_it}"
 
     def request(self, request_id: str) -> TopologyRequest:
         request = self.requests.get(request_id)

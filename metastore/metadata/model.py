@@ -95,6 +95,8 @@ class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`replication`: replicas per datacenter (NetworkTopologyStrategy), or `replication_factor` (SimpleStrategy).
 
     `before`: of a keyspace on tablets, what it was until the last alteration, while not every tablet has the new one.
+    `former`: the names that it had and nobody else has got by renaming since, the oldest first. `named`: the epoch that
+    gave it its name, where that is not the one that it was made with.
     """
 
     name: str
@@ -103,6 +105,18 @@ class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replication: dict[str, int]
     epoch: int = 0
     before: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    former: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    named: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        """The names that it had before."""
+        return () if self.former is msgspec.UNSET else self.former
+
+    @property
+    def name_since(self) -> int:
+        """An epoch since which it has had its name; 0 where that is older than its replication."""
+        return 0 if self.named is msgspec.UNSET else self.named
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,6 +218,12 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_seconds: float | msgspec.UnsetType = msgspec.UNSET
     alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
     checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
+    stored_in: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def directory(self) -> str:
+        """The directory of each volume that its replicas are in: the name that its keyspace had when it was made."""
+        return self.keyspace if self.stored_in is msgspec.UNSET else self.stored_in
 
     @property
     def checked(self) -> tuple[Check, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import msgspec
+import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.features import Announced, Features
 from epochlake.metastore.metadata.components.upgrade import (
@@ -23,23 +24,40 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     DecideResize,
     DescribeCluster,
+    DropKeyspace,
     EnableFeatures,
     FinishTabletReplication,
     ForgetRequests,
     PauseChanges,
     PinTablets,
+    RenameKeyspace,
     ReplicaChange,
+    RequestReplication,
     RequestTopology,
+    RestoreTable,
     SetMaintenance,
+    ShelveTable,
     StartTransitions,
 )
 from epochlake.metastore.metadata.events.tablets import NewTransition
 from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
 from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 from epochlake.placement.tablets.resizing import Resize
+from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind
 
-from tests.support.histories import INITIALISE, applied, joined, keyspace, ring_cluster, small_cluster
+from tests.support import ring_event_cases
+from tests.support.histories import (
+    INITIALISE,
+    applied,
+    joined,
+    keyspace,
+    ring_cluster,
+    ring_keyspace,
+    small_cluster,
+    table,
+)
 
 replace = msgspec.structs.replace
 
@@ -55,6 +73,17 @@ def scenes() -> dict[str, ClusterMetadata]:
     """Metadata by name: `featured` uses all features, `announced` has an announcement as well."""
     small = small_cluster()
     featured = applied([EnableFeatures(SUPPORTED)], small)
+    ring = applied([EnableFeatures(SUPPORTED)], ring_cluster())
+    # Two more, so that no placement comes or goes with a keyspace.
+    keyspace_gone = applied(
+        [
+            CreateKeyspace(ring_keyspace("twin")),
+            CreateKeyspace(ring_keyspace("moons", dc1=2)),
+            ShelveTable("id-stars", "sky.stars"),
+            DropKeyspace("sky"),
+        ],
+        ring,
+    )
     return {
         "featured": featured,
         "featured, a node left": without(featured, 4),
@@ -76,7 +105,23 @@ def scenes() -> dict[str, ClusterMetadata]:
             upgrade=Upgrade(BUILD, OLD, 1, 1),
             requests={"join-n1": replace(featured.requests["join-n1"], state=RequestState.PENDING)},
         ),
-        "featured, ring": applied([EnableFeatures(SUPPORTED)], ring_cluster()),
+        "featured, ring": ring,
+        "featured, ring asked": applied([RequestReplication("fewer", "sky", NETWORK_TOPOLOGY, {"dc1": 2})], ring),
+        "ring shelved, another of that name": applied([RenameKeyspace("moons", "sky")], keyspace_gone),
+        "ring shelved, made anew": applied([CreateKeyspace(ring_keyspace("sky", dc1=2))], keyspace_gone),
+        "ring shelved, renamed": applied(
+            [ShelveTable("id-stars", "sky.stars"), RenameKeyspace("sky", "heavens")], ring
+        ),
+        "shelved, another of that name": applied(
+            [
+                CreateKeyspace(keyspace("spare", dc1=3)),
+                ShelveTable(FLIGHTS, "air.flights"),
+                DropKeyspace("air"),
+                RenameKeyspace("spare", "air"),
+            ],
+            on_volumes(featured, [[1, 2, 3], [2, 3, -1], [3, 1, -1], [1, 2, -1]]),
+        ),
+        "featured, ring prepared": applied([EnableFeatures(SUPPORTED)], ring_event_cases.scenes()["ring prepared"]),
         "altering": applied([AlterTabletReplication("air", {"dc1": 3})], featured),
         "back again": applied(
             [AlterTabletReplication("air", {"dc1": 3}), AlterTabletReplication("air", {"dc1": 2})], featured
@@ -99,6 +144,12 @@ def in_datacenter(metadata: ClusterMetadata, node_id: int, datacenter: str) -> C
     """As if a node were in another datacenter."""
     moved = replace(metadata.directory.nodes[node_id], datacenter=datacenter)
     return replace(metadata, directory=metadata.directory.with_nodes(moved, epoch=metadata.epoch))
+
+
+def on_volumes(metadata: ClusterMetadata, replicas: list[list[int]]) -> ClusterMetadata:
+    """As if the tablets of `air.flights` were on these volumes."""
+    now = TabletMap.from_array(np.array(replicas, dtype=np.int32), epoch=metadata.epoch)
+    return replace(metadata, tablets=replace(metadata.tablets, maps={FLIGHTS: now}))
 
 
 def moved_twice(metadata: ClusterMetadata) -> ClusterMetadata:
@@ -183,6 +234,25 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured", FinishTabletReplication("air"), "nothing-to-do"),
     ("altering", FinishTabletReplication("air"), "stale-plan"),
     ("altering", AlterTabletReplication("air", {"dc1": 3}), "nothing-to-do"),
+    # Names of keyspaces
+    ("small", RenameKeyspace("air", "new"), "feature-not-enabled"),
+    ("featured", RenameKeyspace("nothing", "new"), "unknown-keyspace"),
+    ("featured", RenameKeyspace("air", "1st"), "invalid-name"),
+    ("featured", RenameKeyspace("air", "air"), "nothing-to-do"),
+    ("featured, ring", RenameKeyspace("sky", "air"), "keyspace-exists"),
+    ("featured, ring asked", RenameKeyspace("sky", "heavens"), "request-in-the-way"),
+    ("featured, ring prepared", RenameKeyspace("sky", "heavens"), "operation-in-the-way"),
+    ("building", RenameKeyspace("air", "new"), "upgrading"),
+    ("featured", CreateKeyspace(replace(keyspace("new"), former=("old",))), "invalid-event"),
+    (
+        "featured",
+        replace(table("t", [[1, 2]]), table=replace(table("t", [[1, 2]]).table, stored_in="../elsewhere")),
+        "invalid-event",
+    ),
+    ("ring shelved, another of that name", RestoreTable("id-stars", "stars"), "not-restorable"),
+    ("ring shelved, made anew", RestoreTable("id-stars", "stars"), "not-restorable"),
+    ("shelved, another of that name", RestoreTable(FLIGHTS, "flights"), "invalid-tablets"),
+    ("featured", CreateKeyspace(replace(keyspace("new"), named=3)), "invalid-event"),
     # Pins
     ("small", PinTablets(FLIGHTS, 4, (0,), True), "feature-not-enabled"),
     ("featured", PinTablets("nothing", 4, (0,), True), "unknown-table"),
@@ -203,6 +273,14 @@ VALID: list[tuple[str, object]] = [
     ("pinned", ChangeReplicas((less(),))),
     ("altering", AlterTabletReplication("air", {"dc1": 2})),
     ("back again", FinishTabletReplication("air")),
+    ("featured", RenameKeyspace("air", "new")),
+    ("featured, moving", RenameKeyspace("air", "new")),
+    ("featured, ring", RenameKeyspace("sky", "heavens")),
+    ("ring shelved, renamed", RestoreTable("id-stars", "stars")),
+    ("featured, ring asked", RenameKeyspace("air", "new")),
+    ("altering", RenameKeyspace("air", "new")),
+    ("back again", RenameKeyspace("air", "new")),
+    ("pinned", RenameKeyspace("air", "new")),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), True)),
     ("empty", DescribeCluster(OLD)),
     ("described", AdvanceUpgrade(BUILD)),

@@ -54,6 +54,7 @@ from epochlake.metastore.metadata.events import (
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    RenameKeyspace,
     ReplicaChange,
     RequestReplication,
     RequestTopology,
@@ -194,6 +195,7 @@ EVENTS: dict[tuple[str, int], Event] = {
         Keyspace("sky", PlacementKind.RING, NTS, {"dc1": 2}), encode_replicas(REPLICAS)
     ),
     ("DropKeyspace", 1): DropKeyspace("air"),
+    ("RenameKeyspace", 7): RenameKeyspace("air", "heavens"),
     ("CreateTable", 1): CreateTable(
         Table("t-1", "air", "flights", COLUMNS, ("id",), append_only=True), 4, encode_replicas(REPLICAS)
     ),

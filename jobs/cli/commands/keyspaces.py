@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from epochlake.jobs.administration.schema import KeyspaceCreation, KeyspaceDrop
+from epochlake.jobs.administration.schema import KeyspaceCreation, KeyspaceDrop, KeyspaceRename
 from epochlake.jobs.administration.topology_changes import ReplicationChange
 from epochlake.jobs.cli.arguments import At, of, parse_replication
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -88,6 +88,17 @@ def list_(context: typer.Context, at: At = None) -> None:
     """List the keyspaces."""
     session = of(context)
     session.show(keyspace_rows(session.cluster.at(at)), keyspace_list)
+
+
+@change_command(app, "rename")
+def rename(
+    context: typer.Context,
+    name: Name,
+    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", show_default=False)],
+    how: How,
+) -> None:
+    """Give a keyspace another name; its tables follow, and no file moves."""
+    carry_out(of(context), how, KeyspaceRename(name, new_name))
 
 
 @change_command(app, "drop")

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from epochlake.metastore.metadata.components.component import Component
 from epochlake.metastore.metadata.differences import Difference, one
-from epochlake.metastore.metadata.model import Table, TableId
+from epochlake.metastore.metadata.model import Keyspace, Table, TableId
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -34,6 +34,12 @@ class DroppedTable(msgspec.Struct, frozen=True):
     def tablets(self) -> int:
         """How many tablets it had, 0 on the ring."""
         return len(self.replicas) // (4 * self.width) if self.width else 0
+
+    def may_be_of(self, keyspace: Keyspace) -> bool:
+        """Whether it can have been a table of a keyspace that has the name of its own: not where that was renamed to
+        it later. The epoch of a dropped table that follows its keyspace to another name is that of the renaming.
+        """
+        return keyspace.name_since <= max(self.epoch, self.table.epoch)
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from epochlake.metastore.metadata.events.operations import (
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
 from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.renaming import RenameKeyspace
 from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas, ReplicaChange
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
@@ -90,6 +91,7 @@ __all__ = [
     "RegisterNode",
     "RelaxBarriers",
     "RelaxedBarrier",
+    "RenameKeyspace",
     "ReplicaChange",
     "RequestReplication",
     "RequestTopology",

@@ -85,6 +85,12 @@ class RestoreTable(Event, frozen=True):
         )
         if on_ring:
             require(
+                keyspace.epoch <= record.epoch and record.may_be_of(keyspace),
+                Code.NOT_RESTORABLE,
+                f"keyspace {keyspace.name!r} is another one by now, or has another replication: its rows are elsewhere",
+                hint="Restore the table before its keyspace is dropped or altered",
+            )
+            require(
                 metadata.rings.epoch <= record.epoch,
                 Code.NOT_RESTORABLE,
                 f"ranges of the ring have changed hands since {record.table.full_name} was dropped, and its rows with "
@@ -103,7 +109,11 @@ class RestoreTable(Event, frozen=True):
             f"({', '.join(map(str, gone))})",
             hint="Its files stay on the others until vacuum comes: load them from there",
         )
-        counted = REPLICA_COUNTS not in metadata.features.enabled or record.epoch < keyspace.epoch
+        counted = (
+            REPLICA_COUNTS not in metadata.features.enabled
+            or record.epoch < keyspace.epoch
+            or not record.may_be_of(keyspace)
+        )
         if keyspace.before is not msgspec.UNSET:
             # Whatever it has, it is brought to what the keyspace asks for, as the other tables are.
             keyspace = msgspec.structs.replace(keyspace, replication={})

@@ -33,6 +33,7 @@ from epochlake.metastore.metadata.events.operations import (
 )
 from epochlake.metastore.metadata.events.operators import AlterNode, AlterTable, SetMaintenance
 from epochlake.metastore.metadata.events.pins import PinTablets
+from epochlake.metastore.metadata.events.renaming import RenameKeyspace
 from epochlake.metastore.metadata.events.replica_counts import ChangeReplicas
 from epochlake.metastore.metadata.events.request_lifecycle import (
     CancelRequest,
@@ -48,6 +49,7 @@ from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, Descri
 from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
     FORGOTTEN_REQUESTS,
+    KEYSPACE_NAMES,
     REPLICA_COUNTS,
     TABLET_PINS,
     TABLET_REPLICATION,
@@ -123,6 +125,7 @@ EVENT_KINDS = (
     EventKind("AdvanceUpgrade", AdvanceUpgrade, since=7, feature=UPGRADES),
     EventKind("AlterTabletReplication", AlterTabletReplication, since=7, feature=TABLET_REPLICATION),
     EventKind("FinishTabletReplication", FinishTabletReplication, since=7, feature=TABLET_REPLICATION),
+    EventKind("RenameKeyspace", RenameKeyspace, since=7, feature=KEYSPACE_NAMES),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

@@ -66,6 +66,11 @@ class CreateKeyspace(Event, frozen=True):
             Code.INVALID_EVENT,
             f"keyspace {new.name!r} is new: it had no replication before",
         )
+        require(
+            new.former is new.named is msgspec.UNSET,
+            Code.INVALID_EVENT,
+            f"keyspace {new.name!r} is new: it had no name before",
+        )
         setting = require_replication(new.name, new.strategy, new.replication)
         require_enough_nodes(metadata, new.name, setting)
         if new.placement is PlacementKind.RING:
@@ -125,7 +130,7 @@ class DropKeyspace(Event, frozen=True):
                 f"request {request.request_id} changes the replication of keyspace {self.name!r} ({request.state})",
                 hint="Wait for it, or cancel it",
             )
-        _require_no_operation_with(metadata, self.name)
+        require_no_operation_with(metadata, self.name)
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         keyspaces = {name: k for name, k in metadata.schema.keyspaces.items() if name != self.name}
@@ -169,6 +174,11 @@ class CreateTable(Event, frozen=True):
         )
         require(
             table.table_id not in metadata.schema.tables, Code.TABLE_EXISTS, f"table id {table.table_id} exists already"
+        )
+        require(
+            table.stored_in is msgspec.UNSET,
+            Code.INVALID_EVENT,
+            f"table {table.full_name} is new: its replicas are in the directory of its keyspace",
         )
         check_table_columns(table)
         # Nothing is known of it before this event: each of its checks is a new one.
@@ -275,7 +285,7 @@ def _check_ring(metadata: ClusterMetadata, name: str) -> None:
     )
 
 
-def _require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None:
+def require_no_operation_with(metadata: ClusterMetadata, keyspace: str) -> None:
     """That no operation in flight counts on the placement of a ring keyspace, whether it changes it or not."""
     if metadata.schema.keyspaces[keyspace].placement is not PlacementKind.RING:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from epochlake.jobs.administration.columns import parse_added
 from epochlake.jobs.cluster import Cluster
@@ -105,3 +107,15 @@ def test_a_table_is_created_with_checks_that_are_shown(grown: CommandLine) -> No
         ("big", "size > 3", done["epoch"]),
         ("known", "id is not null", done["epoch"]),
     ]
+
+
+def test_a_keyspace_is_renamed_and_its_old_name_leads_to_the_new_one(grown: CommandLine) -> None:
+    create = ["table", "create", "air.t", "--column", "id bigint", "--primary-key", "id", "--tablets", "2"]
+    grown.done(*create)
+    assert "heavens" in json.dumps(grown.done("keyspace", "rename", "air", "heavens", "--dry-run"))
+    assert grown.done("table", "show", "air.t")
+    grown.done("keyspace", "rename", "air", "heavens")
+    assert grown.done("log", "list")[-1]["summary"] == "keyspace air renamed to heavens"
+    refused = grown.json("table", "show", "air.t")
+    assert "use heavens.t" in refused.error["hint"]
+    assert grown.done("table", "show", "heavens.t")

@@ -554,3 +554,19 @@ def test_tokens_are_printed_whole_on_narrow_terminals_and_rows_are_lines_in_a_pi
     rows = [words for words in piped if words and words[0].isdecimal()]
     assert [int(words[2]) for words in rows] == ends
     assert all("/" in words[3] for words in rows)
+
+
+def test_a_keyspace_on_the_ring_is_renamed_with_its_rows_and_a_node_joins_after_it(
+    line: CommandLine, ring: RingCluster
+) -> None:
+    before = ring.cluster.catch_up().table("air.flights")
+    rows = ring.cluster.count("air.flights")
+    line.done("keyspace", "rename", "air", "heavens")
+    ring.cluster.catch_up()
+    assert ring.cluster.count("heavens.flights") == rows > 0
+    ring.cluster.write("heavens.flights", [{"id": 1_000_000, "note": "after"}])
+    ring.add("X", ("dc1", "r2", (7,)))
+    ring.until(None)
+    after = ring.cluster.catch_up().table("heavens.flights")
+    assert (after.table_id, after.directory) == (before.table_id, "air")
+    assert ring.cluster.count("heavens.flights") == rows + 1

@@ -78,7 +78,7 @@ def seen_by_another_process(address: ReplicaAddress) -> set[str]:
 
 def _by(storage: Storage, address: ReplicaAddress) -> ReplicaAddress:
     return ReplicaAddress(
-        storage, address.cluster_id, address.volume_id, address.volume_uri, address.keyspace, address.table_id
+        storage, address.cluster_id, address.volume_id, address.volume_uri, address.directory, address.table_id
     )
 
 

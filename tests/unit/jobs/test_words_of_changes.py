@@ -145,6 +145,10 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     ),
     (lambda cluster: administration.drop_keyspace(cluster, "air"), 'drop keyspace {"name":"air"}'),
     (
+        lambda cluster: administration.rename_keyspace(cluster, "air", "sky"),
+        'rename keyspace {"name":"air","new_name":"sky"}',
+    ),
+    (
         lambda cluster: administration.create_table(
             cluster, "air.flights", [("id", "bigint", False), ("note", "string", True)], ["id"]
         ),
