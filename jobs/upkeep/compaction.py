@@ -53,7 +53,7 @@ from epochlake.jobs.upkeep.compacting import (
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
 from epochlake.jobs.upkeep.read_costs import ReadCost
-from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, repair
+from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, look_again, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
 from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
@@ -235,11 +235,11 @@ def compact(
         if not dry_run and repairing:
             if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
                 repair(cluster, table, spark=spark)
-            view = look(cluster, table)
+            view = look_again(cluster, view)
         elif not dry_run:
             spread = bring_merged(cluster, view, budget.most_bytes)
             if spread or settled.finished:
-                view = look(cluster, table)
+                view = look_again(cluster, view)
         checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers)
         weighed = run.weigh(must_agree=repairing)

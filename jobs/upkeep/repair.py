@@ -76,10 +76,11 @@ from epochlake.jobs.workers.spark import SparkWorkers
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced
-from epochlake.metastore.errors import StorageUnavailable, WaitTimeout, WrongCluster
+from epochlake.metastore.errors import Rejected, StorageUnavailable, WaitTimeout, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import DatacenterOf, blocking
+from epochlake.placement.rejections import Code
 from epochlake.placement.showing import Shown
 
 if TYPE_CHECKING:
@@ -232,24 +233,25 @@ def repair(
             damaged = _healed_by_rows(cluster, view, damaged, copier)
             if accept_loss:
                 damaged = _given_up(cluster, view, damaged)
-            view = look(cluster, table)
+            view = look_again(cluster, view)
         run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.is_settled})
         report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
         if not dry_run:
             _remember(cluster, view, notes, damaged)
             if all(file.healed for file in damaged):
-                settle_restored(cluster, table)
+                settle_restored(cluster, view)
         return report
 
 
-def settle_restored(cluster: Store, table: str) -> list[VolumeId]:
+def settle_restored(cluster: Store, view: ReplicaView) -> list[VolumeId]:
     """Let replicas that went back count again where they have all rows by now; the volumes that do.
 
     Every other replica must answer, and so many of those that did not go back that they meet every QUORUM, and every
     LOCAL_QUORUM: what these have together is all that such a level has acknowledged.
     """
-    acknowledged = cluster.receipts.of(cluster.catch_up().table(table).table_id)
-    view = look(cluster, table)
+    table = view.table.full_name
+    acknowledged = cluster.receipts.of(view.table.table_id)
+    view = look_again(cluster, view)
     restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
     if not restored or view.failed or view.moving:
         return []
@@ -278,11 +280,23 @@ def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) ->
     return [[v for v in replicas if datacenter_of(v) == name] for name in sorted(set(map(datacenter_of, replicas)))]
 
 
-def look(cluster: Store, table: str, least_epoch: int = 0) -> ReplicaView:
+def look(cluster: Store, table: str) -> ReplicaView:
     """The replicas of a table now. Raises Rejected, StorageUnavailable for the ledger or a log that stays behind."""
+    metadata = cluster.catch_up()
+    return _view(cluster, metadata, metadata.table(table))
+
+
+def look_again(cluster: Store, view: ReplicaView, least_epoch: int = 0) -> ReplicaView:
+    """The replicas of the table of a view now, whatever it is called by now. Raises as `look`."""
     metadata = cluster.follower.wait_for_fence(least_epoch, CATCH_UP_SECONDS) if least_epoch else cluster.catch_up()
+    return _view(cluster, metadata, view.table)
+
+
+def _view(cluster: Store, metadata: ClusterMetadata, table: Table) -> ReplicaView:
     while True:
-        found = metadata.table(table)
+        found = metadata.schema.tables.get(table.table_id)
+        if found is None:
+            raise Rejected(Code.UNKNOWN_TABLE, f"table {table.full_name} was dropped by epoch {metadata.epoch}")
         ranges, transition = by_rest(metadata.placements(found.table_id))
         volumes = sorted({volume for range_ in ranges for volume in range_.replicas})
         others = {volume for range_ in transition for volume in range_.replicas} - {*volumes}
@@ -339,7 +353,7 @@ class _Run:
             if fence <= view.metadata.fence:
                 break
             logger.info("a replica is fenced at epoch %s: planning the repair of %s again", fence, view.table.full_name)
-            view = look(self._cluster, view.table.full_name, fence)
+            view = look_again(self._cluster, view, fence)
         return RepairReport(
             table=view.table.full_name,
             epoch=view.metadata.epoch,

@@ -47,6 +47,7 @@ from epochlake.metastore.metadata.events import (
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
+    RenameKeyspace,
     ReplicaChange,
     RequestTopology,
     RestoreTable,
@@ -525,6 +526,13 @@ def a_tablet_replication(metadata: ClusterMetadata, dice: random.Random) -> Even
     return AlterTabletReplication(name, {"dc1": dice.randint(0, 3), "dc2": dice.choice([0, 0, 1])})
 
 
+def a_keyspace_name(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A keyspace that gets another name, often one that it or another keyspace had before."""
+    names = sorted(metadata.schema.keyspaces) or ["nothing"]
+    former = [name for one in metadata.schema.keyspaces.values() for name in one.former_names]
+    return RenameKeyspace(dice.choice(names), dice.choice([*former, "air", "sky", "heavens"]))
+
+
 def a_pin(metadata: ClusterMetadata, dice: random.Random) -> Event:
     if not metadata.tablets.maps:
         return PinTablets("nothing", 1, (0,), True)
@@ -571,6 +579,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "replica count": a_replica_count,
     "tablet replication": a_tablet_replication,
     "pin": a_pin,
+    "keyspace name": a_keyspace_name,
     "forgotten request": a_forgotten_request,
     "upgrade": an_upgrade,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import replay
@@ -29,7 +30,7 @@ from epochlake.metastore.metadata.events import (
     StartRequest,
 )
 from epochlake.metastore.metadata.features import REPLICA_COUNTS, SUPPORTED, UPGRADES
-from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.metastore.metadata.model import Keyspace, NodeState, RequestKind, RequestState
 from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.metastore.metadata.ring_state import ring_state, settles
 from hypothesis import HealthCheck, settings
@@ -83,6 +84,7 @@ class History(RuleBasedStateMachine):
         self.entries: list[Entry] = []
         self.snapshots: list[tuple[ClusterMetadata, Position, bytes]] = []
         self.versions: list[ClusterMetadata] = []
+        self.directories: dict[str, str] = {}
 
     @initialize(nodes=st.integers(3, 6), number=SEEDS, on_ring=st.booleans())
     def begin(self, nodes: int, number: int, on_ring: bool) -> None:
@@ -110,7 +112,14 @@ class History(RuleBasedStateMachine):
         if number % 3:
             names = tuple(name for name in SUPPORTED if name not in self.metadata.features.enabled)
             self.submit(EnableFeatures(names))
-            at_rest += ["pin", *["topology"] * 2, "forgotten request", *["replica count"] * 6]
+            at_rest += [
+                "pin",
+                "keyspace name",
+                *["tablet replication"] * 3,
+                *["topology"] * 2,
+                "forgotten request",
+                *["replica count"] * 6,
+            ]
         at_rest += dice.sample(sorted(KINDS_OF_CHANGE), 6)
         for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
@@ -232,6 +241,21 @@ class History(RuleBasedStateMachine):
             assert (transition.session is not None) == (transition.stage == "streaming")
 
     @invariant()
+    def each_name_that_a_keyspace_had_leads_to_one_of_them_and_tables_have_keyspaces(self) -> None:
+        keyspaces = self.metadata.schema.keyspaces
+        assert all(one.name == name for name, one in keyspaces.items())
+        former = Counter(name for one in keyspaces.values() for name in one.former_names)
+        assert set(former.values()) <= {1}
+        assert {table.keyspace for table in self.metadata.schema.tables.values()} <= keyspaces.keys()
+        assert len(self.metadata.schema.by_name) == len(self.metadata.schema.tables)
+
+    @invariant()
+    def a_replica_table_is_where_its_table_was_made(self) -> None:
+        for table_id, table in self.metadata.schema.tables.items():
+            self.directories.setdefault(table_id, table.directory)
+            assert table.directory == self.directories[table_id]
+
+    @invariant()
     def the_replicas_of_a_tablet_are_on_different_nodes_and_as_many_as_the_keyspace_or_somebody_says(self) -> None:
         directory, schema = self.metadata.directory, self.metadata.schema
         for table_id, tablet_map in self.metadata.tablets.maps.items():
@@ -333,7 +357,13 @@ def assert_epochs_of_changed_components(before: ClusterMetadata, after: ClusterM
         (before.rings.running, after.rings.running),
     ):
         for key, part in new_parts.items():
-            assert part == old_parts.get(key) or part.epoch == after.epoch, f"{key} changed silently"
+            old = old_parts.get(key)
+            changed_by = part.epoch
+            if isinstance(part, Keyspace):
+                changed_by = max(part.epoch, part.name_since)
+                # A name that it had leads to another keyspace from now on, which has given it up later.
+                old = old and msgspec.structs.replace(old, former=part.former)
+            assert part == old or changed_by == after.epoch, f"{key} changed silently"
 
 
 def assert_stages_in_order(before: ClusterMetadata, event: Event) -> None:
