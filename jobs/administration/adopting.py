@@ -24,6 +24,7 @@ from epochlake.jobs.gate.arrow_rows import ArrowRows, hashes, rows_to_write
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.staging import digested_columns
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel
@@ -99,7 +100,7 @@ def adopt(
             f"{full_name} was begun from another table at {origin} than is there now",
             hint="Drop it, and begin anew",
         )
-    table = begun.creation.table
+    table = msgspec.structs.replace(begun.creation.table, keyspace=full_name.partition(".")[0])
     if primary_key and tuple(primary_key) != table.primary_key:
         raise InvalidRequest(
             f"{full_name} was begun with the primary key {', '.join(table.primary_key)}",
@@ -157,8 +158,20 @@ def _begun(cluster: Cluster, origin: str, full_name: str) -> _Begun:
     """What there is of this adoption. One whose table was dropped is over: what comes after it is another one, under a
     request id of its own.
     """
-    named = "adopt-" + hashlib.sha256(f"{origin}\n{full_name}".encode()).hexdigest()[:32]
     metadata = cluster.catch_up()
+    keyspace, _, name = full_name.partition(".")
+    known = metadata.schema.keyspaces.get(keyspace)
+    for before in () if known is None else known.former_names:
+        # Its keyspace was called so when it was begun: its batches have names of then.
+        earlier = _begun_as(cluster, metadata, origin, f"{before}.{name}", full_name)
+        if earlier.creation is not None:
+            return earlier
+    return _begun_as(cluster, metadata, origin, full_name, full_name)
+
+
+def _begun_as(cluster: Cluster, metadata: ClusterMetadata, origin: str, then: str, full_name: str) -> _Begun:
+    """What there is of an adoption that was begun as the table `then`, which is called `full_name` now."""
+    named = "adopt-" + hashlib.sha256(f"{origin}\n{then}".encode()).hexdigest()[:32]
     for number in count(1):
         request_id = named if number == 1 else f"{named}-{number}"
         entry = cluster.follower.request_entry(request_id)

@@ -92,8 +92,9 @@ def drop_keyspace(cluster: Cluster, name: str, **options: Unpack[Options]) -> Co
 def rename_keyspace(cluster: Cluster, name: str, new_name: str, **options: Unpack[Options]) -> Committed:
     """Give a keyspace another name; its tables follow, and their replicas stay where they are.
 
-    Raises Rejected: unknown-keyspace, keyspace-exists, invalid-name, request-in-the-way or operation-in-the-way while
-    its replication or its ranges are changing.
+    Raises Rejected: unknown-keyspace, keyspace-exists, invalid-name, feature-not-enabled while the cluster does not use
+    `keyspace-names`, and request-in-the-way or operation-in-the-way while the replication of a ring keyspace or its
+    ranges are changing.
     """
     return cluster.commit(KeyspaceRename(name, new_name), **options)
 

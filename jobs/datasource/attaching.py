@@ -36,10 +36,13 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
         raise InvalidRequest(f"{cluster!r} is no open cluster", hint="Give what epochlake.open_cluster() gives")
     if isinstance(keyspaces, str):
         raise InvalidRequest("keyspaces are a list of names", hint=f"Write keyspaces=[{keyspaces!r}]")
-    schema = cluster.catch_up().schema
+    metadata = cluster.catch_up()
+    schema = metadata.schema
     wanted = set(schema.keyspaces if keyspaces is None else keyspaces)
     if unknown := sorted(wanted - set(schema.keyspaces)):
-        raise InvalidRequest(f"there is no keyspace {', '.join(unknown)}", hint="`epochlake keyspace list` has them")
+        renamed = "; ".join(filter(None, map(metadata.renamed_hint, unknown)))
+        hint = renamed or "`epochlake keyspace list` has them"
+        raise InvalidRequest(f"there is no keyspace {', '.join(unknown)}", hint=hint)
     tables = sorted((table.keyspace, table.name) for table in schema.tables.values() if table.keyspace in wanted)
     times = Counter(name for _, name in tables)
     mine = set(spark.conf.get(VIEWS, "").split("\n")) - {""}  # type: ignore[union-attr]

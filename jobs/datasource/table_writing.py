@@ -87,8 +87,10 @@ class _Writing:
         gate.write(rows, table, self._options.consistency, batch, deleted=self._options.deletes)
 
     def _same_table(self, gate: Gate, made_for: Table) -> Table:
-        now = gate.planning.table(self._options.table)
-        if now.table_id != made_for.table_id:
+        # By its id: its keyspace may have got another name since the write began.
+        now = gate.planning.metadata.schema.tables.get(made_for.table_id)
+        if now is None:
+            gate.planning.table(self._options.table)  # says that there is none
             raise InvalidRequest(f"table {self._options.table} was dropped and made anew since the write began")
         # Rows that were made for other columns than those of now stay what they are: files say which ones they have.
         return made_for if now.version != made_for.version else now

@@ -199,7 +199,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
             raise Rejected(
                 Code.UNKNOWN_KEYSPACE,
                 f"there is no keyspace {name!r} (keyspaces: {known})",
-                hint=self._renamed_hint(name),
+                hint=self.renamed_hint(name),
             )
         return keyspace
 
@@ -210,11 +210,11 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         if table is None:
             known = ", ".join(sorted(self.schema.by_name)) or "none"
             keyspace, dot, name = full_name.partition(".")
-            hint = self._renamed_hint(keyspace, dot + name) if dot else "Name it keyspace.table"
+            hint = self.renamed_hint(keyspace, dot + name) if dot else "Name it keyspace.table"
             raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known})", hint=hint)
         return table
 
-    def _renamed_hint(self, keyspace: str, of_it: str = "") -> str:
+    def renamed_hint(self, keyspace: str, of_it: str = "") -> str:
         """What a keyspace that had this name, or something `of_it`, is called now; nothing where none had it."""
         if keyspace in self.schema.keyspaces:
             return ""

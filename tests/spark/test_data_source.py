@@ -517,6 +517,36 @@ def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, s
         epochlake.attach(lake.spark, lake.cluster, ["sea"])
 
 
+def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_ones_are_told_the_new_name(
+    lake: Lake,
+) -> None:
+    cluster, conf = lake.cluster, str(lake.conf)
+    epochlake.create_keyspace(cluster, "land", {"dc1": 3})
+    epochlake.create_table(cluster, "land.cars", [("id", "bigint", False)], ["id"], tablets=2)
+    write(lake, lake.spark.range(3), "land.cars")
+    assert "land.cars" in epochlake.attach(lake.spark, cluster)
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with epochlake.open_cluster(configurations.load(Path(conf), environ={})) as own:
+            epochlake.rename_keyspace(own, "land", "country")
+        yield from batches
+
+    rows = lake.spark.range(3, 6).coalesce(1)
+    write(lake, rows.mapInArrow(renamed, "id bigint"), "land.cars", batch="b")
+    assert sorted(cluster.scan("country.cars").read_all()["id"].to_pylist()) == [*range(6)]
+    write(lake, rows, "country.cars", batch="b")  # it is the same batch
+    for ask in (lambda: write(lake, rows, "land.cars"), lambda: lake.load("land.cars").collect()):
+        with pytest.raises(PySparkException, match=r"Keyspace land was renamed to country: use country\.cars"):
+            ask()
+    with pytest.raises(epochlake.InvalidRequest, match="renamed to country: use country"):
+        epochlake.attach(lake.spark, cluster, ["land"])
+    views = epochlake.attach(lake.spark, cluster)
+    assert ("land.cars" in views, "country.cars" in views) == (False, True)
+    assert lake.spark.sql("SELECT count(*) AS n FROM `country.cars`").collect()[0].n == 6
+    with pytest.raises(epochlake.Rejected, match="use country"):
+        cluster.sql("SELECT * FROM land.cars")
+
+
 def test_what_is_no_session_no_cluster_and_no_list_is_said_at_once(lake: Lake) -> None:
     spark: Any = lake.spark
     cluster: Any = lake.cluster

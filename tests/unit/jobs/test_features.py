@@ -22,7 +22,7 @@ from epochlake.jobs.views.features import feature_rows
 from epochlake.metastore import announcing, metastore
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, INITIAL_CHECKS, SUPPORTED
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, INITIAL_CHECKS, KEYSPACE_NAMES, SUPPORTED
 from epochlake.placement.rejections import Code
 from epochlake.testing import LocalCluster, local_cluster
 
@@ -134,6 +134,19 @@ def test_an_agent_that_lacks_an_enabled_feature_is_not_let_in(tmp_path: Path) ->
         proper = msgspec.structs.replace(asked, sender=BLANK)
         assert join_refusal(member, True, proper, None, enabled=SUPPORTED) is None
         assert admit(lake.cluster, proper).outcome is Outcome.ACCEPTED
+
+
+def test_a_keyspace_is_renamed_once_every_member_knows_that_names_change(
+    old: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, epoch = CommandLine(Path(str(old.cluster.root.uri)), capsys), old.cluster.catch_up().epoch
+    refused = line.json("keyspace", "rename", "test", "new")
+    assert (refused.code, refused.error["code"]) == (3, "feature-not-enabled")
+    assert "epochlake feature enable keyspace-names" in refused.error["hint"]
+    assert old.cluster.catch_up().epoch == epoch
+    administration.enable_features(old.cluster, KEYSPACE_NAMES)
+    line.done("keyspace", "rename", "test", "new")
+    assert [row["name"] for row in line.done("keyspace", "list")] == ["new"]
 
 
 def test_a_table_is_created_with_checks_once_every_member_says_since_when_they_hold(old: LocalCluster) -> None:
