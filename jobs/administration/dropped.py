@@ -92,10 +92,12 @@ class TableRestoration(Change[RestoreTable], frozen=True):
         if self.table_id is not None:
             found = [one for one in found if one.table.table_id == self.table_id]
         if not found:
+            keyspace, _, name = self.full_name.partition(".")
             raise Rejected(
                 Code.UNKNOWN_TABLE,
                 f"no table {self.full_name} was dropped that can still be restored",
-                hint="`epochlake table list --dropped` lists those that can",
+                hint=metadata.renamed_hint(keyspace, f".{name}")
+                or "`epochlake table list --dropped` lists those that can",
             )
         return RestoreTable(found[-1].table.table_id, self.new_name or found[-1].table.name)
 

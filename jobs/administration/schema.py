@@ -343,7 +343,10 @@ class _ReplicaTables(Preparation[CreateTable]):
 
     def still_prepared(self, event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
         """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""
-        if event.attachment or now.rings is then.rings:
+        if event.attachment:
+            return True
+        before, after = (one.schema.keyspaces.get(event.table.keyspace) for one in (then, now))
+        if now.rings is then.rings and before is after:
             return True
         return set(_replica_volumes(event, now)) <= set(_replica_volumes(event, then))
 

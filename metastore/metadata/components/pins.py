@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from epochlake.metastore.metadata.components.component import Component
 from epochlake.metastore.metadata.differences import Difference, by_key
-from epochlake.metastore.metadata.model import TableId
+from epochlake.metastore.metadata.model import Table, TableId
 from epochlake.metastore.tables import columns as c
 from epochlake.metastore.tables.rows import rows_of
 from epochlake.placement.tokens import tablet_label
@@ -85,12 +85,13 @@ def _decode(stored: _Stored, _: pa.Table | None) -> Pins:
 
 
 def _differences(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Difference]:
-    was, now = ({_name(m, pin): pin for pin in m.pins.by_key.values()} for m in (before, after))
+    tables = {**before.schema.tables, **after.schema.tables}  # by the names of now, also what was in renamed keyspaces
+    was, now = ({_name(tables, pin): pin for pin in m.pins.by_key.values()} for m in (before, after))
     return by_key(PIN, was, now)
 
 
-def _name(metadata: ClusterMetadata, pin: Pin) -> str:
-    table = metadata.schema.tables.get(pin.table_id)
+def _name(tables: Mapping[TableId, Table], pin: Pin) -> str:
+    table = tables.get(pin.table_id)
     return f"{pin.table_id if table is None else table.full_name}/{tablet_label(pin.tablet, pin.count)}"
 
 

@@ -157,8 +157,9 @@ def test_a_dropped_table_follows_and_is_restored_under_the_new_name(table: Small
     cluster = table.cluster
     administration.drop_table(cluster, OLD)
     rename(cluster)
-    with pytest.raises(Rejected):
+    with pytest.raises(Rejected) as refused:
         administration.restore_table(cluster, OLD)
+    assert f"use {NEW}" in refused.value.hint
     administration.restore_table(cluster, NEW)
     assert rows_of(cluster) == ROWS
 

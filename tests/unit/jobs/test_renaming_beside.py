@@ -9,11 +9,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from epochlake.jobs import administration
-from epochlake.jobs.administration import adopting
+from epochlake.jobs.administration import adopting, schema
 from epochlake.jobs.administration.adopting import adopt
 from epochlake.jobs.administration.past_rows import rollback
 from epochlake.jobs.cluster import Cluster
@@ -28,6 +29,9 @@ from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.views.status import status
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.quorums import verify_quorums
+from epochlake.metastore.metadata.differences import diff
+from epochlake.metastore.metadata.events import FinishTabletReplication
+from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.metastore.tables.metadata import PARTS
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
@@ -35,6 +39,7 @@ from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.changes import alone
 from tests.support.clusters import FOUR, SmallCluster, placed
+from tests.support.rings import ringed
 
 OLD, NEW = "air.flights", "sky.flights"
 ROWS = [{"id": row, "note": f"note {row}"} for row in range(8)]
@@ -127,7 +132,14 @@ def test_pins_and_single_replicas_stay_and_are_shown_under_the_new_name(table: S
     cluster = table.cluster
     administration.pin_tablets(cluster, OLD, (0,), reason="hot")
     administration.add_replicas(cluster, OLD, (1,), "X")
+    before = cluster.catch_up()
     rename(cluster)
+    assert [(one.component, one.name, one.field) for one in diff(before, cluster.catch_up())] == [
+        ("keyspace", "air", ""),
+        ("keyspace", "sky", ""),
+        ("table", NEW, "keyspace"),
+        ("table", NEW, "stored_in"),
+    ]
     assert [(row["keyspace"], row["table"]) for row in PARTS["pins"](cluster.catch_up()).to_pylist()] == [
         ("sky", "flights")
     ]
@@ -323,6 +335,84 @@ def test_an_adoption_that_ended_half_way_goes_on_under_the_new_names(
     assert (done.table, done.rows, done.parts, done.already) == ("heavens.adopted", 6, 2, 1)
     assert [row["id"] for row in rows_of(cluster, "heavens.adopted")] == [*range(6)]
     assert adopt(cluster, origin, "heavens.adopted", ["id"]).already == 2
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_table_that_was_planned_before_is_made_in_the_keyspace_that_it_names_or_not_at_all(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    cluster = table.cluster
+    done = once_before(monkeypatch, schema, "_create_replicas", lambda: by_another(cluster, anew=anew), after=True)
+    columns = [("id", "bigint", False)]
+    if anew:
+        administration.create_table(cluster, "air.more", columns, ["id"], tablets=1)
+        cluster.write("air.more", [{"id": 1}], consistency="ALL")
+        assert rows_of(cluster, "air.more") == [{"id": 1}]
+    else:
+        with pytest.raises(Rejected) as refused:
+            administration.create_table(cluster, "air.more", columns, ["id"], tablets=1)
+        assert "use sky" in refused.value.hint
+        administration.create_table(cluster, "sky.more", columns, ["id"], tablets=1)
+    assert done
+    assert cluster.catch_up().schema.keyspaces.keys() == ({"air", "sky"} if anew else {"sky"})
+    assert rows_of(cluster) == ROWS
+
+
+def test_a_table_of_the_ring_has_its_replicas_where_the_keyspace_of_that_name_has_its_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two keyspaces change their names while a table is made: the ring stays, and the name is another ring's."""
+    alone(monkeypatch)
+    nodes = {"A": ("dc1", "r1", (-4,)), "B": ("dc1", "r2", (4,)), "C": ("dc2", "r1", (0,))}
+    ring = ringed(tmp_path, nodes, {"dc1": 1}, rows={})
+    cluster = ring.cluster
+    for name, replication in (("near", {"dc1": 1}), ("far", {"dc1": 1, "dc2": 1})):
+        administration.create_keyspace(cluster, name, replication, placement=PlacementKind.RING)
+
+    def swapped() -> None:
+        with Cluster(cluster.configuration) as other:
+            rename(other, "near", "nearer")
+            rename(other, "far", "near")
+
+    done = once_before(monkeypatch, schema, "_create_replicas", swapped, after=True)
+    administration.create_table(cluster, "near.t", [("id", "bigint", False)], ["id"])
+    assert len(done) == 2, "what was made for the other keyspace was not enough"
+    cluster.write("near.t", [{"id": row} for row in range(20)], consistency="ALL")
+    assert rows_of(cluster, "near.t", consistency="ALL") == [{"id": row} for row in range(20)]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_coordinator_that_planned_with_the_old_name_ends_no_other_alteration(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    cluster = table.cluster
+    administration.change_replication(cluster, "air", {"dc1": 4})
+    proper, done = Cluster.commit, []
+
+    def commit(self: Cluster, asked: object, *more: object, **options: object) -> object:
+        if isinstance(asked, FinishTabletReplication) and not done:
+            done.append(1)
+            by_another(cluster, anew=anew)
+            if anew:
+                with Cluster(cluster.configuration) as other:
+                    administration.change_replication(other, "air", {"dc1": 2})
+        return proper(self, asked, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cluster, "commit", commit)
+    for _ in range(60):
+        table.round()
+    assert done
+    keyspaces = cluster.catch_up().schema.keyspaces
+    assert {name: (one.replication, one.before) for name, one in keyspaces.items()} == {
+        "sky": ({"dc1": 4}, msgspec.UNSET),
+        **({"air": ({"dc1": 2}, msgspec.UNSET)} if anew else {}),
+    }
+    sizes = {
+        cluster.metadata.schema.tables[table_id].full_name: {len(replicas) for replicas in tablet_map}
+        for table_id, tablet_map in cluster.metadata.tablets.maps.items()
+    }
+    assert sizes == {NEW: {4}, **({OLD: {2}} if anew else {})}
+    assert rows_of(cluster, consistency="ALL") == ROWS
 
 
 # --- two at once -----------------------------------------------------------------------------------------------
