@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration import features
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.merging_here import merge_here
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.features import KEYSPACE_NAMES
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 
 from tests.support import golden_root
 from tests.support.clusters import without_zookeeper
@@ -70,3 +74,26 @@ def test_it_is_altered_from_end_to_end(left: Cluster) -> None:
     with Cluster(left.configuration) as other:
         assert other.catch_up() == left.metadata
         assert rows(other) == expected
+
+
+def test_its_keyspace_gets_another_name_once_the_cluster_uses_that_names_change(
+    left: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "live_leases", lambda cluster: [])
+    keyspace, _, name = TABLE.partition(".")
+    before, moved = rows(left), f"another.{name}"
+    with pytest.raises(Rejected) as refused:
+        administration.rename_keyspace(left, keyspace, "another")
+    assert refused.value.code is Code.FEATURE_NOT_ENABLED
+    administration.enable_features(left, KEYSPACE_NAMES)
+    administration.rename_keyspace(left, keyspace, "another")
+    with Cluster(left.configuration) as other:
+        assert other.catch_up() == left.metadata
+        assert other.scan(moved).read_all().sort_by("id").to_pylist() == before
+        other.write(moved, [], deletes=[{"id": before[0]["id"]}])
+        assert repair(other, moved).differing == 0
+        assert compact(other, moved, None, policy=EVERYTHING, merger=merge_here).complete
+        assert other.scan(moved, consistency="ALL").read_all().sort_by("id").to_pylist() == before[1:]
+    with pytest.raises(Rejected) as refused:
+        left.scan(TABLE)
+    assert refused.value.hint.endswith(f"use {moved}")
