@@ -95,6 +95,28 @@ def test_an_operator_accepts_the_loss_and_the_cluster_goes_on_in_a_new_incarnati
         cluster.catch_up()
 
 
+def test_rows_that_were_written_under_a_name_that_was_lost_are_there_under_the_one_before(
+    grown: CommandLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=1)
+    shutil.copytree(tmp_path / "root" / "log", tmp_path / "backup")
+    administration.rename_keyspace(cluster, "air", "sky")
+    rows = [{"id": 1, "note": "under the new name"}]
+    cluster.write("sky.flights", rows, consistency="ALL")
+    administration.take_snapshot(cluster)
+    shutil.rmtree(tmp_path / "root" / "log")
+    shutil.copytree(tmp_path / "backup", tmp_path / "root" / "log")
+    grown.done("log", "accept-loss", "--reason", "the disk is gone")
+    with Cluster(cluster.configuration) as opened:
+        for name in ("air.flights", "again.flights"):
+            assert opened.scan(name, consistency="ALL").read_all().to_pylist() == rows
+            rows.append({"id": len(rows) + 1, "note": name})
+            opened.write(name, rows[-1:], consistency="ALL")
+            if name == "air.flights":
+                administration.rename_keyspace(opened, "air", "again")
+        assert opened.count("again.flights") == 3
+
+
 def test_nothing_that_was_planned_in_the_lost_epochs_lands_once_the_loss_is_accepted(
     went_back: CommandLine, cluster: Cluster
 ) -> None:
