@@ -18,6 +18,7 @@ from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.change_reading import CHANGE, LATE, POSITION, Wanted, changes_of, gone
 from epochlake.jobs.replicas.schema import WRITTEN_AT
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -127,9 +128,11 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks of whole writes."""
         with as_spark_says(), self._options.open() as cluster:
-            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            metadata = cluster.catch_up()
+            stream = open_stream(cluster, metadata, self._options.table)
             for offset in (start, end):
                 if offset["stream"] != stream.stream_id:
+                    _require_no_other_name(metadata, self._options.table, offset["stream"])
                     raise ChangesGone(
                         f"the stream of changes of {self._options.table} that was read has ended, and another one has "
                         "begun",
@@ -148,6 +151,17 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             with as_spark_says(), self._options.open() as cluster:
                 stream = open_stream(cluster, cluster.catch_up(), self._options.table)
                 Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"])
+
+
+def _require_no_other_name(metadata: ClusterMetadata, table: str, stream_id: str) -> None:
+    """Raises InvalidRequest where a stream goes on: its table's keyspace has got another name, and its own another."""
+    streams, tables = metadata.change_streams.by_table.items(), metadata.schema.tables
+    of = next((tables[key].full_name for key, one in streams if one.stream_id == stream_id and key in tables), None)
+    if of is not None:
+        raise InvalidRequest(
+            f"the stream of changes of {table} that was read is that of {of} by now",
+            hint=f"Its keyspace was renamed: go on with the same checkpoint, and read {of}",
+        )
 
 
 def _offset(stream: OpenStream, position: int) -> dict[str, Any]:

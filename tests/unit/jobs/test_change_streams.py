@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.administration import create_keyspace, create_table, rename_keyspace
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.agent.following import _streams
 from epochlake.jobs.agent.metrics import _change_streams
@@ -27,7 +28,7 @@ from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_intents import Intents
 from epochlake.jobs.replicas.change_readers import Readers
 from epochlake.jobs.upkeep import change_settling
-from epochlake.jobs.upkeep.change_streams import drop_old, settle
+from epochlake.jobs.upkeep.change_streams import drop_old, keep_up, settle
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.jobs.views.status import status
@@ -316,7 +317,7 @@ def test_what_a_late_change_is_compared_with_is_kept_as_long_as_it(kept: SmallCl
 
 def offered(small: SmallCluster, **options: str) -> ReadOptions:
     settings = msgspec.json.encode(small.cluster.configuration).decode()
-    return read_options({"path": FLIGHTS, "changes": "true", "settings": settings, **options})
+    return read_options({"path": FLIGHTS, "changes": "true", "settings": settings} | options)
 
 
 def read_by_spark(reader: ChangeReader | ChangeStreamReader, tasks: Sequence[InputPartition]) -> list[pa.RecordBatch]:
@@ -361,6 +362,28 @@ def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster
     keep_changes(kept.cluster, FLIGHTS)
     with pytest.raises(PySparkRuntimeError, match="another one has begun"):
         stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
+
+
+def test_a_stream_of_spark_goes_on_under_the_new_name_of_its_keyspace_and_is_told_it(kept: SmallCluster) -> None:
+    cluster, moved = kept.cluster, "sky.flights"
+    before = ChangeStreamReader(offered(kept), DECLARED)
+    start = before.initialOffset()
+    cluster.write(FLIGHTS, rows({1: "old name"}))
+    middle = before.latestOffset(start, ReadAllAvailable())
+    rename_keyspace(cluster, "air", "sky")
+    cluster.write(moved, rows({2: "new name"}))
+    with pytest.raises(PySparkRuntimeError, match=f"use {moved}"):
+        before.latestOffset(middle, ReadAllAvailable())
+    create_keyspace(cluster, "air", {"dc1": 3})
+    create_table(cluster, FLIGHTS, [("id", "bigint", False), ("note", "string", True)], ["id"], tablets=1)
+    keep_changes(cluster, FLIGHTS)
+    keep_up(cluster, cluster.catch_up().change_streams.by_table[cluster.table(FLIGHTS).table_id])
+    cluster.write(FLIGHTS, rows({3: "of another table"}))
+    with pytest.raises(PySparkRuntimeError, match=f"is that of {moved} by now.*read {moved}"):
+        before.partitions(middle, before.latestOffset(middle, ReadAllAvailable()))
+    after = ChangeStreamReader(offered(kept, path=moved), DECLARED)
+    found = read_by_spark(after, after.partitions(middle, after.latestOffset(middle, ReadAllAvailable())))
+    assert [row["note"] for batch in found for row in batch.to_pylist()] == ["new name"]
 
 
 def test_options_of_changes_are_refused_where_they_say_nothing() -> None:
