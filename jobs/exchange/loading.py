@@ -57,7 +57,14 @@ def load_files(
 
     def require_the_same() -> None:
         # What has landed in a table that was dropped has not landed in the one that has its name now.
-        if cluster.catch_up().table(table).table_id != target.table_id:
+        metadata = cluster.catch_up()
+        if metadata.table(table).table_id != target.table_id:
+            renamed = metadata.schema.tables.get(target.table_id)
+            if renamed is not None:
+                raise InvalidRequest(
+                    f"{table} is another table by now: what was loaded until then is in {renamed.full_name}",
+                    hint=f"Its keyspace was renamed: load it into {renamed.full_name} again, with the same --batch",
+                )
             raise InvalidRequest(f"{table} was dropped and made anew while it was loaded", hint="Load it again, whole")
 
     sources = sources_of(files, format_)

@@ -33,7 +33,7 @@ from epochlake.metastore.metadata.differences import diff
 from epochlake.metastore.metadata.events import FinishTabletReplication
 from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.metastore.tables.metadata import PARTS
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import Stage
 
@@ -287,7 +287,10 @@ def test_a_pipeline_that_knew_the_old_name_writes_and_is_then_told_the_new_one(t
         assert gate.planning.table(NEW).table_id == table.table.table_id
 
 
-def test_a_load_that_ended_half_way_goes_on_under_the_new_name(table: SmallCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("anew", "told"), [(False, f"use {NEW}"), (True, f"load it into {NEW} again")])
+def test_a_load_that_ended_half_way_goes_on_under_the_new_name(
+    table: SmallCluster, tmp_path: Path, anew: bool, told: str
+) -> None:
     cluster = table.cluster
     for number in (1, 2):
         lines = "".join(f'{{"id": {row}, "note": "loaded"}}\n' for row in range(number * 10, number * 10 + 3))
@@ -297,12 +300,12 @@ def test_a_load_that_ended_half_way_goes_on_under_the_new_name(table: SmallClust
     def progress(part: object, done: int, of: int) -> None:
         if not renamed:
             renamed.append(1)
-            by_another(cluster)
+            by_another(cluster, anew=anew)
 
     files = [tmp_path / "1.json", tmp_path / "2.json"]
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(EpochlakeError) as refused:
         loading.load_files(cluster, OLD, files, batch="nightly", progress=progress)
-    assert f"use {NEW}" in refused.value.hint
+    assert told in refused.value.hint
     assert [part.written.already for part in loading.load_files(cluster, NEW, files, batch="nightly")] == [True, False]
     assert [row["id"] for row in rows_of(cluster)] == [*range(8), 10, 11, 12, 20, 21, 22]
 
