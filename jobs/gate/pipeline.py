@@ -135,6 +135,7 @@ class Pipeline:
         InvalidRequest for rows that do not fit, ConsistencyNotReached.
         """
         self.gate.require_open()
+        self.gate.planning.follow_names(table)
         if deletes is None:
             fitting, target = self.gate.planning.conformed(table, partial(conform, rows))
             return self.gate.write(SparkRows(fitting, target), target, consistency, batch)
@@ -146,6 +147,7 @@ class Pipeline:
     ) -> Written:
         """Delete the rows with the primary keys in `keys` (its other columns do not count)."""
         self.gate.require_open()
+        self.gate.planning.follow_names(table)
         fitting, target = self.gate.planning.conformed(table, partial(conform_keys, keys))
         return self.gate.write(SparkRows(fitting, target), target, consistency, batch, deleted=True)
 

@@ -100,6 +100,17 @@ class Planning:
             self.catch_up(0)
             return self.metadata.table(name)
 
+    def follow_names(self, name: str) -> None:
+        """Catch up where the table that is known by a name has another one by now: rows that are given from then on are
+        for the table that is called so, or for none. Raises StorageUnavailable for a log that cannot be read.
+        """
+        known = self.metadata.schema.by_name.get(name)
+        if known is None:
+            return  # `table` looks for it
+        now = self.cluster.follower.catch_up().schema.tables.get(known.table_id)
+        if now is not None and now.full_name != name:
+            self.catch_up(0)
+
     def require(self, table: Table) -> None:
         """Raises Rejected for a table that was dropped."""
         if table.table_id not in self.metadata.schema.tables:

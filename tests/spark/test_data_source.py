@@ -532,7 +532,12 @@ def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_one
         yield from batches
 
     rows = lake.spark.range(3, 6).coalesce(1)
-    write(lake, rows.mapInArrow(renamed, "id bigint"), "land.cars", batch="b")
+    with cluster.pipeline("from before", lake.spark) as pipeline:
+        write(lake, rows.mapInArrow(renamed, "id bigint"), "land.cars", batch="b")
+        for ask in (lambda: pipeline.write(rows, "land.cars"), lambda: pipeline.delete(rows, "land.cars")):
+            with pytest.raises(epochlake.Rejected, match=r"use country\.cars"):
+                ask()
+        assert pipeline.write(rows, "country.cars", batch="b").already
     assert sorted(cluster.scan("country.cars").read_all()["id"].to_pylist()) == [*range(6)]
     write(lake, rows, "country.cars", batch="b")  # it is the same batch
     for ask in (lambda: write(lake, rows, "land.cars"), lambda: lake.load("land.cars").collect()):

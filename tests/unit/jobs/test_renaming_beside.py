@@ -274,12 +274,26 @@ def test_a_compaction_goes_on_with_its_table_whatever_has_its_name(
         assert rows_of(cluster, OLD) == [{"id": 1, "note": "of another table"}]
 
 
-def test_a_pipeline_that_knew_the_old_name_writes_and_is_then_told_the_new_one(table: SmallCluster) -> None:
+def test_a_pipeline_plans_as_it_did_until_the_name_that_it_is_given_is_another_tables(table: SmallCluster) -> None:
     cluster = table.cluster
     with Gate(cluster, "slow") as gate:
+        planned = gate.planning.epoch
+        administration.create_keyspace(cluster, "sea", {"dc1": 1})
+        gate.planning.follow_names(OLD)
+        assert gate.planning.epoch == planned
+        by_another(cluster, anew=True)
+        gate.planning.follow_names("no.table")
         assert gate.planning.table(OLD).table_id == table.table.table_id
+        gate.planning.follow_names(OLD)
+        assert gate.planning.table(OLD).table_id == cluster.table(OLD).table_id != table.table.table_id
+        assert gate.planning.table(NEW).table_id == table.table.table_id
+
+
+def test_a_pipeline_that_knew_the_old_name_is_told_the_new_one(table: SmallCluster) -> None:
+    cluster = table.cluster
+    with Gate(cluster, "slow") as gate:
         by_another(cluster)
-        gate.planning.catch_up(0)
+        gate.planning.follow_names(OLD)
         for name, told in ((OLD, True), ("air.nothing", False)):
             with pytest.raises(Rejected) as refused:
                 gate.planning.table(name)
