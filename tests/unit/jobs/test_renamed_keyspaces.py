@@ -164,6 +164,24 @@ def test_a_dropped_table_follows_and_is_restored_under_the_new_name(table: Small
     assert rows_of(cluster) == ROWS
 
 
+def test_a_dropped_table_of_a_keyspace_that_is_gone_follows_no_other_one_that_had_its_name(
+    table: SmallCluster,
+) -> None:
+    cluster = table.cluster
+    administration.drop_table(cluster, OLD)
+    administration.drop_keyspace(cluster, "air")
+    administration.create_keyspace(cluster, "spare", {"dc1": 1})
+    rename(cluster, "spare", "air")
+    with pytest.raises(Rejected) as refused:
+        administration.restore_table(cluster, OLD)
+    assert refused.value.code is Code.INVALID_TABLETS
+    rename(cluster, "air", "far")
+    assert [one.table.full_name for one in cluster.catch_up().dropped.tables.values()] == [OLD]
+    administration.create_keyspace(cluster, "air", {"dc1": 3})
+    administration.restore_table(cluster, OLD)
+    assert rows_of(cluster, OLD) == ROWS
+
+
 def test_a_dropped_table_of_a_renamed_keyspace_is_swept_where_it_is(table: SmallCluster) -> None:
     cluster = table.cluster
     uri = table.address("A").uri
