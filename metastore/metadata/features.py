@@ -28,6 +28,7 @@ FORGOTTEN_REQUESTS = "forgotten-requests"
 UPGRADES = "upgrades"
 TABLET_REPLICATION = "tablet-replication"
 INITIAL_CHECKS = "initial-checks"
+TIME_TO_LIVE = "time-to-live"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -37,6 +38,7 @@ FEATURES = (
     Feature(UPGRADES, "a cluster that is described outside is taken over", 7),
     Feature(TABLET_REPLICATION, "the replication of keyspaces on tablets is altered", 7),
     Feature(INITIAL_CHECKS, "tables are created with checks", 7),
+    Feature(TIME_TO_LIVE, "rows of tables expire by a column with their time", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -110,7 +110,7 @@ class History(RuleBasedStateMachine):
         if number % 3:
             names = tuple(name for name in SUPPORTED if name not in self.metadata.features.enabled)
             self.submit(EnableFeatures(names))
-            at_rest += ["pin", *["topology"] * 2, "forgotten request", *["replica count"] * 6]
+            at_rest += ["pin", *["topology"] * 2, "forgotten request", *["replica count"] * 6, *["time to live"] * 3]
         at_rest += dice.sample(sorted(KINDS_OF_CHANGE), 6)
         for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
