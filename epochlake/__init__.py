@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         replace_node,
         restore_table,
         resume_balancing,
+        set_ttl,
         validate_checks,
     )
     from epochlake.jobs.administration.past_rows import rollback
