@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
 CHECKS = ("tests/unit/jobs/test_checks.py",)
+TTL = ("tests/unit/jobs/test_time_to_live.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
@@ -458,6 +459,56 @@ MUTANTS = (
         "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
         "    named: set[str] = set()\n",
         ("tests/unit/jobs/test_change_streams_left.py",),
+    ),
+    Mutant(
+        "only the last time to live says what has expired",
+        "metastore/metadata/time_to_live.py",
+        "        if one.since <= at and one.seconds is not None:\n",
+        "        if one is table.lifetimes[-1] and one.seconds is not None:\n",
+        TTL,
+    ),
+    Mutant(
+        "expired rows are dropped before their grace is over",
+        "jobs/replicas/merging.py",
+        "                pc.less(rows.column(WRITTEN_AT), self.merge.purge_before),\n            )\n            rows",
+        "                pc.is_valid(moments),\n            )\n            rows",
+        TTL,
+    ),
+    Mutant(
+        "rows are dropped as soon as they have expired",
+        "jobs/upkeep/compaction.py",
+        "min(purge_before, time.time_ns() // 1000 - SKEW_MICROS)",
+        "min(purge_before, time.time_ns() // 1000)",
+        TTL,
+    ),
+    Mutant(
+        "what has expired is judged after the metadata were looked at",
+        "jobs/upkeep/compaction.py",
+        "        expiry = Expiry.of(view.table, droppable_before)\n",
+        "        expiry = Expiry.of(view.table, droppable_before)\n"
+        "        expiry = Expiry.of(view.table, time.time_ns() // 1000 - SKEW_MICROS)\n",
+        TTL,
+    ),
+    Mutant(
+        "a read as of a time judges by the clock",
+        "jobs/gate/arrow_reading.py",
+        "    bounds = bounds_of(table, then)\n",
+        "    bounds = bounds_of(table, None)\n",
+        TTL,
+    ),
+    Mutant(
+        "files that did not change are taken for rows that did not",
+        "jobs/administration/past_rows.py",
+        "            if not expires and _reads_the_same(*plans):\n",
+        "            if _reads_the_same(*plans):\n",
+        TTL,
+    ),
+    Mutant(
+        "a time to live that is late is committed as it was planned",
+        "jobs/administration/times_to_live.py",
+        "        return _clock() - event.ttl.since <= SKEW_MICROS // 4\n",
+        "        return True\n",
+        TTL,
     ),
 )
 
