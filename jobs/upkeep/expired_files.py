@@ -81,8 +81,8 @@ def _newest_in(column: str, copy: ExpectedFile) -> int | None:
     if key not in _newest:
         try:
             found = _read_newest(column, copy)
-        except (StorageUnavailable, OSError, pa.ArrowException):
-            return None
+        except (StorageUnavailable, OSError, pa.ArrowException, ValueError, OverflowError):
+            return None  # also where a moment is one that Python has not
         if len(_newest) >= MOST_KNOWN:
             _newest.clear()
         _newest[key] = found
