@@ -341,6 +341,20 @@ def test_compaction_drops_what_had_expired_an_hour_ago_and_is_old_enough_to_forg
     assert (shown(visits), stored(visits)) == ({97, 98, 99}, 3)
 
 
+def test_a_row_that_was_written_lately_stays_for_its_grace_however_long_ago_it_has_expired(
+    visits: Cluster, clock: Clock
+) -> None:
+    clock.forward(2 * DAY)
+    put(visits, clock, *((key, 9 * DAY) for key in range(10)))
+    put(visits, clock, *((key, 0) for key in range(10, 20)))
+    compacted(visits, grace=HOUR / 2)
+    assert (shown(visits), stored(visits)) == (set(range(10, 20)), 20)
+    clock.forward(HOUR)
+    put(visits, clock, *((key, 0) for key in range(10, 20)))
+    compacted(visits, grace=HOUR / 2)
+    assert (shown(visits), stored(visits)) == (set(range(10, 20)), 10)
+
+
 def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: Cluster, clock: Clock) -> None:
     put(visits, clock, *((key, 0) for key in range(40)))
     administration.alter_table(visits, TABLE, add=["more string"])
