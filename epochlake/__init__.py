@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         drop_changes,
         drop_keyspace,
         drop_table,
+        drop_ttl,
         keep_changes,
         keep_history,
         pause_balancing,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         replace_node,
         restore_table,
         resume_balancing,
+        set_ttl,
         validate_checks,
     )
     from epochlake.jobs.administration.past_rows import rollback
@@ -111,6 +113,7 @@ __all__ = [
     "drop_changes",
     "drop_keyspace",
     "drop_table",
+    "drop_ttl",
     "init_cluster",
     "keep_changes",
     "keep_history",
@@ -125,6 +128,7 @@ __all__ = [
     "resume_balancing",
     "rollback",
     "session",
+    "set_ttl",
     "validate_checks",
 ]
 
@@ -162,6 +166,7 @@ _HOMES = {
     "drop_changes": "jobs.administration",
     "drop_keyspace": "jobs.administration",
     "drop_table": "jobs.administration",
+    "drop_ttl": "jobs.administration",
     "init_cluster": "jobs.cluster",
     "keep_changes": "jobs.administration",
     "keep_history": "jobs.administration",
@@ -176,6 +181,7 @@ _HOMES = {
     "resume_balancing": "jobs.administration",
     "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
+    "set_ttl": "jobs.administration",
     "validate_checks": "jobs.administration",
 }
 

@@ -103,6 +103,8 @@ class Code(StrEnum):
     INVALID_CHECK = "invalid-check", "the check cannot be understood, or its name is taken"
     UNKNOWN_CHECK = "unknown-check", "the table has no such check"
     CHECKED_COLUMN = "checked-column", "a check of the table reads the column"
+    INVALID_TTL = "invalid-ttl", "rows of the table cannot expire like that"
+    TTL_COLUMN = "ttl-column", "a column by which rows have expired cannot go"
     CHECK_VIOLATED = "check-violated", "a row makes a check of the table false"
     SCHEMA_CHANGED = "schema-changed", "the columns have changed since the rows were made, so that some would be lost"
     # Tablets.

@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
 CHECKS = ("tests/unit/jobs/test_checks.py",)
+TTL = "tests/unit/jobs/test_time_to_live.py"
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
@@ -458,6 +459,56 @@ MUTANTS = (
         "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
         "    named: set[str] = set()\n",
         ("tests/unit/jobs/test_change_streams_left.py",),
+    ),
+    Mutant(
+        "only the last time to live says what has expired",
+        "metastore/metadata/time_to_live.py",
+        "        if one.since <= at and one.seconds is not None:\n",
+        "        if one is table.lifetimes[-1] and one.seconds is not None:\n",
+        (f"{TTL}::test_rows_that_have_expired_stay_so_with_a_longer_ttl_and_with_none",),
+    ),
+    Mutant(
+        "expired rows are dropped before their grace is over",
+        "jobs/replicas/merging.py",
+        "                pc.less(rows.column(WRITTEN_AT), self.merge.purge_before),\n            )\n            rows",
+        "                pc.is_valid(moments),\n            )\n            rows",
+        (f"{TTL}::test_a_row_that_was_written_lately_stays_for_its_grace_however_long_ago_it_has_expired",),
+    ),
+    Mutant(
+        "rows are dropped as soon as they have expired",
+        "jobs/upkeep/compaction.py",
+        "min(purge_before, time.time_ns() // 1000 - SKEW_MICROS)",
+        "min(purge_before, time.time_ns() // 1000)",
+        (f"{TTL}::test_compaction_drops_what_had_expired_an_hour_ago_and_is_old_enough_to_forget",),
+    ),
+    Mutant(
+        "what has expired is judged after the metadata were looked at",
+        "jobs/upkeep/compaction.py",
+        "        expiry = Expiry.of(view.table, droppable_before)\n",
+        "        expiry = Expiry.of(view.table, droppable_before)\n"
+        "        expiry = Expiry.of(view.table, time.time_ns() // 1000 - SKEW_MICROS)\n",
+        (f"{TTL}::test_a_compaction_that_knows_only_the_shorter_ttl_drops_no_row_that_the_longer_one_shows",),
+    ),
+    Mutant(
+        "a read as of a time judges by the clock",
+        "jobs/gate/arrow_reading.py",
+        "    bounds = bounds_of(table, then)\n",
+        "    bounds = bounds_of(table, None)\n",
+        (f"{TTL}::test_a_read_as_of_a_time_is_judged_by_that_time",),
+    ),
+    Mutant(
+        "files that did not change are taken for rows that did not",
+        "jobs/administration/past_rows.py",
+        "            if not expires and _reads_the_same(*plans):\n",
+        "            if _reads_the_same(*plans):\n",
+        (f"{TTL}::test_a_difference_shows_what_has_expired_in_between",),
+    ),
+    Mutant(
+        "a time to live that is late is committed as it was planned",
+        "jobs/administration/times_to_live.py",
+        "        return _clock() - event.ttl.since <= SKEW_MICROS // 4\n",
+        "        return True\n",
+        (f"{TTL}::test_a_change_that_was_held_up_is_planned_again_and_one_that_comes_too_late_says_so",),
     ),
 )
 

@@ -23,6 +23,7 @@ from epochlake.jobs.administration.switches import (
 from epochlake.jobs.administration.tablet_moves import move_tablets
 from epochlake.jobs.administration.tablet_pins import pin_tablets, unpin_tablets
 from epochlake.jobs.administration.tablet_replicas import add_replicas, drop_replicas
+from epochlake.jobs.administration.times_to_live import drop_ttl, set_ttl
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
@@ -52,6 +53,7 @@ __all__ = [
     "drop_keyspace",
     "drop_replicas",
     "drop_table",
+    "drop_ttl",
     "enable_features",
     "keep_changes",
     "keep_history",
@@ -70,6 +72,7 @@ __all__ = [
     "resume_changes",
     "resume_request",
     "set_maintenance",
+    "set_ttl",
     "sweep",
     "take_snapshot",
     "unpin_tablets",

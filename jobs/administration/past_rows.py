@@ -92,7 +92,7 @@ def changed_rows(
         with Gate(cluster, "diff", datacenter) as gate:
             # The columns are those that were told. Who changes them meanwhile ends the stream, by name.
             gate.newest_of(target, consistency)
-            for found in _differences(gate, target, first, last, consistency):
+            for found in _differences(gate, target, (first, last), (first, last), consistency):
                 yield from _batches(found, schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
@@ -128,7 +128,7 @@ def rollback(
             last = _end(gate, target, first, until, consistency)
             if not dry_run:
                 _acknowledge(cluster, gate, target, first, consistency)
-            return target, last, list(_differences(gate, target, first, last, consistency))
+            return target, last, list(_differences(gate, target, (first, last), (last, last), consistency))
 
         target, last, found = gate.planning.as_it_is(table, differing)
         kinds = Counter(kind for one in found for kind in one.kinds)
@@ -254,18 +254,25 @@ def _batches(found: _Found, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield from pa.table(columns, schema=schema).combine_chunks().to_batches()
 
 
-def _differences(gate: Gate, table: Table, first: int, last: int, consistency: str | None) -> Iterator[_Found]:
-    """What differs, a window of tokens after the other."""
-    asked = question(table).asked
-    rows = gate.plan_read(table, consistency, None, last)
+def _differences(
+    gate: Gate, table: Table, times: tuple[int, int], judged: tuple[int, int], consistency: str | None
+) -> Iterator[_Found]:
+    """What differs between two times, a window of tokens after the other. `judged`: as of when rows of either expire.
+
+    A rollback judges both as of the later one: what has expired by then it neither brings back nor deletes, and the
+    same call with the same times finds the same rows.
+    """
+    asked = [question(table, as_of=moment_of(when)) for when in judged]
+    expires = asked[0].bounds != asked[1].bounds
+    rows = gate.plan_read(table, consistency, None, times[1])
     count = sum(run.copy.file.rows for run in (*rows.alone, *(run for section in rows.sections for run in section)))
     for window in _windows(max(1, math.ceil(count / WINDOW_ROWS))):
 
         def read(window: Interval = window) -> _Found | None:
-            plans = [gate.plan_read(table, consistency, [window], when) for when in (first, last)]
-            if _reads_the_same(*plans):
+            plans = [gate.plan_read(table, consistency, [window], when) for when in times]
+            if not expires and _reads_the_same(*plans):
                 return None
-            before, after = (_rows(plan, asked) for plan in plans)
+            before, after = (_rows(plan, one.asked) for plan, one in zip(plans, asked, strict=True))
             return _compared(table, before, after)
 
         found = round_damage(read)

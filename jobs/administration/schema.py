@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 import numpy as np
+from epochlake.jobs.administration.times_to_live import Duration, first_lifetime, whole_seconds
 from epochlake.jobs.gate.check_expressions import new_check
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
@@ -108,13 +109,15 @@ def create_table(
     append_only: bool = False,
     tablets: int | None = None,
     checks: Mapping[str, str] | None = None,
+    ttl: tuple[str, Duration] | None = None,
     **options: Unpack[Options],
 ) -> TableCreated:
     """Create `keyspace.table`: allocate its tablets, if it is to have any, make its replica tables, commit.
 
     `columns` are (name, Spark DDL type, nullable); those of the primary key become not nullable. `tablets` is a power
     of two, default from the configuration; a table on the ring has none. `checks` from names to predicates that no row
-    may make false (`{"paid": "amount >= 0"}`). Raises Rejected (invalid-check among others), InvalidRequest,
+    may make false (`{"paid": "amount >= 0"}`). `ttl`: a column of type timestamp, and how long after it rows expire, in
+    seconds or as a `timedelta` (`set_ttl`). Raises Rejected (invalid-check, invalid-ttl among others), InvalidRequest,
     PlacementImpossible, StorageUnavailable.
     """
     change = TableCreation(
@@ -124,6 +127,7 @@ def create_table(
         append_only=append_only,
         tablets=tablets,
         checks=dict(checks) if checks else msgspec.UNSET,
+        ttl=msgspec.UNSET if ttl is None else (ttl[0], whole_seconds(ttl[1])),
     )
     committed = cluster.commit(change, **options)
     if change.planned:
@@ -182,6 +186,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
     tablets: int | None = None
     # No `{}`: that is made anew each time, equals no default, and would stand in the words of every creation.
     checks: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
+    ttl: tuple[str, int] | msgspec.UnsetType = msgspec.UNSET
 
     @cached_property
     def planned(self) -> list[CreateTable]:
@@ -219,6 +224,8 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
         if self.checks is not msgspec.UNSET:
             checks = tuple(new_check(check, predicate, table) for check, predicate in self.checks.items())
             table = msgspec.structs.replace(table, checks=checks)
+        if self.ttl is not msgspec.UNSET:
+            table = msgspec.structs.replace(table, ttl=first_lifetime(table, *self.ttl))
         self.unreachable.clear()
         if on_ring:
             event = CreateTable(table, 0)

@@ -16,6 +16,7 @@ from epochlake.jobs.gate.arrow_conform import conform_arrow_keys
 from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.errors import ReadDisturbed
+from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of
 from epochlake.jobs.replicas.counting import count_of
@@ -50,13 +51,14 @@ class Keys(NamedTuple):
 
 class Question(NamedTuple):
     """What is asked of a table: `asked` of each row, and which keys' rows, None for all; `as_of`: as they were then, in
-    microseconds since 1970, None for now.
+    microseconds since 1970, None for now. `bounds`: by column, before when rows have expired; `asked` leaves them out.
     """
 
     table: Table
     asked: Asked
     keys: Keys | None
-    as_of: int | None = None
+    as_of: int | None
+    bounds: Mapping[str, int]
 
     @property
     def windows(self) -> Sequence[Interval] | None:
@@ -71,7 +73,7 @@ def question(
     keys: object = None,
     as_of: datetime | str | None = None,
 ) -> Question:
-    """What a read asks for.
+    """What a read asks for, of rows that have not expired at `as_of`, or by the clock of now, which is pinned here.
 
     Raises InvalidRequest for columns that there are not, for a filter that cannot be applied to the table's rows, for
     keys that do not fit, and for a time without a zone.
@@ -82,8 +84,14 @@ def question(
     schema = pa.schema([declared.field(name) for name in names])
     needed = () if where is None else _needed(table, where, declared)
     values = None if chosen is None else chosen.values
+    then = None if as_of is None else micros_of(as_of)
+    bounds = bounds_of(table, then)
+    live = live_rows(table, bounds)
+    if live is not None:
+        where = live if where is None else live & where
+        needed = tuple(dict.fromkeys([*needed, *bounds]))
     asked = Asked(schema, table.primary_key, where, needed, values, judged_by(table))
-    return Question(table, asked, chosen, None if as_of is None else micros_of(as_of))
+    return Question(table, asked, chosen, then, bounds)
 
 
 def key_of(table: Table, key: object) -> list[Mapping[str, object]]:

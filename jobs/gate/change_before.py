@@ -5,7 +5,8 @@ late. Else it is of before all that is kept, and is read from the table as of th
 comes later in the stream is newer than that, as retention keeps what late changes are compared with. So it is exact,
 or refused where the table's history is gone, and costs writers nothing.
 
-A reader that asks for it remembers each key that has changed since the oldest change that is kept.
+A reader that asks for it remembers each key that has changed since the oldest change that is kept. Where the row had
+expired when the change was written there was none: no read has shown it then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.replicas.change_entries import ChangeEntry
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_reading import CHANGE, DELETE, LATE, Wanted, changes_of
@@ -50,7 +53,10 @@ class RowsBefore:
         self._as_of = as_of
         self._key = list(table.primary_key)
         self._columns = list(columns)
-        names = list(dict.fromkeys([*self._columns, *self._key]))
+        self._table = table
+        numbers = {one.column_id for one in table.lifetimes}
+        expire = [column.name for column in table.numbered if column.column_id in numbers]
+        names = list(dict.fromkeys([*self._columns, *self._key, *expire]))
         self._rows = Wanted(table, question(table, names).asked.schema)
         self._keys = Wanted(table, question(table, self._key).asked.schema)
         self._last: dict[Key, int] = {}
@@ -75,6 +81,9 @@ class RowsBefore:
                 in_entries[position].append(key)
             else:
                 of_before.append(key)
+        live = live_rows(
+            self._table, bounds_of(self._table, pc.max(changes.column(WRITTEN_AT).cast(pa.int64())).as_py())
+        )
         found = np.full(changes.num_rows, -1, dtype=np.int64)
         parts: list[pa.Table] = []
         rows = 0
@@ -83,10 +92,12 @@ class RowsBefore:
             if part is None:  # it was dropped just now: then the table is asked as of there
                 of_before += keys
                 continue
+            part = part if live is None else part.filter(live)
             rows = _place(found, asked, self._keys_of(part), rows)
             parts.append(part.select(self._columns))
         if of_before:
             part = self._before_all(of_before, changes)
+            part = part if live is None else part.filter(live)
             rows = _place(found, asked, self._keys_of(part), rows)
             parts.append(part.select(self._columns))
         return self._told(found, parts)

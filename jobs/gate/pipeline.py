@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property, partial
@@ -29,6 +29,7 @@ from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.tokens import Interval
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,7 +239,7 @@ class Pipeline:
                 plan = self.gate.plan_read(target, consistency, of.windows, of.as_of)
                 try:
                     if everything:
-                        return read_plan(self._spark, target, plan)
+                        return read_plan(self._spark, target, plan).transform(_live(of.bounds))
                     return read_asked(self._spark, target, plan, of.asked)
                 except StorageUnavailable as error:
                     self.gate.look_for_damage(error)
@@ -272,6 +273,18 @@ class Pipeline:
             )
 
         return self.gate.planning.as_it_is(table, count)
+
+
+def _live(bounds: Mapping[str, int]) -> Callable[[DataFrame], DataFrame]:
+    """Leaves out rows that have expired, in Spark, which skips files and columns by its own filters then."""
+
+    def live(rows: DataFrame) -> DataFrame:
+        for name, bound in bounds.items():
+            column = F.col(f"`{name}`")
+            rows = rows.where(column.isNull() | (column >= F.timestamp_micros(F.lit(bound))))
+        return rows
+
+    return live
 
 
 def _collected(keys: DataFrame, table: Table) -> pa.Table:

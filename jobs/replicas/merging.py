@@ -50,7 +50,8 @@ class Source(msgspec.Struct, frozen=True):
 class RangeMerge(msgspec.Struct, frozen=True):
     """The merge of one range, or of a slice of a large one, as executors see it; `chosen`: the number of the range.
 
-    Deletes from before `purge_before` (microseconds) are left out. `targets`: the replicas that get the result.
+    Deletes from before `purge_before` (microseconds) are left out, and so are rows from before it that have expired: by
+    column, those whose moment is before the one in `expired_before`. `targets`: the replicas that get the result.
     `like`: the URI of a file with the columns that the result has.
     """
 
@@ -63,6 +64,7 @@ class RangeMerge(msgspec.Struct, frozen=True):
     like: str
     targets: tuple[ReplicaAddress, ...]
     purge_before: int
+    expired_before: dict[str, int] = {}
 
 
 class MergePlan(msgspec.Struct, frozen=True):
@@ -232,7 +234,7 @@ class _RangeEncoder:
             yield self._finish(self.merge.high)
 
     def _encode(self, rows: pa.Table) -> Iterator[MergedFile]:
-        rows = _in_utc(rows)
+        rows = self._without_expired(_in_utc(rows))
         if self._columns is not None:
             rows = self._columns.as_stored(rows)
         old = pc.and_(rows.column(DELETED), pc.less(rows.column(WRITTEN_AT), self.merge.purge_before))
@@ -245,6 +247,19 @@ class _RangeEncoder:
             if rows.num_rows:
                 yield self._finish(self._file.max_token)
         self._write(rows)
+
+    def _without_expired(self, rows: pa.Table) -> pa.Table:
+        """Rows that count, but for those that no read shows any more, of any time to come. They go as deletes do: one
+        that is left out here has shadowed older versions, so it may go only when no such version can come any more.
+        """
+        for name, bound in self.merge.expired_before.items():
+            moments = rows.column(name)
+            gone = pc.and_(
+                pc.less(moments, pa.scalar(bound, pa.int64()).cast(moments.type)),
+                pc.less(rows.column(WRITTEN_AT), self.merge.purge_before),
+            )
+            rows = rows.filter(pc.invert(pc.fill_null(gone, False)))
+        return rows
 
     def _write(self, rows: pa.Table) -> None:
         if rows.num_rows:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from epochlake.jobs.replicas.damage import ExpectedFile
@@ -47,7 +48,8 @@ class CompactionPolicy(msgspec.Struct, frozen=True):
     `small_files`: so many files smaller than `small_bytes` are put together; half as many already where reads get
     `quicker` by that, so many times. `overlap`: so many files may have to be
     merged by a read for one token (not of append-only tables, which are never merged by a read). `tombstone_share`: so
-    large may the share of rows be that are in files of nothing but old deletes. A file that is more than `tier` times
+    large may the share of rows be that are in files of nothing but old deletes, or of nothing but old rows that have
+    expired. A file that is more than `tier` times
     as large as all smaller ones together is left as it is, so that what is rewritten does not grow with the table.
 
     What a read pays, by its estimate: where it takes more than `slower` times as long as it would after compaction,
@@ -147,8 +149,12 @@ def weigh(
     purge_before: int,
     now: int,
     target_file_bytes: int = TARGET_FILE_BYTES,
+    expired: Collection[str] = (),
 ) -> Weighed:
-    """What a range costs its readers, and what to compact of it at the time `now` (microseconds since 1970)."""
+    """What a range costs its readers, and what to compact of it at the time `now` (microseconds since 1970).
+
+    `expired`: ids of files from before `purge_before` of which no row is shown any more.
+    """
     everything = missing(files, (), range_.low, range_.high, lineage)
     layers = [Layer(part, stretch_of(part)) for part in everything if part.file.rows]
     empty = tuple(part for part in everything if not part.file.rows)
@@ -156,8 +162,8 @@ def weigh(
         return Weighed(range_, ReadCost(), ReadCost(), ReadCost())
     costs = cost(_stretches(layers), table.append_only)
     best = cost([together(_stretches(layers), target_file_bytes)], table.append_only)
-    taken, reason = _taken(table, layers, policy, purge_before, now)
-    if len(taken) < 2 and reason != OLD_DELETES:
+    taken, reason = _taken(table, layers, policy, purge_before, now, expired)
+    if len(taken) < 2 and reason not in (OLD_DELETES, EXPIRED):
         due_at = None if table.append_only else _due_at(layers, policy)
         return Weighed(range_, costs, best, costs, due_at=due_at)
     beside = tuple(_left(layers, taken))
@@ -167,12 +173,22 @@ def weigh(
 
 
 OLD_DELETES = "old deletes"
+EXPIRED = "expired rows"
 
 
 def _taken(
-    table: Table, layers: list[Layer], policy: CompactionPolicy, purge_before: int, now: int
+    table: Table,
+    layers: list[Layer],
+    policy: CompactionPolicy,
+    purge_before: int,
+    now: int,
+    expired: Collection[str],
 ) -> tuple[list[Layer], str]:
     """The layers to put together, none where there is nothing to do, and why."""
+    # Files of which nothing is left after that: so what has been put together is not put together again.
+    gone = sum(one.part.file.rows for one in layers if one.part.file.file_id in expired)
+    if gone > policy.tombstone_share * _rows(layers):
+        return layers, EXPIRED
     if not table.append_only and _old_tombstones(layers, purge_before) > policy.tombstone_share * _rows(layers):
         return layers, OLD_DELETES
     deep = 1 if table.append_only else depth(_stretches(layers))
@@ -316,11 +332,12 @@ def plan_merges(
     purge_before: int,
     target_file_bytes: int = TARGET_FILE_BYTES,
     damaged: Collection[tuple[VolumeId, str]] = (),
+    expired_before: Mapping[str, int] = MappingProxyType({}),
 ) -> MergePlan:
     """Say what is merged, and where each file is read (`sources_of`, which must have found a place for each).
 
-    `chosen` in token order. Large ranges are merged in slices, side by side. Old tombstones go only where all of the
-    range takes part; of an append-only table there are none.
+    `chosen` in token order. Large ranges are merged in slices, side by side. Old tombstones, and old rows that have
+    expired, go only where all of the range takes part; of an append-only table there are no tombstones.
     """
     merges: list[RangeMerge] = []
     for number, (one, found) in enumerate(zip(chosen, sources_of(chosen, snapshots, damaged), strict=True)):
@@ -337,6 +354,7 @@ def plan_merges(
                     like=places[0][1],
                     targets=tuple(snapshots[volume].address for volume in one.range.replicas),
                     purge_before=purge_before if one.whole else MIN_TOKEN,
+                    expired_before=dict(expired_before) if one.whole else {},
                 )
             )
     return MergePlan(table, tuple(merges), target_file_bytes, storage)

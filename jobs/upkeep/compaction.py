@@ -16,7 +16,8 @@ stands for, and repair brings it to the rest. In order:
 
 Superseded versions go with every merge. A tombstone goes only when all files of its range take part, all replicas have
 them, and nothing from before it can still land: it is older than the grace (ten days unless asked otherwise), and than
-the oldest live pipeline. What was staged before a delete and lands only after the grace, by a pipeline that lost its
+the oldest live pipeline. A row that has expired by the table's TTL goes likewise (expired_files.py says when that was).
+What was staged before a delete and lands only after the grace, by a pipeline that lost its
 lease or a named batch that is tried again after so long, would bring its rows back: choose the grace accordingly.
 
 The job of `epochlake compact`, for `spark-submit` and schedulers: the same options, the same exit codes.
@@ -52,6 +53,7 @@ from epochlake.jobs.upkeep.compacting import (
     weigh,
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
+from epochlake.jobs.upkeep.expired_files import NOTHING_EXPIRES, Expiry
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, look_again, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
@@ -61,6 +63,7 @@ from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WaitTimeout
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MIN_TOKEN
@@ -228,6 +231,8 @@ def compact(
     policy = fitted(policy or CompactionPolicy(), target_file_bytes)
     # Before the own lease, which would keep every tombstone from now on.
     purge_before, kept = forgettable_before(cluster, tombstone_grace_seconds)
+    # Before the metadata are looked at: whatever time to live they do not know of yet begins later than this.
+    droppable_before = min(purge_before, time.time_ns() // 1000 - SKEW_MICROS)
     with announced(cluster, "compaction", table):
         view = look(cluster, table)
         settled = settle(cluster, view, dry_run=dry_run)
@@ -241,7 +246,8 @@ def compact(
             if spread or settled.finished:
                 view = look_again(cluster, view)
         checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
-        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers)
+        expiry = Expiry.of(view.table, droppable_before)
+        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry)
         weighed = run.weigh(must_agree=repairing)
         chosen = _affordable(weighed, budget)
         compacted: list[CompactedRange] = []
@@ -291,7 +297,11 @@ def fitted(policy: CompactionPolicy, target_file_bytes: int) -> CompactionPolicy
 
 
 def weighed_ranges(
-    view: ReplicaView, policy: CompactionPolicy, purge_before: int, target_file_bytes: int = TARGET_FILE_BYTES
+    view: ReplicaView,
+    policy: CompactionPolicy,
+    purge_before: int,
+    target_file_bytes: int = TARGET_FILE_BYTES,
+    expiry: Expiry = NOTHING_EXPIRES,
 ) -> list[Weighed]:
     """What each range at rest costs its readers, of those whose replicas all answer, and what of it to compact.
 
@@ -310,7 +320,8 @@ def weighed_ranges(
         lacked = {part.file.origin for parts in lacking for part in parts}
         files = [file for file in union.values() if file.origin not in lacked]
         purge = MIN_TOKEN if lacked else purge_before
-        weighed = weigh(view.table, range_, files, view.lineage, policy, purge, now, target_file_bytes)
+        expired = expiry.whole_files(files, view.snapshots, purge)
+        weighed = weigh(view.table, range_, files, view.lineage, policy, purge, now, target_file_bytes, expired)
         if lacked and weighed.chosen is not None:
             weighed = msgspec.structs.replace(weighed, chosen=msgspec.structs.replace(weighed.chosen, whole=False))
         found.append(weighed)
@@ -362,6 +373,7 @@ class _Run:
         purge_before: int,
         target_file_bytes: int,
         checkers: Workers | None,
+        expiry: Expiry,
     ) -> None:
         self.skipped: dict[str, list[int]] = defaultdict(list)
         self._cluster = cluster
@@ -371,6 +383,7 @@ class _Run:
         self._purge_before = purge_before
         self._target_file_bytes = target_file_bytes
         self._checkers = checkers
+        self._expiry = expiry
         self._weighed: dict[int, Weighed] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
@@ -391,7 +404,7 @@ class _Run:
             else:
                 sound.append(range_)
         among = msgspec.structs.replace(view, ranges=tuple(sound))
-        weighed = weighed_ranges(among, self._policy, self._purge_before, self._target_file_bytes)
+        weighed = weighed_ranges(among, self._policy, self._purge_before, self._target_file_bytes, self._expiry)
         self._weighed = {one.range.index: one for one in weighed}
         return weighed
 
@@ -409,6 +422,7 @@ class _Run:
             self._purge_before,
             self._target_file_bytes,
             self._damaged,
+            self._expiry.bounds,
         )
         made: dict[int, list[MergedFile]] = defaultdict(list)
         try:

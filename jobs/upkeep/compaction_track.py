@@ -26,11 +26,13 @@ from epochlake.jobs.replicas.merging_here import merge_in_turn
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.upkeep.compacting import TARGET_FILE_BYTES, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import Budget, compact, fitted, forgettable_before, grace_of, weighed_ranges
+from epochlake.jobs.upkeep.expired_files import Expiry
 from epochlake.jobs.upkeep.repair import look
 from epochlake.metastore import threads
 from epochlake.metastore.hours import parse_hours
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import CompactionOptions, Table, TableId
+from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.tablets.resizing import Resize
 
@@ -264,7 +266,9 @@ def due_tables(cluster: Store, tables: Sequence[str]) -> list[Due]:
         try:
             view = look(cluster, name)
             purge_before = min(without_grace, now - int(grace_of(view.table) * 1_000_000))
-            weighed = weighed_ranges(view, fitted(CompactionPolicy(), TARGET_FILE_BYTES), purge_before)
+            expiry = Expiry.of(view.table, min(purge_before, now - SKEW_MICROS))
+            policy = fitted(CompactionPolicy(), TARGET_FILE_BYTES)
+            weighed = weighed_ranges(view, policy, purge_before, TARGET_FILE_BYTES, expiry)
         except EpochlakeError as error:
             logger.info("%s was not looked at: %s", name, error)
             continue

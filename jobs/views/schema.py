@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import numpy as np
@@ -73,10 +74,20 @@ class CheckShown(Shown, msgspec.Struct, frozen=True):
     validated: int | None
 
 
+class TtlShown(Shown, msgspec.Struct, frozen=True):
+    """Rows expire so many `seconds` after what `column` says, since `since` (ISO 8601); `seconds` null: no further ones
+    do. What was older than `seconds` at any time before stays expired.
+    """
+
+    column: str
+    seconds: int | None
+    since: str
+
+
 class TableShown(Shown, msgspec.Struct, frozen=True):
     """A table in full; `version` is the state id of the last change of its columns, which came with `columns_epoch`:
     null where they are as they were created. `dropped`: the columns that it had once. `checks`: what no row may make
-    false; rows from before a check was there may, until it is `validated`.
+    false; rows from before a check was there may, until it is `validated`. `ttl`: null where no row has ever expired.
 
     On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
     """
@@ -96,6 +107,7 @@ class TableShown(Shown, msgspec.Struct, frozen=True):
     columns_epoch: int | None = None
     dropped: tuple[DroppedColumn, ...] = ()
     checks: tuple[CheckShown, ...] = ()
+    ttl: TtlShown | None = None
 
 
 class DroppedTableRow(Shown, msgspec.Struct, frozen=True):
@@ -170,7 +182,17 @@ def shown_table(metadata: ClusterMetadata, name: str) -> TableShown:
             CheckShown(one.name, one.predicate, one.epoch, None if one.validated is msgspec.UNSET else one.validated)
             for one in table.checked
         ),
+        ttl=_ttl(table),
     )
+
+
+def _ttl(table: Table) -> TtlShown | None:
+    if not table.lifetimes:
+        return None
+    last = table.lifetimes[-1]
+    name = next(column.name for column in table.numbered if column.column_id == last.column_id)
+    since = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=last.since)
+    return TtlShown(name, last.seconds, since.isoformat().replace("+00:00", "Z"))
 
 
 def _shown(column: Column) -> ColumnShown:

@@ -29,6 +29,7 @@ UPGRADES = "upgrades"
 TABLET_REPLICATION = "tablet-replication"
 INITIAL_CHECKS = "initial-checks"
 KEYSPACE_NAMES = "keyspace-names"
+TIME_TO_LIVE = "time-to-live"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -39,6 +40,7 @@ FEATURES = (
     Feature(TABLET_REPLICATION, "the replication of keyspaces on tablets is altered", 7),
     Feature(INITIAL_CHECKS, "tables are created with checks", 7),
     Feature(KEYSPACE_NAMES, "keyspaces get other names", 7),
+    Feature(TIME_TO_LIVE, "rows of tables expire by a column with their time", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -164,6 +164,16 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     validated: int | msgspec.UnsetType = msgspec.UNSET
 
 
+class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From `since` on (microseconds since 1970), until the next one begins, rows expire so many `seconds` after the
+    moment that they have in the column with this number. `seconds` None: no further ones do.
+    """
+
+    column_id: int
+    seconds: int | None
+    since: int
+
+
 class TabletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tablets of a table are sized, and where they may go; None: the default of the configuration.
 
@@ -219,11 +229,17 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alterations: Alterations | msgspec.UnsetType = msgspec.UNSET
     checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
     stored_in: str | msgspec.UnsetType = msgspec.UNSET
+    ttl: tuple[TimeToLive, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def directory(self) -> str:
         """The directory of each volume that its replicas are in: the name that its keyspace had when it was made."""
         return self.keyspace if self.stored_in is msgspec.UNSET else self.stored_in
+
+    @property
+    def lifetimes(self) -> tuple[TimeToLive, ...]:
+        """The times to live that it has had, the last one at the end (time_to_live.py says what they mean)."""
+        return () if self.ttl is msgspec.UNSET else self.ttl
 
     @property
     def checked(self) -> tuple[Check, ...]:

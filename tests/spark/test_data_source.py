@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,17 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
                 pipeline.write(flights(spark, upper), FLIGHTS)
             pipeline.delete(spark.sql("select 'AA' as carrier, 9 as number"), FLIGHTS)
         yield Lake(cluster, spark, conf, directory)
+
+
+def test_rows_that_have_expired_are_not_shown(lake: Lake) -> None:
+    columns = [("id", "bigint", False), ("seen", "timestamp", True)]
+    epochlake.create_table(lake.cluster, "air.visits", columns, ["id"], tablets=1, ttl=("seen", 86_400))
+    now = datetime.now(UTC)
+    moments = [now, now - timedelta(days=2), None]
+    lake.cluster.write("air.visits", [{"id": key, "seen": seen} for key, seen in enumerate(moments)])
+    assert sorted(row.id for row in lake.load("air.visits").collect()) == [0, 2]
+    assert lake.load("air.visits").where("id = 1").count() == 0
+    assert [row.id for row in lake.load("air.visits", where="id >= 1").select("id").collect()] == [2]
 
 
 def flights(spark: SparkSession, upper: int) -> DataFrame:

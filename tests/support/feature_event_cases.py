@@ -18,10 +18,13 @@ from epochlake.metastore.metadata.components.upgrade import (
 )
 from epochlake.metastore.metadata.events import (
     AdvanceUpgrade,
+    AlterColumns,
     AlterTabletReplication,
+    AlterTimeToLive,
     AnnounceVersion,
     ChangeReplicas,
     CreateKeyspace,
+    CreateTable,
     DecideResize,
     DescribeCluster,
     DropKeyspace,
@@ -41,7 +44,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.tablets import NewTransition
 from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
-from epochlake.metastore.metadata.model import NodeState, RequestKind, RequestState
+from epochlake.metastore.metadata.model import Column, NodeState, RequestKind, RequestState, TimeToLive
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.tablet_map import TabletMap
@@ -84,6 +87,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         ],
         ring,
     )
+    timed = applied([table_of_moments()], featured)
     return {
         "featured": featured,
         "featured, a node left": without(featured, 4),
@@ -126,12 +130,35 @@ def scenes() -> dict[str, ClusterMetadata]:
         "back again": applied(
             [AlterTabletReplication("air", {"dc1": 3}), AlterTabletReplication("air", {"dc1": 2})], featured
         ),
+        "timed": timed,
+        "expiring": applied([expire(timed, TimeToLive(2, 60, 1_000))], timed),
         "pinned": applied([PinTablets(FLIGHTS, 4, (0,), True, "hot")], featured),
         "an older agent": replace(small, features=Features({}, {1: Announced(1, "0.0.9", (), 1)}, 1)),
         "an older agent that left": without(
             replace(small, features=Features({}, {4: Announced(4, "0.0.9", (), 1)}, 1)), 4
         ),
     }
+
+
+MOMENTS = (Column("id", "bigint", nullable=False), Column("seen", "timestamp"), Column("note", "string"))
+
+
+def table_of_moments(*ttl: TimeToLive) -> CreateTable:
+    """A table with a column by which its rows may expire."""
+    event = table("visits", [[1, 2], [2, 3]])
+    return replace(event, table=replace(event.table, columns=MOMENTS, ttl=ttl or msgspec.UNSET))
+
+
+def expire(metadata: ClusterMetadata, ttl: TimeToLive, **other: str) -> AlterTimeToLive:
+    visits = metadata.table("air.visits")
+    return replace(AlterTimeToLive(visits.table_id, "air.visits", visits.version, ttl), **other)
+
+
+def columns_of(metadata: ClusterMetadata, *names: str) -> AlterColumns:
+    """The event by which the table has only these columns left."""
+    visits = metadata.table("air.visits")
+    left = tuple(column for column in visits.numbered if column.name in names)
+    return AlterColumns(visits.table_id, "air.visits", visits.version, left)
 
 
 def without(metadata: ClusterMetadata, node_id: int) -> ClusterMetadata:
@@ -169,7 +196,25 @@ def less(pending: int = 2, leaving: int = 1) -> ReplicaChange:
     return ReplicaChange(FLIGHTS, 0, pending, leaving)
 
 
+TIMED, EXPIRING = (scenes()[name] for name in ("timed", "expiring"))
+
 REJECTED: list[tuple[str, object, str]] = [
+    # Rows that expire
+    ("small", AlterTimeToLive(FLIGHTS, "air.flights", "", TimeToLive(1, 60, 1)), "feature-not-enabled"),
+    ("small", table_of_moments(TimeToLive(2, 60, 1_000)), "feature-not-enabled"),
+    ("featured", table_of_moments(TimeToLive(3, 60, 1_000)), "invalid-ttl"),
+    ("timed", expire(TIMED, TimeToLive(2, 60, 1_000), name="air.nothing"), "unknown-table"),
+    ("timed", expire(TIMED, TimeToLive(2, 60, 1_000), table_id="id-older"), "stale-plan"),
+    ("timed", expire(TIMED, TimeToLive(2, 60, 1_000), version="older"), "stale-plan"),
+    ("timed", expire(TIMED, TimeToLive(9, 60, 1_000)), "unknown-column"),
+    ("timed", expire(TIMED, TimeToLive(1, 60, 1_000)), "invalid-ttl"),
+    ("timed", expire(TIMED, TimeToLive(2, 0, 1_000)), "invalid-ttl"),
+    ("timed", expire(TIMED, TimeToLive(2, 1 << 60, 1_000)), "invalid-ttl"),
+    ("timed", expire(TIMED, TimeToLive(2, 60, 0)), "invalid-event"),
+    ("timed", expire(TIMED, TimeToLive(2, None, 1_000)), "nothing-to-do"),
+    ("featured", table_of_moments(TimeToLive(2, 60, 2_000), TimeToLive(2, 90, 1_000)), "invalid-event"),
+    ("expiring", expire(EXPIRING, TimeToLive(2, 60, 2_000)), "nothing-to-do"),
+    ("expiring", columns_of(EXPIRING, "id", "note"), "ttl-column"),
     ("small", EnableFeatures(()), "invalid-event"),
     ("small", EnableFeatures((ANNOUNCEMENTS, ANNOUNCEMENTS)), "invalid-event"),
     ("featured", EnableFeatures((ANNOUNCEMENTS,)), "nothing-to-do"),
@@ -264,6 +309,12 @@ REJECTED: list[tuple[str, object, str]] = [
 ]
 
 VALID: list[tuple[str, object]] = [
+    ("featured", table_of_moments(TimeToLive(2, 60, 1_000))),
+    ("timed", expire(TIMED, TimeToLive(2, 60, 1_000))),
+    ("timed", columns_of(TIMED, "id", "note")),
+    ("expiring", expire(EXPIRING, TimeToLive(2, 90, 2_000))),
+    ("expiring", expire(EXPIRING, TimeToLive(2, None, 2_000))),
+    ("expiring", columns_of(EXPIRING, "id", "seen")),
     ("paused", EnableFeatures((ANNOUNCEMENTS,))),
     ("an older agent that left", EnableFeatures((ANNOUNCEMENTS,))),
     ("featured", AnnounceVersion(4, "0.1.0", SUPPORTED)),

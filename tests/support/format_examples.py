@@ -25,6 +25,7 @@ from epochlake.metastore.metadata.events import (
     AlterNode,
     AlterTable,
     AlterTabletReplication,
+    AlterTimeToLive,
     AnnounceVersion,
     CancelRequest,
     ChangeReplicas,
@@ -79,6 +80,7 @@ from epochlake.metastore.metadata.model import (
     RequestKind,
     Table,
     TabletOptions,
+    TimeToLive,
     Volume,
 )
 from epochlake.placement.ring.codec import encode_operation
@@ -206,6 +208,9 @@ EVENTS: dict[tuple[str, int], Event] = {
     ("ShelveTable", 4): ShelveTable("t-1", "air.flights", 86_400.0),
     ("RestoreTable", 4): RestoreTable("t-1", "flights_again"),
     ("ForgetTable", 4): ForgetTable("t-1", "air.flights"),
+    ("AlterTimeToLive", 7): AlterTimeToLive(
+        "t-1", "air.flights", "00000006-0000-7000-8000-000000000000", TimeToLive(2, 86_400, 1_700_000_000_000_000)
+    ),
     ("KeepHistory", 4): KeepHistory("t-1", "air.flights", 604_800.0),
     ("StartTransitions", 1): StartTransitions(
         (

@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.events import (
     AlterNode,
     AlterTable,
     AlterTabletReplication,
+    AlterTimeToLive,
     AnnounceVersion,
     CancelRequest,
     ChangeReplicas,
@@ -62,7 +63,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.forgetting import forgettable
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
-from epochlake.metastore.metadata.features import SUPPORTED
+from epochlake.metastore.metadata.features import SUPPORTED, TIME_TO_LIVE
 from epochlake.metastore.metadata.model import (
     Check,
     Column,
@@ -74,6 +75,7 @@ from epochlake.metastore.metadata.model import (
     RequestState,
     Table,
     TabletOptions,
+    TimeToLive,
     Volume,
 )
 from epochlake.metastore.metadata.replica_numbers import altering, tablets_left
@@ -511,6 +513,26 @@ def a_replica_count(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return ChangeReplicas((ReplicaChange(table_id, tablet, dice.choice(held), dice.choice(held), "random"),))
 
 
+def a_time_to_live(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """A time to live that a table gets by a column, or that ends; before that what it needs."""
+    tables = list(metadata.schema.tables.values())
+    if not tables:
+        return AlterTimeToLive("nothing", "air.nothing", "", TimeToLive(1, 60, 1))
+    if TIME_TO_LIVE not in metadata.features.enabled:
+        return EnableFeatures((TIME_TO_LIVE,))
+    table = max(tables, key=lambda one: (len(one.lifetimes), len(one.columns)))
+    moments = [column.column_id for column in table.numbered if column.type == "timestamp"]
+    if not moments:
+        number = table.last_column_id + 1
+        columns = (*table.numbered, Column(f"seen{number}", "timestamp", True, number, f"stored#{number}"))
+        return AlterColumns(table.table_id, table.full_name, table.version, columns)
+    column = dice.choice(moments) if dice.random() < 0.9 else 1
+    assert isinstance(column, int)
+    since = max([1, *(one.since for one in table.lifetimes)]) + dice.randint(-5, 50)
+    ttl = TimeToLive(column, dice.choice([None, 60, 3600]), since)
+    return AlterTimeToLive(table.table_id, table.full_name, table.version, ttl)
+
+
 def a_tablet_replication(metadata: ClusterMetadata, dice: random.Random) -> Event:
     """A keyspace that is to have other numbers of replicas, or that has them."""
     done = [one.name for one in altering(metadata) if not tablets_left(metadata, one.name)]
@@ -578,6 +600,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "feature": a_feature,
     "replica count": a_replica_count,
     "tablet replication": a_tablet_replication,
+    "time to live": a_time_to_live,
     "pin": a_pin,
     "keyspace name": a_keyspace_name,
     "forgotten request": a_forgotten_request,

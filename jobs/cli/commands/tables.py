@@ -14,6 +14,7 @@ from epochlake.jobs.administration.columns import parse_added, parse_columns
 from epochlake.jobs.administration.dropped import HistoryKeeping, TableDrop, TableRestoration
 from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.administration.schema import TableCreation
+from epochlake.jobs.administration.times_to_live import TtlDrop, TtlSetting, whole_seconds
 from epochlake.jobs.cli.arguments import At, Level, TableName, of, parse_duration, parse_names, parse_size, whole_list
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.interruption import interrupted_says
@@ -27,6 +28,8 @@ from epochlake.metastore.metadata.model import CompactionOptions, Table
 from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 USUAL = "usual"
+
+TTL_HELP = "Rows expire so long after the moment in a column: 'seen 30d'. No read shows them then."
 
 
 class Compacting(StrEnum):
@@ -81,6 +84,7 @@ def create(
             help="No row ever makes it false: 'paid: amount >= 0'. Repeat for several.",
         ),
     ] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="'COLUMN DURATION'", help=TTL_HELP)] = None,
 ) -> None:
     """Create a table: place its tablets, or find its ranges, make its replica tables, then commit.
 
@@ -102,7 +106,13 @@ def create(
         )
     checks = _pairs(check, "check", "'NAME: PREDICATE'")
     change = TableCreation(
-        table, columns, keys, append_only=append_only, tablets=tablets, checks=checks or msgspec.UNSET
+        table,
+        columns,
+        keys,
+        append_only=append_only,
+        tablets=tablets,
+        checks=checks or msgspec.UNSET,
+        ttl=msgspec.UNSET if ttl is None else _ttl(ttl),
     )
     carry_out(
         session, how, change, lambda: told | ({"no_tablets_on": change.unreachable} if change.unreachable else {})
@@ -257,8 +267,13 @@ def alter(
     drop_check: Annotated[
         list[str] | None, typer.Option("--drop-check", metavar="NAME[,NAME]", help="Checks that end.")
     ] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="'COLUMN DURATION'", help=TTL_HELP)] = None,
+    no_ttl: Annotated[
+        bool, typer.Option("--no-ttl", help="No further row expires; those that have expired stay so.")
+    ] = False,
 ) -> None:
-    """Change the columns of a table; or how its tablets are sized, where they may go, and how it is compacted.
+    """Change the columns of a table; when its rows expire; or how its tablets are sized, where they may go, and how it
+    is compacted.
 
     No row is touched. All that is said of columns becomes one epoch; a name that is used again never shows old values.
     """
@@ -283,11 +298,19 @@ def alter(
         apart_from=whole_list(apart_from, none=no_apart_from, option="apart-from"),
         compaction=msgspec.UNSET if said is None else said,
     )
+    if ttl is not None or no_ttl:
+        if wanted != OptionChanges() or columns != ColumnChanges() or (ttl is not None and no_ttl):
+            raise InvalidRequest(
+                f"when rows of {table} expire, and what else is said of it, cannot be changed at once",
+                hint="Change one after the other",
+            )
+        carry_out(session, how, TtlDrop(table) if ttl is None else TtlSetting(table, *_ttl(ttl)))
+        return
     if wanted == OptionChanges() and columns == ColumnChanges():
         raise InvalidRequest(
             f"nothing is to be different about {table}",
-            hint="Say what changes of its columns and checks, the size or number of its tablets, its tags, what it "
-            "keeps apart from, or how it is compacted",
+            hint="Say what changes of its columns, checks and TTL, the size or number of its tablets, its tags, what "
+            "it keeps apart from, or how it is compacted",
         )
     carry_out(session, how, table_alteration(table, wanted, columns))
 
@@ -437,6 +460,14 @@ def _pairs(texts: list[str] | None, option: str, form: str) -> dict[str, str]:
             raise InvalidRequest(f"--{option} names {name.strip()} twice", hint="Give it once")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def _ttl(text: str) -> tuple[str, int]:
+    """The column and the seconds of `seen 30d`. Raises InvalidRequest."""
+    column, _, duration = text.strip().rpartition(" ")
+    if not column.strip():
+        raise InvalidRequest(f"--ttl {text!r} cannot be read", hint="Write 'COLUMN DURATION', as in 'seen 30d'")
+    return column.strip(), whole_seconds(parse_duration(duration))
 
 
 def _compaction(

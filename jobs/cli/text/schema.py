@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from epochlake.jobs.administration.checks import ChecksFound
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
-from epochlake.jobs.views.schema import CheckShown, DroppedTableRow, KeyspaceRow, TableOptions, TableRow, TableShown
+from epochlake.jobs.views.schema import (
+    CheckShown,
+    DroppedTableRow,
+    KeyspaceRow,
+    TableOptions,
+    TableRow,
+    TableShown,
+    TtlShown,
+)
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
 from rich.console import RenderableType
@@ -108,6 +116,7 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
         line,
         facts,
         *_options(shown.options),
+        *_ttl(shown.ttl),
         Text(),
         columns,
         *dropped,
@@ -116,6 +125,22 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
         bold("Replicas"),
         by_node,
     ]
+
+
+def _ttl(ttl: TtlShown | None) -> list[RenderableType]:
+    if ttl is None:
+        return []
+    if ttl.seconds is None:
+        return [Text(f"no rows expire since {ttl.since}; those that had expired by {ttl.column} stay so")]
+    return [Text(f"rows expire {_exactly(ttl.seconds)} after {ttl.column}, since {ttl.since}")]
+
+
+def _exactly(seconds: int) -> str:
+    """A time to live as it was given: what is rounded would be another one."""
+    for size_, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds % size_ == 0:
+            return f"{seconds // size_:,} {unit}"
+    return f"{seconds:,} s"
 
 
 def _checks(checks: Sequence[CheckShown]) -> RenderableType:

@@ -47,6 +47,7 @@ from epochlake.metastore.metadata.events.tablets import (
     StageChange,
     StartTransitions,
 )
+from epochlake.metastore.metadata.events.times_to_live import AlterTimeToLive
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "AlterNode",
     "AlterTable",
     "AlterTabletReplication",
+    "AlterTimeToLive",
     "AnnounceVersion",
     "CancelRequest",
     "ChangeReplicas",

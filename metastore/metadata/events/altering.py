@@ -14,6 +14,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.schema import check_table_columns
 from epochlake.metastore.metadata.events.table_checks import require_checks
+from epochlake.metastore.metadata.events.table_lifetimes import require_kept
 from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, Table
 from epochlake.placement.rejections import Code
 from epochlake.placement.widening import is_wider
@@ -65,6 +66,7 @@ class AlterColumns(Event, frozen=True):
                 _require_addable(table, column)
         _require_default_can_be_read(table, self.columns)
         require_checks(table, self.columns, self._checks(table))
+        require_kept(table, self.columns)
         check_table_columns(_altered(table, self.columns))
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:

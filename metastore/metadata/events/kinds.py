@@ -45,6 +45,7 @@ from epochlake.metastore.metadata.events.resizing import DecideResize, FinishRes
 from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTable, DropKeyspace, DropTable
 from epochlake.metastore.metadata.events.tablet_replication import AlterTabletReplication, FinishTabletReplication
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
+from epochlake.metastore.metadata.events.times_to_live import AlterTimeToLive
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
@@ -53,6 +54,7 @@ from epochlake.metastore.metadata.features import (
     REPLICA_COUNTS,
     TABLET_PINS,
     TABLET_REPLICATION,
+    TIME_TO_LIVE,
     UPGRADES,
 )
 
@@ -126,6 +128,7 @@ EVENT_KINDS = (
     EventKind("AlterTabletReplication", AlterTabletReplication, since=7, feature=TABLET_REPLICATION),
     EventKind("FinishTabletReplication", FinishTabletReplication, since=7, feature=TABLET_REPLICATION),
     EventKind("RenameKeyspace", RenameKeyspace, since=7, feature=KEYSPACE_NAMES),
+    EventKind("AlterTimeToLive", AlterTimeToLive, since=7, feature=TIME_TO_LIVE),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

@@ -62,6 +62,11 @@ SENSELESS = [
     (["--order", "id,id"], "twice"),
     (["--add", "c int default 1.5"], "is no int"),
     (["--add", "c nothing"], "cannot be stored"),
+    (["--ttl", "note"], "COLUMN DURATION"),
+    (["--ttl", "note 1 day"], "is no duration"),
+    (["--ttl", "note 0.5s"], "whole seconds"),
+    (["--ttl", "note 1d", "--no-ttl"], "one after the other"),
+    (["--no-ttl", "--drop", "note"], "one after the other"),
 ]
 
 
@@ -119,3 +124,26 @@ def test_a_keyspace_is_renamed_and_its_old_name_leads_to_the_new_one(grown: Comm
     refused = grown.json("table", "show", "air.t")
     assert "use heavens.t" in refused.error["hint"]
     assert grown.done("table", "show", "heavens.t")
+
+
+def test_a_ttl_is_given_shown_changed_and_taken_away(grown: CommandLine, cluster: Cluster) -> None:
+    create = ["table", "create", "air.v", "--column", "id bigint, seen timestamp, n int", "--primary-key", "id"]
+    refused = grown.json(*create, "--ttl", "n 30d")
+    assert (refused.code, refused.error["code"]) == (3, "invalid-ttl")
+    grown.done(*create, "--ttl", "seen 30d")
+    assert grown.done("table", "show", "air.v")["ttl"] | {"since": ""} == {
+        "column": "seen",
+        "seconds": 2_592_000,
+        "since": "",
+    }
+    assert "rows expire 30 d after seen, since 20" in grown.text("table", "show", "air.v").out
+    planned = grown.done("table", "alter", "air.v", "--ttl", "seen 90min", "--dry-run")
+    assert planned["event"] == "AlterTimeToLive"
+    grown.done("table", "alter", "air.v", "--ttl", "seen 90min")
+    assert "rows expire 90 min after seen" in grown.text("table", "show", "air.v").out
+    same = grown.json("table", "alter", "air.v", "--ttl", "seen 90min")
+    assert (same.code, same.error["code"]) == (3, "nothing-to-do")
+    grown.done("table", "alter", "air.v", "--no-ttl")
+    assert grown.done("table", "show", "air.v")["ttl"]["seconds"] is None
+    assert "no rows expire since" in grown.text("table", "show", "air.v").out
+    assert "no further rows of table air.v expire" in grown.done("log", "list")[-1]["summary"]

@@ -22,7 +22,13 @@ from epochlake.jobs.views.features import feature_rows
 from epochlake.metastore import announcing, metastore
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, INITIAL_CHECKS, KEYSPACE_NAMES, SUPPORTED
+from epochlake.metastore.metadata.features import (
+    ANNOUNCEMENTS,
+    INITIAL_CHECKS,
+    KEYSPACE_NAMES,
+    SUPPORTED,
+    TIME_TO_LIVE,
+)
 from epochlake.placement.rejections import Code
 from epochlake.testing import LocalCluster, local_cluster
 
@@ -158,3 +164,18 @@ def test_a_table_is_created_with_checks_once_every_member_says_since_when_they_h
     administration.enable_features(old.cluster, INITIAL_CHECKS)
     epochlake.create_table(old.cluster, "test.paid", columns, ["id"], checks={"paid": "amount >= 0"})
     assert [check.name for check in old.cluster.table("test.paid").checks] == ["paid"]
+
+
+def test_rows_expire_once_every_member_knows_which(old: LocalCluster) -> None:
+    columns = [("id", "bigint", False), ("seen", "timestamp", True)]
+    epochlake.create_table(old.cluster, "test.visits", columns, ["id"])
+    for ask in (
+        lambda: epochlake.create_table(old.cluster, "test.other", columns, ["id"], ttl=("seen", 60)),
+        lambda: epochlake.set_ttl(old.cluster, "test.visits", "seen", 60),
+    ):
+        with pytest.raises(Rejected, match="time-to-live") as refused:
+            ask()
+        assert refused.value.code is Code.FEATURE_NOT_ENABLED
+    administration.enable_features(old.cluster, TIME_TO_LIVE)
+    epochlake.set_ttl(old.cluster, "test.visits", "seen", 60)
+    assert old.cluster.table("test.visits").ttl.seconds == 60

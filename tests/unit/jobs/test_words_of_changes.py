@@ -7,6 +7,7 @@ when it comes again: no literal here may be corrected.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
@@ -143,6 +144,18 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
         'create table {"checks":{"known":"id >= 0"},"columns":[["id","bigint",false]],"full_name":"air.flights",'
         '"primary_key":["id"]}',
     ),
+    (
+        lambda cluster: administration.create_table(
+            cluster, "air.flights", [("id", "bigint", False)], ["id"], ttl=("seen", 60.0)
+        ),
+        'create table {"columns":[["id","bigint",false]],"full_name":"air.flights","primary_key":["id"],'
+        '"ttl":["seen",60]}',
+    ),
+    (
+        lambda cluster: administration.set_ttl(cluster, "air.flights", "seen", timedelta(days=1)),
+        'set ttl {"column":"seen","full_name":"air.flights","seconds":86400}',
+    ),
+    (lambda cluster: administration.drop_ttl(cluster, "air.flights"), 'drop ttl {"full_name":"air.flights"}'),
     (lambda cluster: administration.drop_keyspace(cluster, "air"), 'drop keyspace {"name":"air"}'),
     (
         lambda cluster: administration.rename_keyspace(cluster, "air", "sky"),

@@ -119,6 +119,7 @@ class History(RuleBasedStateMachine):
                 *["topology"] * 2,
                 "forgotten request",
                 *["replica count"] * 6,
+                *["time to live"] * 3,
             ]
         at_rest += dice.sample(sorted(KINDS_OF_CHANGE), 6)
         for kind in at_rest:

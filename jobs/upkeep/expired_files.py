@@ -1,0 +1,109 @@
+"""What of a table compaction may drop because it has expired, and which files have nothing else.
+
+A row goes when it had expired an hour before the metadata were looked at, and an hour before now: no clock of a reader
+is taken to be further behind, and whatever time to live these metadata do not know of begins later. So no read shows
+it, now or later, by any time to live that the table may get (metadata/time_to_live.py), whether it asks a replica that
+still has the row or one that has not. Like a delete it has to stay until what it shadows cannot come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import MappingProxyType
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from epochlake.jobs.gate.expiry import bounds_as_of
+from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.footers import column_number
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.workers.threads import ThreadWorkers
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.model import Table, VolumeId
+
+THREADS = 8
+"""So many footers are read side by side."""
+
+MOST_KNOWN = 1 << 16
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_newest: dict[tuple[str, str], int | None] = {}
+"""The newest moment in a column of a file, by file id and the column's name in it; None where it is not known, or is
+null in some row. A file never changes, so a process that looks again and again reads each footer once."""
+
+
+class Expiry(msgspec.Struct, frozen=True):
+    """`bounds`: by the name of a column, before which moment rows may be dropped (microseconds since 1970); `stored`:
+    what files call these columns.
+    """
+
+    bounds: Mapping[str, int]
+    stored: Mapping[str, str]
+
+    @classmethod
+    def of(cls, table: Table, at: int) -> Expiry:
+        """What had expired at the time `at`, in microseconds since 1970."""
+        bounds = bounds_as_of(table, at)
+        return cls(bounds, {one.name: one.stored_name for one in table.columns if one.name in bounds})
+
+    def whole_files(
+        self, files: Iterable[DataFile], snapshots: Mapping[VolumeId, ReplicaSnapshot], purge_before: int
+    ) -> frozenset[str]:
+        """The ids of those files, all from before `purge_before`, of which every row has expired by some column.
+
+        Footers are read for it. A file that cannot be read counts as one that has something left: merging says why.
+        """
+        old = [file for file in files if file.rows and file.max_written_at < purge_before] if self.bounds else []
+        copies = [
+            next(ExpectedFile(file, one.address) for one in snapshots.values() if file.file_id in one.all_files)
+            for file in old
+        ]
+        found: set[str] = set()
+        for name, bound in self.bounds.items():
+            newest = ThreadWorkers(THREADS).run(partial(_newest_in, self.stored[name]), copies)
+            found |= {file.file_id for file, moment in zip(old, newest, strict=True) if _is_before(moment, bound)}
+        return frozenset(found)
+
+
+NOTHING_EXPIRES = Expiry(MappingProxyType({}), MappingProxyType({}))
+
+
+def _is_before(moment: int | None, bound: int) -> bool:
+    return moment is not None and moment < bound
+
+
+def _newest_in(column: str, copy: ExpectedFile) -> int | None:
+    key = (copy.file.file_id, column)
+    if key not in _newest:
+        try:
+            found = _read_newest(column, copy)
+        except (StorageUnavailable, OSError, pa.ArrowException, ValueError, OverflowError):
+            return None  # also where a moment is one that Python has not
+        if len(_newest) >= MOST_KNOWN:
+            _newest.clear()
+        _newest[key] = found
+    return _newest[key]
+
+
+def _read_newest(column: str, copy: ExpectedFile) -> int | None:
+    storage = copy.address.storage
+    filesystem, path = storage.filesystem(copy.uri)
+
+    def footer() -> pq.FileMetaData:
+        with filesystem.open_input_file(path) as stream:
+            return pq.ParquetFile(stream).metadata
+
+    known = storage.within_deadline("read", copy.uri, footer)
+    number = column_number(known, column)
+    newest: int | None = None
+    for group in range(known.num_row_groups):
+        said = known.row_group(group).column(number).statistics
+        if said is None or not said.has_min_max or not said.has_null_count or said.null_count:
+            return None
+        moment = (said.max.replace(tzinfo=UTC) - _BEGINNING) // timedelta(microseconds=1)
+        newest = moment if newest is None else max(newest, moment)
+    return newest
