@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -91,6 +92,34 @@ def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     from epochlake.metastore.storage import local_disk
 
     monkeypatch.setattr(local_disk, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def ended_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test opens and leaves open is closed at its end, and so is what it announces.
+
+    Their threads would go on in the tests that follow, and take part in a simulated history.
+    """
+    from epochlake.metastore.announcing import Presence
+    from epochlake.metastore.metastore import Metastore
+
+    left: list[Callable[[], None]] = []
+    open_, announce = Metastore.__init__, Presence.begin
+
+    def opened(metastore: Metastore, *values: Any, **named: Any) -> None:
+        left.append(metastore.close)
+        open_(metastore, *values, **named)
+
+    def announced(presence: Presence) -> None:
+        left.append(presence.end)
+        announce(presence)
+
+    monkeypatch.setattr(Metastore, "__init__", opened)
+    monkeypatch.setattr(Presence, "begin", announced)
+    yield
+    for end in reversed(left):
+        with suppress(Exception):  # such as of one that could not be opened
+            end()
 
 
 @pytest.fixture
